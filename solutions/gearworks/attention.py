@@ -1,0 +1,77 @@
+"""Rotary positions, the causal mask, and attention itself.
+
+Shapes: T queries (the tokens of this step), S keys (cached ones and this step's), H query heads, K key/value heads,
+d head size. Heads of queries come in K groups of H / K neighbours, and each group shares one key/value head.
+"""
+
+import numpy as np
+
+from gearworks.layers import softmax
+
+
+def rope_frequencies(head_dim: int, theta: float) -> np.ndarray:
+    """How fast each pair of a head turns, in radians per position.
+
+    Returns (d/2,) float32, from 1 down to almost 1/theta.
+    Source: Su et al. 2021, "RoFormer", section 3.2.2; float32 throughout, as HF computes it.
+
+    >>> rope_frequencies(4, 10000.0)
+    array([1.  , 0.01], dtype=float32)
+    """
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+    return np.float32(1) / np.float32(theta) ** exponents
+
+
+def rope_angles(positions: np.ndarray, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cosine and sine of every token's rotations; all layers share them.
+
+    positions: (T,) integers; frequencies: (d/2,); returns two arrays (T, 1, d/2), ready for `apply_rope`.
+    """
+    angles = positions.astype(np.float32)[:, None, None] * frequencies
+    return np.cos(angles), np.sin(angles)
+
+
+def apply_rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+    """Rotate every head by its token's position.
+
+    x: (T, H, d) queries or keys; cos, sin: (T, 1, d/2) from `rope_angles`; returns (T, H, d).
+    The pairs are halves, as HF's weights have them: element i turns with element i + d/2.
+
+    >>> half_turn = np.array([[[-1.]]], np.float32), np.array([[[0.]]], np.float32)
+    >>> apply_rope(np.array([[[3., 4.]]], np.float32), *half_turn)
+    array([[[-3., -4.]]], dtype=float32)
+    """
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def causal_mask(T: int, S: int) -> np.ndarray:
+    """Which of S keys each of the last T tokens may see: those up to itself.
+
+    Returns (T, S) bool, true where the query may look. The T queries are the last T of the S positions.
+
+    >>> causal_mask(2, 4).astype(int)
+    array([[1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
+    return np.tri(T, S, k=S - T, dtype=bool)
+
+
+def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """Scaled dot-product attention with grouped key/value heads.
+
+    q: (T, H, d); k, v: (S, K, d), where K divides H; mask: (T, S) bool, true where a query may look, by default
+    the causal mask; returns (T, H, d). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
+    Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023, "GQA".
+    """
+    T, H, d = q.shape
+    S, K, _ = k.shape
+    q = q * np.float32(d ** -0.5)
+    q = q.reshape(T, K, H // K, d).transpose(1, 2, 0, 3).reshape(K, -1, d)         # (K, H/K * T, d)
+    scores = q @ k.transpose(1, 2, 0)                                            # (K, H/K * T, S)
+    if mask is not None or T > 1:                                                # one last token sees every key
+        visible = causal_mask(T, S) if mask is None else mask
+        np.copyto(scores.reshape(K, -1, T, S), np.float32(-np.inf), where=~visible)
+    out = softmax(scores) @ v.transpose(1, 0, 2)                                   # (K, H/K * T, d)
+    return out.reshape(K, -1, T, d).transpose(2, 0, 1, 3).reshape(T, H, d)

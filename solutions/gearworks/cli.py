@@ -1,0 +1,202 @@
+"""The command `gearworks`.
+
+Answers go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a failure with a message
+that says what to try, 2 wrong usage, 130 interrupted.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from gearworks import __version__
+from gearworks.errors import GearworksError, ModelError
+
+MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    for stream in (sys.stdout, sys.stderr):                 # a console that cannot show an emoji still gets the rest
+        stream.reconfigure(errors="replace")
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options)
+        sys.stdout.flush()
+        return 0
+    except GearworksError as error:
+        print(f"gearworks: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ngearworks: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:                                 # the reader, such as `head`, has seen enough
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")    # nothing left to flush into the closed pipe at exit
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gearworks", description="An LLM inference engine that you can read.")
+    parser.add_argument("--version", action="version", version=f"gearworks {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("generate", help="continue a prompt", description="Continue a prompt.")
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
+    command.add_argument("--chat", action="store_true", help="treat the prompt as a user's message")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    _add_sampling(command, temperature=0.0)
+    command.set_defaults(run=_generate)
+
+    command = commands.add_parser("chat", help="talk with a model", description="Talk with a model.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
+    command.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    _add_sampling(command, temperature=0.7)
+    command.set_defaults(run=_chat)
+
+    command = commands.add_parser("bench", help="measure this engine beside Hugging Face's",
+                                  description="Measure this engine beside Hugging Face's, in one run.")
+    command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
+    command.add_argument("--only", metavar="NAME", action="append",
+                         help="decode, prefill, load, tokenizer or memory; may be repeated")
+    command.add_argument("--publish", action="store_true",
+                         help="replace the repository's results.json and the README's table")
+    command.add_argument("--threads", type=int, help="threads for both engines; by default one for each core")
+    command.set_defaults(run=_bench)
+
+    command = commands.add_parser("fetch", help="get a model ready for use", description="Get a model ready for use.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
+    command.set_defaults(run=_fetch)
+    return parser
+
+
+def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
+    command.add_argument("--max-tokens", type=int, default=256, metavar="N", help="longest answer (default %(default)s)")
+    command.add_argument("--temperature", type=float, default=temperature, metavar="T",
+                         help="0 is greedy; higher is more varied (default %(default)s)")
+    command.add_argument("--top-k", type=int, default=0, metavar="K", help="choose among the K likeliest; 0 among all")
+    command.add_argument("--top-p", type=float, default=1.0, metavar="P",
+                         help="choose among the likeliest that have probability P together")
+    command.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
+                         help="above 1, tokens that occurred become less likely")
+    command.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
+
+
+def _sampling_params(options: argparse.Namespace):
+    from gearworks.sampling import SamplingParams
+    return SamplingParams(options.temperature, options.top_k, options.top_p, options.repetition_penalty, options.seed)
+
+
+def _load(name: str):
+    """Find and load a model, with a progress bar on standard error."""
+    from gearworks.hub import find_model
+    from gearworks.language_model import LanguageModel
+
+    path = find_model(name)
+
+    def bar(tensors: Iterable) -> Iterable:
+        return tqdm(tensors, desc="Loading", unit=" tensors", leave=False, disable=None)
+    return LanguageModel.load(path, bar)
+
+
+def _generate(options: argparse.Namespace) -> None:
+    params = _sampling_params(options)                      # a wrong setting is reported before anything is loaded
+    prompt = _read_stdin() if options.prompt == "-" else options.prompt
+    model = _load(options.model)
+    on_text = None if options.json else _print_now
+    if options.chat:
+        generation = model.chat([{"role": "user", "content": prompt}], params=params, max_tokens=options.max_tokens,
+                                on_text=on_text)
+    else:
+        generation = model.generate(prompt, params=params, max_tokens=options.max_tokens, on_text=on_text)
+    if not options.json:
+        print()
+        return
+    print(json.dumps({
+        "prompt_ids": generation.prompt_ids,
+        "ids": generation.ids,
+        "text": generation.text,
+        "finish_reason": generation.finish_reason,
+        "usage": generation.usage,
+        "seconds": {"prefill": round(generation.prefill_seconds, 6), "decode": round(generation.decode_seconds, 6)},
+    }))
+
+
+def _chat(options: argparse.Namespace) -> None:
+    from gearworks.decoding import Context
+
+    params = _sampling_params(options)
+    model = _load(options.model)
+    context = Context(model.model)
+    beginning = [{"role": "system", "content": options.system}] if options.system else []
+    messages = list(beginning)
+    model.chat_prompt([*messages, {"role": "user", "content": "?"}])       # a model that cannot chat says so at once
+    print("Type a message. /reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer.",
+          file=sys.stderr)
+    while True:
+        try:
+            message = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            continue
+        if message.strip() == "/quit":
+            return
+        if message.strip() == "/reset":
+            messages = list(beginning)
+            continue
+        if not message.strip():
+            continue
+        pieces: list[str] = []
+
+        def show(text: str) -> None:
+            pieces.append(text)
+            _print_now(text)
+        try:
+            generation = model.chat([*messages, {"role": "user", "content": message}], params=params,
+                                    max_tokens=options.max_tokens, on_text=show, context=context)
+            print()
+            print(f"[{_summary(generation)}]", file=sys.stderr)
+        except KeyboardInterrupt:                           # what was said so far stays in the conversation
+            print()
+        except ModelError as error:
+            print(f"{error}\n  (the conversation is as before this message; /reset starts a new one)", file=sys.stderr)
+            continue
+        messages += [{"role": "user", "content": message}, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def _summary(generation) -> str:
+    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s; 30 of 42 prompt tokens were cached`."""
+    count = len(generation.ids)
+    speed = f" at {count / generation.decode_seconds:.1f}/s" if count > 1 and generation.decode_seconds else ""
+    cut = ", cut off at the limit" if generation.finish_reason == "length" else ""
+    return (f"{count} tokens{speed} after {generation.prefill_seconds:.2f} s{cut}; "
+            f"{generation.cached_tokens} of {len(generation.prompt_ids)} prompt tokens were cached")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    benchmarks = Path(__file__).resolve().parents[1] / "benchmarks"
+    if not (benchmarks / "bench.py").is_file():
+        raise GearworksError("cannot measure", "the benchmarks are part of the repository, not of the package",
+                             "run this from a checkout of the course")
+    sys.path.insert(0, str(benchmarks))
+    import bench
+    bench.run(only=options.only, json_path=options.json, threads=options.threads, publish=options.publish)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    from gearworks.hub import find_model
+    print(find_model(options.model))
+
+
+def _read_stdin() -> str:
+    return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+
+
+def _print_now(text: str) -> None:
+    print(text, end="", flush=True)

@@ -1,0 +1,49 @@
+"""From one GGUF file to the folder that `transformers` loads: config, tokenizer, chat template, float32 weights."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gearworks import safetensors
+from gearworks.config import ModelConfig
+from gearworks.gguf import GGUFFile
+from gearworks.language_model import gguf_eos_ids
+from gearworks.safetensors import LazyTensor
+from gearworks.vocabulary import tokenizer_config_from_gguf, tokenizer_json_from_gguf
+from gearworks.weights import expected_shapes, gguf_tensor, map_names
+
+
+def convert_gguf(gguf: Path, folder: Path, on_tensor: Callable[[], object] = lambda: None) -> None:
+    """Write a Hugging Face folder that holds the same model.
+
+    folder: made here, and must not exist. on_tensor: called before each tensor is converted.
+    Every weight is dequantized to float32, which loses nothing. Errors as `GGUFFile.open` and `map_names`.
+    """
+    with closing(GGUFFile.open(gguf)) as file:
+        config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
+        names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
+        special = {"bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
+                   "eos_token_id": gguf_eos_ids(file.metadata)}
+
+        def load(name: str) -> np.ndarray:
+            on_tensor()
+            return gguf_tensor(file, names[name], config)
+
+        folder.mkdir()
+        _write_json(folder / "config.json", config.to_hf() | special)
+        _write_json(folder / "generation_config.json", special)
+        _write_json(folder / "tokenizer.json", tokenizer_json_from_gguf(file.metadata))
+        _write_json(folder / "tokenizer_config.json", tokenizer_config_from_gguf(file.metadata))
+        safetensors.write(folder / "model.safetensors", {
+            name: LazyTensor(shape, np.dtype(np.float32), partial(load, name))
+            for name, shape in expected_shapes(config).items()
+        }, metadata={"format": "pt"})
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,80 @@
+"""The operators of a decoder, in NumPy.
+
+Shapes: T tokens, D hidden size, F feed-forward size. All arrays are float32 and stay so.
+Left out on purpose: dropout, gradients, and any batch dimension (model.py says how batches work).
+"""
+
+import numpy as np
+
+
+def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """Apply a linear layer.
+
+    x: (..., in); weight: (out, in), as Hugging Face stores it; bias: (out,) or None; returns (..., out).
+
+    >>> linear(np.array([1., 2.], np.float32), np.array([[3., 4.], [5., 6.], [0., 1.]], np.float32))
+    array([11., 17.,  2.], dtype=float32)
+    """
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Turn the last axis into probabilities.
+
+    x: (..., n), where -inf means "impossible"; returns the shape of x, every row summing to 1.
+    A row that is -inf throughout, where nothing is possible, gives zeros. Large inputs do not overflow.
+
+    >>> softmax(np.array([1000., 1000., -np.inf], np.float32))
+    array([0.5, 0.5, 0. ], dtype=float32)
+    """
+    peak = x.max(axis=-1, keepdims=True)
+    peak = np.where(peak == -np.inf, np.float32(0), peak)        # -inf - -inf would be nan
+    weights = x - peak
+    np.exp(weights, out=weights)
+    total = weights.sum(axis=-1, keepdims=True)
+    weights /= np.where(total == 0, np.float32(1), total)
+    return weights
+
+
+def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
+    """Scale each vector to unit root mean square, then by a learned weight.
+
+    x: (..., D); weight: (D,); returns the shape of x. `eps` is added to the mean square, under the root.
+    Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"; eps as in HF's LlamaRMSNorm.
+
+    >>> rms_norm(np.array([3., 4.], np.float32), np.ones(2, np.float32), 0.0)
+    array([0.84852815, 1.1313709 ], dtype=float32)
+    """
+    mean_square = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])       # (..., 1)
+    normed = x / np.sqrt(mean_square + np.float32(eps))
+    normed *= weight
+    return normed
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """The activation x · sigmoid(x), element by element.
+
+    Source: Hendrycks & Gimpel 2016 ("Gaussian Error Linear Units", section 2); also called swish.
+
+    >>> silu(np.array([-100., 0., 100.], np.float32))
+    array([ -0.,   0., 100.], dtype=float32)
+    """
+    with np.errstate(over="ignore"):                     # exp overflows to inf below -88; x / inf is the right limit
+        out = np.exp(-x)
+    out += np.float32(1)
+    return np.divide(x, out, out=out)
+
+
+def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    """Combine the two branches of a gated feed-forward network.
+
+    gate, up: (T, F), the outputs of `gate_proj` and `up_proj`; returns (T, F), the input of `down_proj`.
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
+
+    >>> swiglu(np.array([100., 0.], np.float32), np.array([2., 3.], np.float32))
+    array([200.,   0.], dtype=float32)
+    """
+    hidden = silu(gate)
+    hidden *= up
+    return hidden

@@ -1,0 +1,88 @@
+"""The decoder: from token ids to logits, in one call for any mix of sequences.
+
+Everything is token-major: T is the number of tokens in this step, of however many sequences, in whatever phase.
+The model never sees where one sequence ends; `positions` tell it where each token stands, and the cache knows whose
+keys each query may see. So prefill, chunked prefill, decoding and batches are the same call with different rows.
+
+Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, V vocabulary. All float32.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from gearworks.attention import apply_rope, rope_angles, rope_frequencies
+from gearworks.config import ModelConfig
+from gearworks.errors import ModelError
+from gearworks.kv_cache import KVCache
+from gearworks.layers import linear, rms_norm, swiglu
+from gearworks.weights import LayerWeights, Weights, load_checkpoint
+
+
+class Cache(Protocol):
+    """What the model needs of a KV cache: `KVCache` for one sequence, `RaggedBatch` for several."""
+
+    def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray: ...
+
+
+def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos: np.ndarray, sin: np.ndarray,
+                  cache: Cache, index: int) -> np.ndarray:
+    """One pre-norm layer: attention, then the feed-forward network, each added to the residual stream.
+
+    x: (T, D); cos, sin: (T, 1, d/2) from `rope_angles`; index: the layer's number in the cache; returns (T, D).
+    The cache receives this step's rotated keys.
+    """
+    H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    hidden = rms_norm(x, weights.input_layernorm, config.rms_norm_eps)
+    qkv = linear(hidden, weights.qkv_proj).reshape(len(x), H + 2 * K, d)
+    qk = apply_rope(qkv[:, :H + K], cos, sin)
+    attended = cache.attend(index, qk[:, :H], qk[:, H:], qkv[:, H + K:])              # (T, H, d)
+    x = x + linear(attended.reshape(len(x), H * d), weights.o_proj)
+
+    hidden = rms_norm(x, weights.post_attention_layernorm, config.rms_norm_eps)
+    gate_up = linear(hidden, weights.gate_up_proj)                                    # (T, 2F)
+    gate, up = gate_up[:, :config.intermediate_size], gate_up[:, config.intermediate_size:]
+    return x + linear(swiglu(gate, up), weights.down_proj)
+
+
+def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
+            logits_at: np.ndarray | Sequence[int] | slice = slice(None)) -> np.ndarray:
+    """Run the decoder over the tokens of one step.
+
+    input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence; logits_at: which rows'
+    logits are wanted, by default all; returns (rows, V). The cache grows by these T tokens.
+    """
+    cos, sin = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta))
+    x = np.ascontiguousarray(weights.embed_tokens[input_ids])                         # (T, D)
+    for index, layer in enumerate(weights.layers):
+        x = decoder_layer(x, layer, config, cos, sin, cache, index)
+    x = rms_norm(x[logits_at], weights.norm, config.rms_norm_eps)
+    return linear(x, weights.lm_head)
+
+
+class Model:
+    """A configuration and its weights, ready to run."""
+
+    def __init__(self, config: ModelConfig, weights: Weights):
+        self.config = config
+        self.weights = weights
+
+    @classmethod
+    def load(cls, path: Path) -> "Model":
+        """Load a GGUF file or an HF folder; errors as `load_checkpoint`."""
+        return cls(*load_checkpoint(Path(path)))
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for one sequence of up to `capacity` tokens."""
+        return KVCache(self.config, capacity)
+
+    def forward(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
+                logits_at: np.ndarray | Sequence[int] | slice = slice(None)) -> np.ndarray:
+        """See the function `forward`. Raises ModelError for ids that the vocabulary does not have."""
+        if len(input_ids) and not 0 <= np.min(input_ids) <= np.max(input_ids) < self.config.vocab_size:
+            raise ModelError("cannot run the model on these token ids",
+                             f"they go from {np.min(input_ids)} to {np.max(input_ids)}, and the vocabulary has "
+                             f"{self.config.vocab_size}", "does the tokenizer belong to this model?")
+        return forward(self.weights, self.config, input_ids, positions, cache, logits_at)
