@@ -1,0 +1,256 @@
+"""The engine beside Hugging Face's, on the same weights, threads and machine, in one run.
+
+Run it with `gearworks bench`. Every comparison alternates the two sides and keeps the best of several rounds, so that
+whatever else the machine does disturbs both alike; what counts is their ratio. The README shows `results.json`, which
+`gearworks bench --publish` replaces together with the README's table.
+"""
+
+import datetime
+import functools
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from threadpoolctl import threadpool_limits
+from tokenizers import Tokenizer as HFTokenizer
+from tqdm.auto import tqdm
+from transformers import AutoModelForCausalLM, utils
+
+from gearworks import hub
+from gearworks.errors import GearworksError
+from gearworks.language_model import LanguageModel
+from gearworks.tokenizer import Tokenizer
+from gearworks.weights import load_checkpoint
+
+RESULTS = Path(__file__).with_name("results.json")
+README = Path(__file__).resolve().parents[2] / "README.md"
+BEGIN, END = "<!-- gearworks bench: begin -->\n", "<!-- gearworks bench: end -->"
+MEGABYTE = 1_000_000
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table. A ratio says how many times better ours is, whichever direction is better."""
+
+    what: str
+    unit: str
+    ours: float
+    beside: str                 # what ours is held against: an engine, the machine's limit, or a bound that we set
+    theirs: float
+    ratio: float
+    target: float               # the ratio that is promised
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the measurements share."""
+
+    folder: Path
+    threads: int
+
+    @functools.cached_property
+    def ours(self) -> LanguageModel:
+        return LanguageModel.load(self.folder)
+
+    @functools.cached_property
+    def theirs(self) -> Any:
+        utils.logging.disable_progress_bar()
+        return AutoModelForCausalLM.from_pretrained(self.folder, dtype=torch.float32).eval()
+
+
+def decode(setting: Setting) -> list[Result]:
+    """Greedy tokens at batch 1 after a prompt of 64, and how close to the speed of memory they come."""
+    model, count, prompt = setting.ours.model, 48, random_ids(64)
+
+    def ours() -> float:
+        cache = model.new_cache(len(prompt) + count)
+        logits = model.forward(prompt, np.arange(len(prompt)), cache, logits_at=[-1])
+        started = time.perf_counter()
+        for position in range(len(prompt), len(prompt) + count):
+            logits = model.forward(logits[0].argmax(keepdims=True), np.array([position]), cache)
+        return (time.perf_counter() - started) / count
+
+    def hugging_face() -> float:
+        ids = torch.from_numpy(prompt)[None]
+        seconds = [timed(lambda: setting.theirs.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
+            pad_token_id=0)) for tokens in (1, 1 + count)]
+        return (seconds[1] - seconds[0]) / count
+
+    def memory() -> float:
+        """Seconds to read as many bytes as a token needs: every weight once."""
+        weights = np.empty(model.weights.nbytes() // 4, np.float32)
+        weights.fill(1)
+        parts = np.array_split(weights, setting.threads)
+        with threadpool_limits(1, "blas"), ThreadPoolExecutor(setting.threads) as pool:
+            return min(timed(lambda: list(pool.map(lambda part: part @ part, parts))) for _ in range(3))
+
+    mine, hf, limit = alternate(ours, hugging_face, memory)
+    return [Result("decode, batch 1", "tokens/s", 1 / mine, "HF generate", 1 / hf, hf / mine, 2.0),
+            Result("decode, batch 1", "tokens/s", 1 / mine, "memory bandwidth", 1 / limit, limit / mine, 0.8)]
+
+
+def prefill(setting: Setting) -> list[Result]:
+    """A prompt of 512 tokens; both sides compute the last token's logits only."""
+    model, prompt = setting.ours.model, random_ids(512)
+    ids = torch.from_numpy(prompt)[None]
+    mine, hf = alternate(
+        lambda: timed(lambda: model.forward(prompt, np.arange(512), model.new_cache(512), logits_at=[-1])),
+        lambda: timed(lambda: setting.theirs(ids, logits_to_keep=1)))
+    return [Result("prefill, 512 tokens", "s", mine, "HF forward", hf, hf / mine, 1.0)]
+
+
+def load(setting: Setting) -> list[Result]:
+    """Opening the GGUF file and dequantizing all of it into the engine's layout."""
+    gguf = hub.smollm2_gguf()
+    mine, = alternate(lambda: timed(lambda: load_checkpoint(gguf)))
+    return [Result("load the GGUF", "s", mine, "bound", 3.0, 3.0 / mine, 1.0)]
+
+
+def tokenizer(setting: Setting) -> list[Result]:
+    """1 MB of text in one call, each time with an empty word cache; HF's tokenizer is the Rust one, on one thread."""
+    path = setting.folder / "tokenizer.json"
+    hf = HFTokenizer.from_file(str(path))
+    results = []
+    for what, text, target in (("encode 1 MB of English", english(), 1.0), ("encode 1 MB of 中文", chinese(), 0.15)):
+        nbytes = len(text.encode("utf-8"))
+
+        def ours() -> float:
+            cold = Tokenizer.from_file(path)
+            return timed(lambda: cold.encode(text))
+        mine, theirs = alternate(ours, lambda: timed(lambda: hf.encode(text)))
+        results.append(Result(what, "MB/s", nbytes / mine / MEGABYTE, "HF tokenizers", nbytes / theirs / MEGABYTE,
+                              theirs / mine, target))
+    cold = Tokenizer.from_file(path)
+    half, whole = (timed(lambda: cold.encode("a" + "bcdefghij" * (length // 9))) for length in (500_000, MEGABYTE))
+    results.append(Result("encode one word of 1 MB", "s", whole, "twice half of it", 2 * half, 2 * half / whole, 0.7))
+    return results
+
+
+def memory(setting: Setting) -> list[Result]:
+    """The largest resident set of `gearworks chat` while it answers."""
+    chat = psutil.Popen([sys.executable, "-m", "gearworks", "chat", str(setting.folder), "--max-tokens", "64"],
+                        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    chat.stdin.write(b"Tell me about the sea.\n")
+    chat.stdin.close()
+    peak = 0
+    while chat.poll() is None:
+        try:
+            used = chat.memory_info()
+        except psutil.NoSuchProcess:
+            break
+        peak = max(peak, getattr(used, "peak_wset", used.rss))
+        time.sleep(0.005)
+    if chat.wait() != 0:
+        raise GearworksError("cannot measure the memory of a chat", f"`gearworks chat` ended with code {chat.returncode}",
+                             "run `gearworks chat` by hand and see what it says")
+    return [Result("peak memory of chat", "GB", peak / 1e9, "bound", 1.3, 1.3e9 / peak, 1.0)]
+
+
+MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
+    "decode": decode, "prefill": prefill, "load": load, "tokenizer": tokenizer, "memory": memory}
+
+
+def alternate(*sides: Callable[[], float], rounds: int = 5) -> list[float]:
+    """The best seconds of each side, over rounds in which the sides take turns; one more round warms up."""
+    measured = [[side() for side in sides] for _ in range(rounds + 1)]
+    return [min(column) for column in zip(*measured[1:])]
+
+
+def timed(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+def random_ids(count: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(100, 49_000, count)
+
+
+def english() -> str:
+    """1 MB of English as it is found on any machine that runs this: the documentation of the installed packages."""
+    texts = (distribution.metadata.get_payload() for distribution in sorted(
+        importlib.metadata.distributions(), key=lambda distribution: distribution.metadata["Name"].lower()))
+    text = "\n".join(text for text in texts if isinstance(text, str) and text.isascii())
+    if len(text) < MEGABYTE:
+        raise GearworksError("cannot measure the tokenizer", "the installed packages come with too little text",
+                             "install everything in requirements.txt")
+    return text[:MEGABYTE]
+
+
+def chinese() -> str:
+    """1 MB of sentences in which frequent characters are frequent, drawn at random, so that hardly any piece repeats."""
+    rng = np.random.default_rng(0)
+    common = ("的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么"
+              "去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日军者意无力它与长把机十民第公此已工使情明性知全三又关点"
+              "正业外将两高间由问很最重并物手应战向头文体政美相见被利什二等产或新己制身果加西斯月话合回特代内信表化老给世位次度门任常先海通教儿原")
+    frequency = 1 / np.arange(1, len(common) + 1)
+    characters = rng.choice(list(common), MEGABYTE // 3, p=frequency / frequency.sum())
+    borders = np.cumsum(rng.integers(4, 25, len(characters) // 10))
+    characters[borders[borders < len(characters)]] = "，"
+    return "".join(characters)
+
+
+def table(report: dict[str, Any]) -> str:
+    """The results in Markdown, with the machine that they come from."""
+    machine = report["machine"]
+    lines = ["| what | ours | beside | theirs | ratio | promised |", "|---|--:|---|--:|--:|--:|"]
+    for result in (Result(**entry) for entry in report["results"]):
+        lines.append(f"| {result.what} | {result.ours:.3g} {result.unit} | {result.beside} | "
+                     f"{result.theirs:.3g} {result.unit} | **{result.ratio:.2f}** | ≥ {result.target:g} |")
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    return "\n".join([*lines, "", f"Measured by `gearworks bench` on {report['date']}: {machine['processor']}, "
+                      f"{report['threads']} threads, {machine['memory_gb']} GB, {machine['system']}; {versions}."]) + "\n"
+
+
+def describe_machine() -> dict[str, Any]:
+    processor = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").is_file():
+        names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+                 if line.startswith("model name")]
+        processor = names[0] if names else processor
+    return {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(psutil.virtual_memory().total / 1e9),
+            "system": f"{platform.system()} {platform.machine()}"}
+
+
+def run(only: Sequence[str] | None = None, json_path: Path | None = None, threads: int | None = None,
+        publish: bool = False) -> None:
+    """Measure, print the table, and save it: to `json_path`, or with `publish` to results.json and the README."""
+    unknown = set(only or ()) - MEASUREMENTS.keys()
+    if unknown:
+        raise GearworksError(f"cannot measure {', '.join(sorted(unknown))}", "there is no such measurement",
+                             f"name some of {', '.join(MEASUREMENTS)}")
+    setting = Setting(hub.smollm2_folder(), threads or os.cpu_count() or 1)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    torch.set_num_threads(setting.threads)
+    torch.set_grad_enabled(False)
+    results = []
+    with threadpool_limits(setting.threads, "blas"):
+        for name in (bar := tqdm([name for name in MEASUREMENTS if not only or name in only], unit="measurement")):
+            bar.set_description(f"Measuring {name}")
+            results += MEASUREMENTS[name](setting)
+    report = {
+        "date": datetime.date.today().isoformat(), "threads": setting.threads, "machine": describe_machine(),
+        "versions": {"Python": platform.python_version()} | {
+            name: importlib.metadata.version(name) for name in ("numpy", "torch", "transformers", "tokenizers")},
+        "results": [asdict(result) for result in results]}
+    print(table(report))
+    if publish:
+        json_path = RESULTS
+        before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+        README.write_text(before + BEGIN + table(report) + END + rest.partition(END)[2], encoding="utf-8")
+    if json_path is not None:
+        json_path.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        print(f"saved to {json_path}", file=sys.stderr)

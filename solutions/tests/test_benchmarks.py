@@ -1,0 +1,39 @@
+"""The benchmarks run, and the figures in the README are those that were measured."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    sys.path.insert(0, str(BENCHMARKS))
+    import bench
+    return bench
+
+
+def test_the_readme_shows_what_was_measured(bench):
+    report = json.loads(bench.RESULTS.read_text(encoding="utf-8"))
+    assert bench.BEGIN + bench.table(report) + bench.END in bench.README.read_text(encoding="utf-8")
+    assert {entry["what"].split(",")[0].split(" ")[0] for entry in report["results"]} == {
+        "decode", "prefill", "load", "encode", "peak"}
+
+
+def test_every_promise_was_kept_when_measured(bench):
+    report = json.loads(bench.RESULTS.read_text(encoding="utf-8"))
+    assert [entry["what"] for entry in report["results"] if entry["ratio"] < entry["target"]] == []
+
+
+def test_one_measurement_runs_and_is_saved(tmp_path, smollm2_folder):
+    target = tmp_path / "figures.json"
+    result = subprocess.run([sys.executable, "-m", "gearworks", "bench", "--only", "load", "--json", str(target)],
+                            capture_output=True, encoding="utf-8", timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert "| load the GGUF |" in result.stdout and "Measured by `gearworks bench`" in result.stdout
+    report = json.loads(target.read_text(encoding="utf-8"))
+    assert report["results"][0]["ours"] > 0 and report["versions"]["numpy"] and report["machine"]["processor"]

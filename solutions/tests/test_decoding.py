@@ -1,0 +1,182 @@
+"""Generation with the real model: Hugging Face's text, streaming, limits, and a conversation's cache."""
+
+import numpy as np
+import pytest
+import torch
+
+from gearworks.decoding import PREFILL_CHUNK, Context, generate
+from gearworks.errors import ModelError
+from gearworks.language_model import LanguageModel
+from gearworks.sampling import SamplingParams
+
+PROMPTS = [
+    "The capital of France is",
+    "def fibonacci(n):\n    ",
+    "Once upon a time, in a village by the sea,",
+    "1, 1, 2, 3, 5, 8, 13,",
+    "深度学习是",
+    "Dear colleagues,\n\nI am writing to",
+]
+# A sentence that asks for symbols of several tokens each, so that streaming has half characters to hold back.
+EMOJI = [{"role": "user", "content": "Repeat exactly: 😀 深度学习 🚀 naïve 😀 深度学习 🚀"}]
+
+
+def hf_greedy(hf_model, prompt_ids, count):
+    with torch.no_grad():
+        out = hf_model.generate(torch.tensor([prompt_ids]), attention_mask=torch.ones(1, len(prompt_ids), dtype=torch.long),
+                                max_new_tokens=count, do_sample=False, pad_token_id=0, return_dict_in_generate=True,
+                                output_logits=True)
+    ids = out.sequences[0, len(prompt_ids):].tolist()
+    gaps = [float(torch.topk(step[0], 2).values.diff().abs()) for step in out.logits]
+    return ids, gaps
+
+
+@pytest.mark.parametrize("prompt", [*PROMPTS, "chat"])
+def test_64_greedy_tokens_equal_hf(smollm2, hf_smollm2, prompt):
+    if prompt == "chat":
+        ours = smollm2.chat([{"role": "user", "content": "Name three colours."}], max_tokens=64)
+    else:
+        ours = smollm2.generate(prompt, max_tokens=64)
+    theirs, gaps = hf_greedy(hf_smollm2, ours.prompt_ids, 64)
+    if theirs[-1] in smollm2.eos_ids:
+        theirs.pop()
+        assert ours.finish_reason == "stop"
+    else:
+        assert ours.finish_reason == "length" and len(ours.ids) == 64
+    differs = next((i for i, (a, b) in enumerate(zip(ours.ids, theirs)) if a != b), None)
+    assert differs is None or gaps[differs] < 1e-3, (differs, ours.ids, theirs)
+    assert differs is not None or len(ours.ids) == len(theirs)
+    assert len(ours.ids) > 5
+
+
+def test_the_answer_to_a_question(smollm2):
+    answer = smollm2.chat([{"role": "user", "content": "What is the capital of France?"}], max_tokens=40)
+    assert "Paris" in answer.text and answer.finish_reason == "stop"
+    assert "<|im_end|>" not in answer.text
+
+
+def test_streamed_equals_whole_and_never_shows_half_a_character(smollm2):
+    pieces = []
+    answer = smollm2.chat(EMOJI, max_tokens=60, on_text=pieces.append)
+    assert "".join(pieces) == answer.text and len(pieces) > 10
+    assert "�" not in "".join(pieces[:-1]) and any(ord(letter) > 0x2000 for letter in answer.text)
+    assert len(pieces) < len(answer.ids)                       # some tokens completed no character
+    assert answer.text == smollm2.tokenizer.decode(answer.ids, skip_special=True)
+
+
+def test_a_text_cut_inside_a_character_streams_as_it_decodes(smollm2):
+    whole = smollm2.chat(EMOJI, max_tokens=60)
+    for limit in range(len(whole.ids)):
+        pieces = []
+        answer = smollm2.chat(EMOJI, max_tokens=limit, on_text=pieces.append)
+        assert answer.ids == whole.ids[:limit] and "".join(pieces) == answer.text
+        if answer.text.endswith("�"):
+            return
+    pytest.fail("no limit fell into a character")
+
+
+def test_seeds(smollm2):
+    warm = {"max_tokens": 12, "params": SamplingParams(temperature=1.5, seed=7)}
+    first = smollm2.generate(PROMPTS[2], **warm)
+    assert smollm2.generate(PROMPTS[2], **warm).ids == first.ids
+    others = [smollm2.generate(PROMPTS[2], max_tokens=12, params=SamplingParams(temperature=1.5, seed=seed)).ids
+              for seed in (8, None, None)]
+    assert len({tuple(ids) for ids in [first.ids, *others]}) == 4
+
+
+def test_repetition_penalty_counts_prompt_and_answer(smollm2, hf_smollm2):
+    ours = smollm2.generate(PROMPTS[3], max_tokens=24, params=SamplingParams(repetition_penalty=1.4))
+    with torch.no_grad():
+        theirs = hf_smollm2.generate(torch.tensor([ours.prompt_ids]), max_new_tokens=24, do_sample=False, pad_token_id=0,
+                                     repetition_penalty=1.4)[0, len(ours.prompt_ids):].tolist()
+    assert ours.ids == [token for token in theirs if token not in smollm2.eos_ids]
+
+
+def test_several_eos_ids(smollm2):
+    plain = smollm2.generate(PROMPTS[0], max_tokens=10)
+    assert len(set(plain.ids)) > 3
+    for stop in sorted(set(plain.ids)):
+        cut = generate(smollm2.model, smollm2.tokenizer, PROMPTS[0], max_tokens=10, eos_ids={49151, stop})
+        assert cut.ids == plain.ids[:plain.ids.index(stop)] and cut.finish_reason == "stop"
+
+
+@pytest.fixture(scope="module")
+def small(smollm2, tiny_llama) -> LanguageModel:
+    """A random model with SmolLM2's tokenizer and a context of 256 tokens: limits and caches need no good text."""
+    from gearworks.model import Model
+    _, folder = tiny_llama(11, vocab_size=49152)
+    return LanguageModel(Model.load(folder), smollm2.tokenizer, smollm2.settings, frozenset())
+
+
+def test_the_context_is_the_last_limit(small):
+    prompt = "word " * 120
+    answer = small.generate(prompt, max_tokens=10_000)
+    assert len(answer.prompt_ids) + len(answer.ids) == 256 and answer.finish_reason == "length"
+    assert small.generate("word " * 255, max_tokens=5).usage["total_tokens"] == 256
+    with pytest.raises(ModelError, match="301 tokens, and the context 256"):
+        small.generate("word " * 300, max_tokens=1)
+
+
+@pytest.mark.parametrize("options, complaint", [({"prompt": ""}, "empty"), ({"max_tokens": -1}, "max_tokens is -1")],
+                         ids=["empty", "negative"])
+def test_requests_that_make_no_sense(small, options, complaint):
+    with pytest.raises(ModelError, match=complaint):
+        small.generate(**{"prompt": "a", "max_tokens": 1} | options)
+
+
+def test_nothing_wanted_costs_nothing(small):
+    answer = small.generate("a b c", max_tokens=0)
+    assert (answer.ids, answer.text, answer.finish_reason) == ([], "", "length")
+
+
+def test_a_conversation_computes_only_what_is_new(small, monkeypatch):
+    """A prompt that begins like the last one reuses its keys, and the text is the same as from a cold start."""
+    rows = []
+    forward = small.model.forward
+    monkeypatch.setattr(small.model, "forward", lambda ids, *rest, **more: rows.append(len(ids)) or forward(ids, *rest, **more))
+    context = Context(small.model)
+    prompt = "The sea was calm that morning"
+    first = small.generate(prompt, max_tokens=6, context=context)
+    assert first.cached_tokens == 0 and sum(rows) == len(first.prompt_ids) + 5       # the last token is not run
+    for following in (prompt + " and the fishermen", prompt, "The sea was rough", "Quite another text", prompt):
+        rows.clear()
+        before = list(context.ids)
+        warm = small.generate(following, max_tokens=6, context=context)
+        assert sum(rows) == len(warm.prompt_ids) - warm.cached_tokens + len(warm.ids) - 1
+        assert before[:warm.cached_tokens] == warm.prompt_ids[:warm.cached_tokens]
+        assert warm.cached_tokens < len(warm.prompt_ids)
+        assert warm.ids == small.generate(following, max_tokens=6).ids
+    assert small.generate(prompt, max_tokens=6, context=context).cached_tokens == len(first.prompt_ids) - 1
+
+
+def test_long_prompts_enter_in_chunks(small, monkeypatch):
+    monkeypatch.setattr("gearworks.decoding.PREFILL_CHUNK", 50)
+    chunked = small.generate("word " * 130, max_tokens=5).ids
+    monkeypatch.setattr("gearworks.decoding.PREFILL_CHUNK", PREFILL_CHUNK)
+    assert chunked == small.generate("word " * 130, max_tokens=5).ids
+
+
+def test_an_interrupted_answer_leaves_a_usable_context(small, monkeypatch):
+    context = Context(small.model)
+    small.generate("The sea was calm", max_tokens=3, context=context)
+    attend, calls = type(context.cache).attend, []
+
+    def interrupted(self, layer, q, k, v):
+        calls.append(layer)
+        if len(calls) == 8:                                  # in the middle of the third pass
+            raise KeyboardInterrupt
+        return attend(self, layer, q, k, v)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(context.cache), "attend", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            small.generate("The sea was calm and grey", max_tokens=9, context=context)
+    assert set(context.cache.lengths) == {len(context.ids)}
+    again = small.generate("The sea was calm and grey", max_tokens=9, context=context)
+    assert again.ids == small.generate("The sea was calm and grey", max_tokens=9).ids
+
+
+def test_times_are_measured(small):
+    answer = small.generate("a b c", max_tokens=4)
+    assert answer.prefill_seconds > 0 and answer.decode_seconds > 0
+    assert answer.usage == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+    assert np.isfinite(answer.prefill_seconds + answer.decode_seconds)

@@ -1,0 +1,186 @@
+"""The decoder against Hugging Face, and against itself: cached = uncached, chunked = whole, batched = alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from gearworks.config import ModelConfig
+from gearworks.errors import ModelError
+from gearworks.kv_cache import RaggedBatch
+from gearworks.model import Model
+
+SHAPES = {
+    "grouped": {},
+    "odd-head-size": {"head_dim": 10, "num_attention_heads": 6, "num_key_value_heads": 3},
+    "wide-heads": {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 1, "rope_theta": 500000.0},
+    "multi-head": {"num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-2},
+    "tied": {"tie_word_embeddings": True, "num_attention_heads": 6, "num_key_value_heads": 2},
+    "tall": {"hidden_size": 40, "head_dim": 6, "num_attention_heads": 5, "num_key_value_heads": 1,
+             "intermediate_size": 23, "tie_word_embeddings": True, "vocab_size": 37},
+    "wide-vocabulary": {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 1009},
+}
+
+
+def whole(model: Model, ids: np.ndarray) -> np.ndarray:
+    return model.forward(ids, np.arange(len(ids)), model.new_cache(len(ids)))
+
+
+def hf_logits(hf_model, ids: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_equal_hf_on_tiny_models(tiny_llama, rng, shape):
+    hf_model, folder = tiny_llama(len(shape), **SHAPES[shape])
+    model = Model.load(folder)
+    for length in (1, 2, 67, 131):
+        ids = rng.integers(0, model.config.vocab_size, length)
+        expected = hf_logits(hf_model, ids)
+        assert np.abs(expected).max() > 1                     # else the tolerance would mean nothing
+        np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
+
+
+def test_logits_equal_hf_on_smollm2(smollm2, hf_smollm2, rng):
+    words = smollm2.tokenizer.encode("It was a bright cold day in April, and the clocks were striking thirteen. " * 40)
+    ids = np.array(words[:448] + rng.integers(0, smollm2.model.config.vocab_size, 64).tolist())
+    ours, expected = whole(smollm2.model, ids), hf_logits(hf_smollm2, ids)
+    np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-3)
+    assert (ours.argmax(-1) == expected.argmax(-1)).all()
+
+
+@pytest.mark.parametrize("pieces", [[1] * 90, [64, 1, 25], [7, 70, 13], [89, 1]], ids=str)
+def test_cached_and_chunked_equal_whole(tiny_llama, rng, pieces):
+    """However a sequence is cut into steps, its logits are the same."""
+    _, folder = tiny_llama(1, head_dim=10)
+    model = Model.load(folder)
+    ids = rng.integers(0, model.config.vocab_size, sum(pieces))
+    cache, positions = model.new_cache(len(ids)), np.arange(len(ids))
+    logits, start = [], 0
+    for piece in pieces:
+        logits.append(model.forward(ids[start:start + piece], positions[start:start + piece], cache))
+        start += piece
+    np.testing.assert_allclose(np.concatenate(logits), whole(model, ids), rtol=0, atol=1e-5)
+    assert len(cache) == len(ids)
+
+
+def test_cached_equals_uncached_on_smollm2(smollm2):
+    ids = np.array(smollm2.tokenizer.encode("The lighthouse keeper climbed the stairs, as he did every evening, and "
+                                            "looked out over the water. It was getting dark, and the wind rose."))
+    model, positions = smollm2.model, np.arange(len(ids))
+    cache = model.new_cache(len(ids))
+    steps = [model.forward(ids[:9], positions[:9], cache)]
+    steps += [model.forward(ids[i:i + 1], positions[i:i + 1], cache) for i in range(9, len(ids))]
+    np.testing.assert_allclose(np.concatenate(steps), whole(model, ids), rtol=0, atol=5e-4)
+
+
+def test_ragged_batch_equals_solo_runs(tiny_llama, rng):
+    """Sequences in different phases and of different lengths share one call and do not see each other."""
+    _, folder = tiny_llama(2, num_attention_heads=6, num_key_value_heads=3, head_dim=14)
+    model = Model.load(folder)
+    pasts, counts = [0, 33, 5, 0], [70, 1, 8, 1]
+    sequences = [rng.integers(0, model.config.vocab_size, past + count) for past, count in zip(pasts, counts)]
+    caches = [model.new_cache(len(ids) + 3) for ids in sequences]
+    for cache, ids, past in zip(caches, sequences, pasts):
+        if past:
+            model.forward(ids[:past], np.arange(past), cache, logits_at=[-1])
+    step = np.concatenate([ids[past:] for ids, past in zip(sequences, pasts)])
+    positions = np.concatenate([np.arange(past, len(ids)) for ids, past in zip(sequences, pasts)])
+    logits = model.forward(step, positions, RaggedBatch(caches, counts))
+    expected = np.concatenate([whole(model, ids)[past:] for ids, past in zip(sequences, pasts)])
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
+
+
+def test_logits_at_chooses_rows(tiny_llama, rng):
+    _, folder = tiny_llama(3)
+    model = Model.load(folder)
+    ids = rng.integers(0, model.config.vocab_size, 12)
+    logits = model.forward(ids, np.arange(12), model.new_cache(12), logits_at=np.array([11, 3]))
+    np.testing.assert_allclose(logits, whole(model, ids)[[11, 3]], rtol=0, atol=1e-5)
+
+
+def test_everything_stays_float32(tiny_llama, rng, monkeypatch):
+    """No operator of the path receives or returns a float64 array, which NumPy makes of float32 all too easily."""
+    import gearworks.attention
+    import gearworks.kv_cache
+    import gearworks.model
+    seen = set()
+
+    def watch(module, name):
+        original = getattr(module, name)
+
+        def watched(*arguments, **options):
+            result = original(*arguments, **options)
+            results = result if isinstance(result, tuple) else (result,)
+            for value in (*arguments, *options.values(), *results):
+                if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+                    seen.add((name, str(value.dtype)))
+            return result
+        monkeypatch.setattr(module, name, watched)
+
+    for module, names in {
+        gearworks.model: ["linear", "rms_norm", "swiglu", "apply_rope", "rope_angles", "rope_frequencies",
+                          "decoder_layer"],
+        gearworks.kv_cache: ["attention"], gearworks.attention: ["softmax"],
+    }.items():
+        for name in names:
+            watch(module, name)
+    _, folder = tiny_llama(4)
+    model = Model.load(folder)
+    logits = whole(model, rng.integers(0, model.config.vocab_size, 70))
+    assert logits.dtype == np.float32
+    assert {dtype for _, dtype in seen} == {"float32"}
+    assert len(seen) == 9
+
+
+@pytest.mark.parametrize("ids", [[5, 211], [-1, 5]], ids=str)
+def test_ids_outside_the_vocabulary_are_refused(tiny_llama, ids):
+    _, folder = tiny_llama(5)
+    model = Model.load(folder)
+    with pytest.raises(ModelError, match="vocabulary has 211"):
+        whole(model, np.array(ids))
+
+
+def test_no_warning_on_extreme_inputs(tiny_llama, rng):
+    """A warning on standard error costs a learner the exercise, so large activations must pass quietly."""
+    _, folder = tiny_llama(6)
+    model = Model.load(folder)
+    for layer in model.weights.layers:
+        layer.qkv_proj[...] *= 50
+        layer.gate_up_proj[...] *= 1000
+    with np.errstate(all="raise", under="ignore"):
+        assert np.isfinite(whole(model, rng.integers(0, model.config.vocab_size, 70))).all()
+
+
+@pytest.mark.parametrize("change, complaint", [
+    ({"architectures": ["MambaForCausalLM"]}, "(?s)MambaForCausalLM.*LlamaForCausalLM"),
+    ({"architectures": []}, "names no architecture"),
+    ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+    ({"hidden_act": "gelu"}, "gelu"),
+    ({"attention_bias": True}, "attention_bias"),
+    ({"num_attention_heads": 5}, "divide"),
+    ({"num_key_value_heads": 4}, "evenly"),
+    ({"head_dim": 9}, "head_dim"),
+    ({"vocab_size": "many"}, "vocab_size"),
+    ({"num_hidden_layers": -1}, "num_hidden_layers"),
+    ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+    ({"intermediate_size": None}, "intermediate_size"),
+], ids=lambda value: value if isinstance(value, str) else "-".join(value))
+def test_configurations_that_cannot_be_computed_are_refused(change, complaint):
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 9, "hidden_size": 48, "intermediate_size": 8,
+              "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+              "max_position_embeddings": 16}
+    assert ModelConfig.from_hf(config).head_dim == 8
+    with pytest.raises(ModelError, match=complaint):
+        ModelConfig.from_hf(config | change)
+    del config["intermediate_size"]
+    with pytest.raises(ModelError, match="intermediate_size.*missing"):
+        ModelConfig.from_hf(config)
+
+
+def test_configuration_survives_the_round_trip(tiny_llama):
+    hf_model, _ = tiny_llama(7, head_dim=10, tie_word_embeddings=True, rope_theta=123456.0)
+    config = ModelConfig.from_hf(hf_model.config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
+    assert config.head_dim == 10 and config.tie_word_embeddings and config.rope_theta == 123456.0
+    assert ModelConfig.from_hf(config.to_hf()) == config

@@ -1,0 +1,135 @@
+"""Loading: names, layouts, and that nothing less than a complete match is accepted."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gearworks import safetensors
+from gearworks.config import ModelConfig
+from gearworks.errors import FormatError, GearworksError, ModelError, NotAvailableError
+from gearworks.safetensors import SafetensorsFile
+from gearworks.weights import expected_shapes, gguf_name, load_checkpoint, map_names, unpermute_rope
+
+CONFIG = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, False)
+TIED = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, True)
+
+
+def test_every_weight_is_where_its_name_says(tiny_llama):
+    hf_model, folder = tiny_llama(0, head_dim=10)
+    config, weights = load_checkpoint(folder)
+    state = {name: tensor.numpy() for name, tensor in hf_model.state_dict().items()}
+    assert state.keys() == expected_shapes(config).keys()
+    np.testing.assert_array_equal(weights.embed_tokens, state["model.embed_tokens.weight"])
+    np.testing.assert_array_equal(weights.lm_head, state["lm_head.weight"])
+    np.testing.assert_array_equal(weights.norm, state["model.norm.weight"])
+    for i, layer in enumerate(weights.layers):
+        names = {"input_layernorm": ["input_layernorm"], "post_attention_layernorm": ["post_attention_layernorm"],
+                 "qkv_proj": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+                 "o_proj": ["self_attn.o_proj"], "gate_up_proj": ["mlp.gate_proj", "mlp.up_proj"],
+                 "down_proj": ["mlp.down_proj"]}
+        assert names.keys() == vars(layer).keys()
+        for field, parts in names.items():
+            expected = np.concatenate([state[f"model.layers.{i}.{part}.weight"] for part in parts])
+            np.testing.assert_array_equal(getattr(layer, field), expected)
+    assert weights.nbytes() == 4 * hf_model.num_parameters()
+
+
+def test_tied_weights_are_one_array(tiny_llama):
+    hf_model, folder = tiny_llama(1, tie_word_embeddings=True)
+    _, weights = load_checkpoint(folder)
+    assert weights.lm_head is weights.embed_tokens
+    assert weights.nbytes() == 4 * hf_model.num_parameters()
+
+
+def test_unpermute_rope_brings_neighbours_back_to_halves(rng):
+    """Against the permutation as converters to GGUF write it, for more than one head and a head of more than two pairs."""
+    heads, d, columns = 3, 10, 7
+    weight = rng.standard_normal((heads * d, columns)).astype(np.float32)
+    in_file = weight.reshape(heads, 2, d // 2, columns).swapaxes(1, 2).reshape(weight.shape)
+    assert not np.array_equal(in_file, weight)
+    np.testing.assert_array_equal(unpermute_rope(in_file, heads), weight)
+    row = heads * d - 1
+    np.testing.assert_array_equal(in_file[row], weight[row])            # the last pair's second half stays last
+
+
+@pytest.mark.parametrize("config", [CONFIG, TIED], ids=["untied", "tied"])
+def test_names_of_three_kinds_of_files(config):
+    shapes = expected_shapes(config)
+    assert map_names(shapes, config) == {name: name for name in shapes}
+    bare = {name.removeprefix("model."): shape for name, shape in shapes.items()}
+    assert map_names(bare, config)["model.norm.weight"] == "norm.weight"
+    in_gguf = {gguf_name(name): shape for name, shape in shapes.items()}
+    assert map_names(in_gguf, config)["model.layers.1.self_attn.o_proj.weight"] == "blk.1.attn_output.weight"
+    assert len(in_gguf) == len(shapes)
+
+
+def test_what_carries_no_information_may_be_left_over():
+    shapes = expected_shapes(TIED) | {"lm_head.weight": (31, 24), "model.layers.0.self_attn.rotary_emb.inv_freq": (2,)}
+    assert map_names(shapes, TIED).keys() == expected_shapes(TIED).keys()
+
+
+def test_all_faults_are_listed_at_once():
+    shapes = expected_shapes(CONFIG)
+    del shapes["lm_head.weight"], shapes["model.layers.1.mlp.up_proj.weight"]
+    shapes["model.layers.1.mlp.up_projection.weight"] = (20, 24)
+    shapes["model.layers.0.self_attn.k_proj.weight"] = (24, 8)
+    with pytest.raises(ModelError) as failure:
+        map_names(shapes, CONFIG)
+    assert failure.value.why == (
+        "2 missing: lm_head.weight, model.layers.1.mlp.up_proj.weight; "
+        "1 unexpected: model.layers.1.mlp.up_projection.weight; "
+        "1 misshapen: model.layers.0.self_attn.k_proj.weight is (24, 8), expected (8, 24)")
+
+
+def test_a_prefix_that_was_not_stripped_is_an_error():
+    shapes = {f"module.{name}": shape for name, shape in expected_shapes(CONFIG).items()}
+    with pytest.raises(ModelError, match="21 missing.*and 13 more; 21 unexpected"):
+        map_names(shapes, CONFIG)
+
+
+@pytest.fixture
+def folder(tiny_llama, tmp_path):
+    _, made = tiny_llama(2)
+    return shutil.copytree(made, tmp_path / "model")
+
+
+def rewrite(folder, change):
+    with SafetensorsFile.open(folder / "model.safetensors") as file:
+        tensors = {name: file.tensor(name).copy() for name in file.tensors}
+    change(tensors)
+    safetensors.write(folder / "model.safetensors", tensors)
+
+
+def break_config(folder, text):
+    (folder / "config.json").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("fault, error, complaint", [
+    (lambda f: (f / "config.json").unlink(), NotAvailableError, "config.json"),
+    (lambda f: break_config(f, "{"), FormatError, "not JSON"),
+    (lambda f: break_config(f, "[1]"), FormatError, "JSON object"),
+    (lambda f: break_config(f, "[" * 100_000), FormatError, "not JSON"),
+    (lambda f: (f / "config.json").write_bytes(b"\xff\xfe{}"), FormatError, "not JSON"),
+    (lambda f: (f / "model.safetensors").unlink(), NotAvailableError, "model.safetensors"),
+    (lambda f: rewrite(f, lambda t: t.pop("model.norm.weight")), ModelError, "1 missing: model.norm.weight"),
+    (lambda f: rewrite(f, lambda t: t.update(extra=np.zeros(3, np.float32))), ModelError, "1 unexpected: extra"),
+    (lambda f: rewrite(f, lambda t: t.update({"lm_head.weight": t["lm_head.weight"].T.copy()})), ModelError, "misshapen"),
+    (lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": np.zeros(48, np.int64)})), GearworksError, "model.norm"),
+    (lambda f: (f / "model.safetensors").rename(f / "model-00001-of-00002.safetensors")
+        and (f / "model.safetensors.index.json").write_text("{}"), ModelError, "several files"),
+], ids=["no-config", "broken-config", "config-list", "config-nested", "config-bytes", "no-weights", "missing", "extra",
+        "transposed", "integers", "sharded"])
+def test_damaged_folders_are_refused(folder, fault, error, complaint):
+    fault(folder)
+    with pytest.raises(error, match=complaint) as failure:
+        load_checkpoint(folder)
+    assert failure.value.hint
+
+
+def test_sharing_a_config_with_another_model_is_caught(folder):
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    break_config(folder, json.dumps(config | {"num_hidden_layers": 4}))
+    with pytest.raises(ModelError, match="9 missing"):
+        load_checkpoint(folder)
