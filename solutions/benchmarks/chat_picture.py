@@ -11,7 +11,7 @@ from pathlib import Path
 
 QUESTIONS = ["What is the capital of France?", "What can one see there?"]
 TARGET = Path(__file__).resolve().parents[2] / "book" / "_static" / "chat.svg"
-COLUMNS, FONT_SIZE, LINE_HEIGHT, MARGIN = 88, 15, 22, 24
+COLUMNS, FONT_SIZE, LINE_HEIGHT, MARGIN = 98, 15, 22, 24
 COLOURS = {"prompt": "#8ad4ff", "answer": "#f0eee9", "report": "#a5a39b"}
 
 

@@ -25,25 +25,30 @@ def rope_frequencies(head_dim: int, theta: float) -> np.ndarray:
 def rope_angles(positions: np.ndarray, frequencies: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The cosine and sine of every token's rotations; all layers share them.
 
-    positions: (T,) integers; frequencies: (d/2,); returns two arrays (T, 1, d/2), ready for `apply_rope`.
+    positions: (T,) integers; frequencies: (d/2,); returns two arrays (T, 1, d), where both elements of a pair have the
+    same angle: element i and element i + d/2.
     """
-    angles = positions.astype(np.float32)[:, None, None] * frequencies
+    angles = positions.astype(np.float32)[:, None, None] * np.concatenate([frequencies, frequencies])
     return np.cos(angles), np.sin(angles)
 
 
 def apply_rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     """Rotate every head by its token's position.
 
-    x: (T, H, d) queries or keys; cos, sin: (T, 1, d/2) from `rope_angles`; returns (T, H, d).
+    x: (T, H, d) queries or keys; cos, sin: (T, 1, d) from `rope_angles`; returns (T, H, d).
     The pairs are halves, as HF's weights have them: element i turns with element i + d/2.
 
-    >>> half_turn = np.array([[[-1.]]], np.float32), np.array([[[0.]]], np.float32)
-    >>> apply_rope(np.array([[[3., 4.]]], np.float32), *half_turn)
-    array([[[-3., -4.]]], dtype=float32)
+    >>> cos, sin = rope_angles(np.array([0, 1]), np.array([np.pi / 2], np.float32))
+    >>> apply_rope(np.array([[[3., 4.]], [[3., 4.]]], np.float32), cos, sin).round(3)
+    array([[[ 3.,  4.]],
+    <BLANKLINE>
+           [[-4.,  3.]]], dtype=float32)
     """
     half = x.shape[-1] // 2
-    a, b = x[..., :half], x[..., half:]
-    return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    turned = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)      # a quarter turn of every pair
+    turned *= sin
+    turned += x * cos
+    return turned
 
 
 def causal_mask(T: int, S: int) -> np.ndarray:

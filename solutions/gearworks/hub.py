@@ -56,13 +56,13 @@ def find_model(name: str) -> Path:
     A path wins over the other two. Raises NotAvailableError, with what to try, when there is no such model.
     """
     path = Path(name).expanduser()
-    if path.is_file() or path.is_dir():
+    if name and (path.is_file() or path.is_dir()):          # an empty name would be the current folder
         return path
     if name == "smollm2":
         return smollm2_folder()
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")) and not name.endswith(".gguf"):
         return _from_hub(name)
-    raise NotAvailableError(f"there is no model {name!r}", "it is not a file or folder here, and not an id like owner/model",
+    raise NotAvailableError(f"there is no model '{name}'", "it is not a file or folder here, and not an id like owner/model",
                             "use smollm2, the path of a GGUF file or model folder, or a Hugging Face id")
 
 

@@ -28,12 +28,10 @@ def softmax(x: np.ndarray) -> np.ndarray:
     >>> softmax(np.array([1000., 1000., -np.inf], np.float32))
     array([0.5, 0.5, 0. ], dtype=float32)
     """
-    peak = x.max(axis=-1, keepdims=True)
-    peak = np.where(peak == -np.inf, np.float32(0), peak)        # -inf - -inf would be nan
+    peak = np.maximum(x.max(axis=-1, keepdims=True), np.finfo(np.float32).min)      # -inf - -inf would be nan
     weights = x - peak
     np.exp(weights, out=weights)
-    total = weights.sum(axis=-1, keepdims=True)
-    weights /= np.where(total == 0, np.float32(1), total)
+    weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.float32(1))       # the peak alone adds exp(0) = 1
     return weights
 
 
@@ -60,8 +58,9 @@ def silu(x: np.ndarray) -> np.ndarray:
     >>> silu(np.array([-100., 0., 100.], np.float32))
     array([ -0.,   0., 100.], dtype=float32)
     """
+    out = -x                                             # one array from here on: fresh memory costs more than exp
     with np.errstate(over="ignore"):                     # exp overflows to inf below -88; x / inf is the right limit
-        out = np.exp(-x)
+        np.exp(out, out=out)
     out += np.float32(1)
     return np.divide(x, out, out=out)
 

@@ -31,7 +31,7 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
                   cache: Cache, index: int) -> np.ndarray:
     """One pre-norm layer: attention, then the feed-forward network, each added to the residual stream.
 
-    x: (T, D); cos, sin: (T, 1, d/2) from `rope_angles`; index: the layer's number in the cache; returns (T, D).
+    x: (T, D); cos, sin: (T, 1, d) from `rope_angles`; index: the layer's number in the cache; returns (T, D).
     The cache receives this step's rotated keys.
     """
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim

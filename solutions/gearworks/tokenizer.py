@@ -114,8 +114,8 @@ def splitter(name: str) -> regex.Pattern:
     other = rf"[^\s\p{{L}}\p{{N}}--[{_SINCE_UNICODE_17}]]"
     other_or_space = rf"[^\r\n\p{{L}}\p{{N}}--[{_SINCE_UNICODE_17}]]"
     digit = rf"\p{{N}}{_NUMBERS_OF_UNICODE_17}--[{_NUMBERS_SINCE_UNICODE_18}]"
-    # Not (?i), which makes "ſ" an "s" here, though not in the `tokenizers` library.
-    contraction = "'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
+    # "ſ" is an "s" where case does not count.
+    contraction = "'(?:[sSſtTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 
     def llama(numbers: str) -> str:
         return (rf"{contraction}|{other_or_space}?{letter}+|{numbers}| ?{other}+[\r\n]*"

@@ -99,7 +99,7 @@ def read_vocabulary(tokenizer: Mapping[str, Any], config: Mapping[str, Any] | No
     added_tokens = _read_added_tokens(_get(tokenizer, "added_tokens", list, []), tokens)
     unk_token = _get(model, "unk_token", str, None)
     if unk_token is not None and unk_token not in tokens:
-        _malformed(f"its unk_token {unk_token!r} is not in the vocabulary")
+        _malformed(f"its unk_token {_short(unk_token)} is not in the vocabulary")
 
     ids = tokens | {token.content: token.id for token in added_tokens}
     specials = _read_specials(config or {}, ids)
@@ -202,12 +202,12 @@ def tokenizer_config_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _require_byte_level_bpe(tokenizer: Mapping[str, Any], model: Mapping[str, Any]) -> None:
     kind = _get(model, "type", str, "BPE")
     if kind != "BPE":
-        _unsupported(f"its model is {kind}, and only BPE is supported")
+        _unsupported(f"its model is {_short(kind)}, and only BPE is supported")
     if _get(model, "byte_fallback", bool, False):
         _unsupported("it is a SentencePiece vocabulary (BPE with byte_fallback), not byte-level BPE")
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(key):
-            _unsupported(f"its BPE model has a {key} ({model[key]!r})")
+            _unsupported(f"its BPE model has a {key} ({_short(model[key])})")
     if model.get("unk_token") is not None and model.get("fuse_unk"):
         _unsupported("its BPE model joins unknown characters (fuse_unk)")
     decoder = _get(tokenizer, "decoder", dict, {})
@@ -331,11 +331,11 @@ def _gguf_splitters(metadata: Mapping[str, Any]) -> tuple[str, ...]:
     model = _get(metadata, "tokenizer.ggml.model", str)
     if model != "gpt2":
         known = {"llama": "SentencePiece", "bert": "WordPiece", "t5": "Unigram"}
-        _unsupported(f"its tokenizer model is {model!r} ({known.get(model, 'unknown')}), not byte-level BPE ('gpt2')")
+        _unsupported(f"its model is {_short(model)} ({known.get(model, 'unknown')}), not 'gpt2' (byte-level BPE)")
     pre = _get(metadata, "tokenizer.ggml.pre", str)
     if pre not in SPLITTERS_OF_GGUF:
-        _unsupported(f"its pre-tokenizer is {pre!r}; supported: {', '.join(SPLITTERS_OF_GGUF)}")
-    if metadata.get("tokenizer.ggml.add_space_prefix"):
+        _unsupported(f"its pre-tokenizer is {_short(pre)}; supported: {', '.join(SPLITTERS_OF_GGUF)}")
+    if _get(metadata, "tokenizer.ggml.add_space_prefix", bool, False):
         _unsupported("its pre-tokenizer puts a space before the text (tokenizer.ggml.add_space_prefix)")
     return SPLITTERS_OF_GGUF[pre]
 
@@ -361,18 +361,16 @@ def _gguf_tokens(metadata: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
 
 def _gguf_special_id(metadata: Mapping[str, Any], role: str, tokens: Mapping[int, Any]) -> int | None:
     key = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}[role]
-    id = metadata.get(f"tokenizer.ggml.{key}_token_id")
-    if id is None:
-        return None
-    if id not in tokens:
+    id = _get(metadata, f"tokenizer.ggml.{key}_token_id", int, None)
+    if id is not None and id not in tokens:
         _malformed(f"its {role} token has id {id}, which no token has")
-    return int(id)
+    return id
 
 
 def _gguf_adds(metadata: Mapping[str, Any], role: str) -> bool:
     # llama.cpp puts BOS before a text for Llama 3's vocabulary unless the file says otherwise
     default = role == "bos" and _gguf_splitters(metadata) == ("llama3",)
-    return bool(metadata.get(f"tokenizer.ggml.add_{role}_token", default))
+    return _get(metadata, f"tokenizer.ggml.add_{role}_token", bool, default)
 
 
 def _gguf_post_processor(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[str, int]]) -> dict[str, Any] | None:

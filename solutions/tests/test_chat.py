@@ -8,7 +8,8 @@ from gearworks.tokenizer import Tokenizer
 
 TOOLS = [{"type": "function", "function": {
     "name": "weather", "description": "Weather & <wind> in a town's centre", "parameters": {
-        "type": "object", "properties": {"town": {"type": "string", "description": "z.B. Köln, 東京"}}, "required": ["town"]}}}]
+        "type": "object", "properties": {"town": {"type": "string", "description": "Köln, 東京"}},
+        "required": ["town"]}}}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": {"town": "Köln"}}}
 CONVERSATIONS = {
     "one question": [{"role": "user", "content": "What is 2 < 3 & 'x'?"}],
@@ -121,18 +122,21 @@ def test_smollm2s_own_template(theirs, ours, conversation, add_generation_prompt
 
 
 def test_smollm2s_template_by_hand(theirs):
-    assert render_chat([{"role": "system", "content": "S"}, {"role": "user", "content": "U"}], theirs.chat_template) == (
+    messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
+    assert render_chat(messages, theirs.chat_template) == (
         "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\n")
 
 
-@pytest.mark.parametrize("options", [{}, {"tools": TOOLS}, {"add_generation_prompt": False}, {"enable_thinking": False}])
+@pytest.mark.parametrize("options", [{}, {"tools": TOOLS}, {"add_generation_prompt": False},
+                                     {"enable_thinking": False}])
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_templates_of_other_families(theirs, template, conversation, options):
     messages, template = CONVERSATIONS[conversation], TEMPLATES[template]
     options = {"add_generation_prompt": True} | options
     expected = theirs.apply_chat_template(messages, chat_template=template, tokenize=False, **options)
-    assert render_chat(messages, template, bos_token=theirs.bos_token, eos_token=theirs.eos_token, **options) == expected
+    specials = {"bos_token": theirs.bos_token, "eos_token": theirs.eos_token}
+    assert render_chat(messages, template, **specials, **options) == expected
 
 
 def test_json_is_not_escaped_for_html():
@@ -143,8 +147,9 @@ def test_json_is_not_escaped_for_html():
 def test_template_output_holds_bos_already():
     """The trap that chat.py names: encoding must not add a second BOS."""
     vocabulary = {
-        "added_tokens": [{"id": 3, "content": "<s>", "special": True}], "pre_tokenizer": {"type": "ByteLevel"},
-        "decoder": {"type": "ByteLevel"}, "model": {"type": "BPE", "vocab": {"H": 0, "i": 1, "Hi": 2}, "merges": ["H i"]},
+        "added_tokens": [{"id": 3, "content": "<s>", "special": True}],
+        "pre_tokenizer": {"type": "ByteLevel"}, "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {"H": 0, "i": 1, "Hi": 2}, "merges": ["H i"]},
         "post_processor": {"type": "TemplateProcessing", "special_tokens": {"<s>": {"ids": [3]}},
                            "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]}}
     tokenizer = Tokenizer.from_json(vocabulary)
@@ -156,13 +161,15 @@ def test_template_output_holds_bos_already():
 
 def test_the_callers_messages_stay_as_they_are():
     messages = [{"role": "user", "content": "Hi"}]
-    assert render_chat(messages, "{{ dict.update(messages[0], {'content': 'changed'}) }}{{ messages[0].content }}") == "Nonechanged"
+    template = "{{ dict.update(messages[0], {'content': 'changed'}) }}{{ messages[0].content }}"
+    assert render_chat(messages, template) == "Nonechanged"
     assert messages == [{"role": "user", "content": "Hi"}]
 
 
 @pytest.mark.parametrize("messages, reason", [
     ([], "none"), (None, "none"), ("Hi", "none"), ({"role": "user"}, "none"), (["Hi"], "message 0 is a str"),
-    ([{"content": "Hi"}], "no role"), ([{"role": 3, "content": "Hi"}], "no role"), ([{"role": "user"}], r"message 0 \(user\)"),
+    ([{"content": "Hi"}], "no role"), ([{"role": 3, "content": "Hi"}], "no role"),
+    ([{"role": "user"}], r"message 0 \(user\)"),
     ([{"role": "user", "content": "a"}, {"role": "user", "content": 5}], "message 1"),
     ([{"role": "user", "content": None}], "not text"), ([{"role": "user", "content": {"text": "a"}}], "not text"),
     ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "not text"),
@@ -182,9 +189,9 @@ def test_lists_of_text_parts_are_for_the_template_to_read():
 
 
 @pytest.mark.parametrize("template, reason", [
-    ("{% for message in messages %}", "line 1"), ("\n\n{% if %}", "line 3"), ("{{ messages | no_such_filter }}", "no_such_filter"),
-    ("{{ messages", "line 1"), ("{% nonsense %}", "nonsense"), ("{% for a in b %}" * 30 + "{% endfor %}" * 30, "nested"),
-    ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "."),
+    ("{% for message in messages %}", "line 1"), ("\n\n{% if %}", "line 3"), ("{{ messages", "line 1"),
+    ("{{ messages | no_such_filter }}", "no_such_filter"), ("{% nonsense %}", "nonsense"),
+    ("{% for a in b %}" * 30 + "{% endfor %}" * 30, "nested"), ("{{ " + "(" * 5000 + ")" * 5000 + " }}", "."),
 ])
 def test_bad_templates(template, reason):
     with pytest.raises(FormatError, match=reason):
@@ -198,8 +205,9 @@ def test_a_template_may_refuse():
     assert render_chat(CONVERSATIONS["system and many turns"], template) == ""
 
 
-@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ 'a' + 1 }}", "{{ missing.key }}", "{{ missing() }}", "{{ range(10 ** 9) }}",
-                                      "{% include 'other' %}", "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"])
+@pytest.mark.parametrize("template", [
+    "{{ 1 / 0 }}", "{{ 'a' + 1 }}", "{{ missing.key }}", "{{ missing() }}", "{{ range(10 ** 9) }}",
+    "{% include 'other' %}", "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}"])
 def test_a_template_may_fail(template):
     with pytest.raises(ModelError, match="fails on these messages"):
         render_chat(CONVERSATIONS["one question"], template)
@@ -207,9 +215,10 @@ def test_a_template_may_fail(template):
 
 @pytest.mark.parametrize("template", [
     "{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{{ messages[0].update({'role': 'system'}) }}",
-    "{{ dict.__subclasses__() }}", "{{ dict.mro() }}", "{{ cycler.__init__.__globals__ }}", "{{ lipsum.__globals__['os'] }}",
-    "{{ self.__init__.__globals__ }}", "{{ raise_exception.__globals__['json'] }}", "{{ '{0.__class__.__mro__}'.format(1) }}",
-    "{{ (''|attr('__class__')).__mro__ }}", "{{ [''] | map(attribute='__class__.__mro__') | list }}",
+    "{{ dict.__subclasses__() }}", "{{ dict.mro() }}", "{{ cycler.__init__.__globals__ }}",
+    "{{ lipsum.__globals__['os'] }}", "{{ self.__init__.__globals__ }}", "{{ raise_exception.__globals__['json'] }}",
+    "{{ '{0.__class__.__mro__}'.format(1) }}", "{{ (''|attr('__class__')).__mro__ }}",
+    "{{ [''] | map(attribute='__class__.__mro__') | list }}",
 ])
 def test_no_template_leaves_the_sandbox(template):
     with pytest.raises(GearworksError) as caught:
@@ -218,5 +227,6 @@ def test_no_template_leaves_the_sandbox(template):
 
 
 def test_attributes_that_hold_the_interpreter_read_as_nothing():
-    for expression in ("''.__class__", "strftime_now.__globals__", "messages.__class__", "''|attr('__class__')", "''['__class__']"):
+    for expression in ("''.__class__", "strftime_now.__globals__", "messages.__class__", "''|attr('__class__')",
+                       "''['__class__']"):
         assert render_chat(CONVERSATIONS["one question"], "{{ " + expression + " }}") == ""

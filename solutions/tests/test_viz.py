@@ -1,0 +1,376 @@
+"""Figures without a browser: the trace schema, the HTML's form, and that what is shown is what was given. About 10 s."""
+
+import html
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gearworks import hub, viz
+from gearworks.accounting import SHAPES, bytes_moved, forward_flops, memory_bytes
+from gearworks.tokenizer import Tokenizer
+from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
+from gearworks.vocabulary import Vocabulary
+
+VOID = {"br", "hr", "img", "input", "meta", "link"}
+HOSTILE = "</script><b>bold</b> \"double\" 'single' & <!-- ]]> \u202eRTL שלום مرحبا 👩‍👩‍👧 $x^2$ \\u003c"
+STEPS = [Step("two wait", [Lane("queue", [Cell("A", "prompt"), Cell("B", "prompt", "chosen")])], values={"10": "a", "9": "b"}),
+         Step("one goes", [Lane("queue", [Cell("A", "prompt", note="5 tokens")], note="shorter")], label="later")]
+TRACE = Trace("A queue", STEPS, legend={"prompt": "waits", "decode": "runs"})
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """SmolLM2's."""
+    return Tokenizer.from_file(hub.smollm2_folder() / "tokenizer.json")
+
+
+def llama_steps() -> dict[str, list[viz.Workload]]:
+    """Prefill and decode of Llama-2-7B, by batch."""
+    shape = SHAPES["Llama-2-7B"]
+    return {str(batch): [viz.Workload(label, batch * forward_flops(shape, new, past),
+                                      bytes_moved(shape, "float16", batch, new, past), batch * new)
+                         for label, new, past in (("prefill", 512, 0), ("decode", 1, 512))] for batch in (1, 8, 64)}
+
+
+MACHINES = [viz.Machine("laptop", 100e9, 12.5e9), viz.Machine("A100", 312e12, 2e12)]
+BUDGET = {f"{tokens:,} tokens": {dtype: memory_bytes(SHAPES["Llama-2-7B"], dtype, tokens) for dtype in ("float16", "q4_1")}
+          for tokens in (512, 65536)}
+
+
+@pytest.fixture(scope="session")
+def figures(tokenizer) -> dict[str, viz.Figure]:
+    """One of each, with a text that would break out of careless HTML wherever text can be given."""
+    hostile = Trace(HOSTILE, [Step(HOSTILE, [Lane(HOSTILE, [Cell(HOSTILE, HOSTILE, "new", HOSTILE)], HOSTILE)], [],
+                                   {HOSTILE: HOSTILE}, HOSTILE)] * 2, legend={HOSTILE: HOSTILE}, step_name=HOSTILE)
+    kinds = {f"k{k}": f"kind {k}" for k in range(8)}
+    page_table = Trace("Blocks", [Step("one block", [Lane("request A", [Cell("7", "k0"), Cell("free", "", "faded")])])],
+                       view="table", columns=["block 0", "block 1"], legend=kinds)
+    return {
+        "engine_map": viz.engine_map(lit=["pipeline", "tokenizer"], building=["weights"]),
+        "roofline": viz.roofline(MACHINES, llama_steps()),
+        "memory_budget": viz.memory_budget(BUDGET),
+        "merge_stepper": viz.merge_stepper([" inferencer", HOSTILE[:40], "中文 👍🏽"], tokenizer),
+        "token_borders": viz.token_borders(HOSTILE, {"SmolLM2": tokenizer, HOSTILE: tokenizer}),
+        "player": viz.player(TRACE),
+        "kinds": viz.player(Trace("Kinds", [Step("all", [Lane("kinds", [Cell(kind, kind) for kind in kinds]), Lane(
+            "emphases", [Cell(e or "none", "", e) for e in ("", "chosen", "new", "faded")])])], legend=kinds)),
+        "table": viz.player(page_table),
+        "hostile": viz.player([hostile, replace(hostile, view="bars"), replace(
+            hostile, view="table", columns=[HOSTILE])], HOSTILE, HOSTILE),
+    }
+
+
+# --- the schema
+
+
+def test_a_trace_survives_json():
+    trace = Trace("All fields", STEPS, "bars", {"prompt": "waits"}, "Round", ["a"], [Mark(8, "8 GB")], 10.5,
+                  [Line("roof", [(1, 2), (3.5, 4)])], "x", "y")
+    assert Trace.from_json(trace.to_json()) == trace
+    assert [*Trace.from_json(trace.to_json()).steps[0].values] == ["10", "9"], "names keep their order"
+
+
+def test_numpy_numbers_survive_json():
+    trace = Trace("x", [Step("x", [Lane("x", [Cell("x", size=np.float32(1.5)), Cell("y", size=np.int64(7))])])])
+    cells = Trace.from_json(trace.to_json()).steps[0].lanes[0].cells
+    assert [(cell.size, type(cell.size)) for cell in cells] == [(1.5, float), (7, int)]
+
+
+def test_a_cell_that_comes_often_is_written_once():
+    cell = Cell("a long text that would be repeated")
+    text = Trace("x", [Step("x", [Lane("x", [cell] * 50)])] * 20).to_json()
+    assert text.count(cell.text) == 1
+
+
+@given(st.text(), st.text(), st.lists(st.text(), max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_any_text_survives(title, caption, cells):
+    lanes = [Lane("lane", [Cell(text, note=text) for text in cells])]
+    trace = Trace(title, [Step(caption, lanes, values={title: caption})])
+    assert Trace.from_json(trace.to_json()) == trace
+    _, data = parse(viz.player(trace).html)
+    assert Trace.from_json(json.dumps(data[0])) == trace
+
+
+def damaged(change) -> str:
+    value = json.loads(TRACE.to_json())
+    change(value)
+    return json.dumps(value)
+
+
+@pytest.mark.parametrize("change, place", [
+    (lambda v: v.update(schema="gearworks.trace/9"), "schema is 'gearworks.trace/9'"),
+    (lambda v: v.pop("title"), "title is missing"),
+    (lambda v: v.pop("pool"), "pool is missing"),
+    (lambda v: v.update(colour="red"), "colour is unknown"),
+    (lambda v: v.update(steps=[]), "steps is empty"),
+    (lambda v: v.update(steps=3), "steps is 3"),
+    (lambda v: v.update(steps=[None]), "steps[0] is None"),
+    (lambda v: v.update(view="hologram"), "view is 'hologram'"),
+    (lambda v: v.update(legend=[["a"]]), "legend is [['a']]"),
+    (lambda v: v.update(legend=[[str(k), "x"] for k in range(9)] + v["legend"]), "legend has 11 kinds"),
+    (lambda v: v["steps"][1].update(caption=7), "steps[1].caption is 7"),
+    (lambda v: v["steps"][1].pop("caption"), "steps[1].caption is missing"),
+    (lambda v: v["steps"][0]["lanes"][0].update(cells=[99]), "steps[0].lanes[0].cells[0] is 99"),
+    (lambda v: v["steps"][0]["lanes"][0].update(cells="ab"), "steps[0].lanes[0].cells is 'ab'"),
+    (lambda v: v["pool"][1].update(kind="decoding"), "steps[0].lanes[0].cells[1].kind is 'decoding'"),
+    (lambda v: v["pool"][1].update(emphasis="loud"), "steps[0].lanes[0].cells[1].emphasis is 'loud'"),
+    (lambda v: v["pool"][0].update(size=-1), "steps[0].lanes[0].cells[0].size is -1"),
+    (lambda v: v["pool"][0].update(size=True), "steps[0].lanes[0].cells[0].size is True"),
+    (lambda v: v["pool"][0].update(size=float("nan")), "steps[0].lanes[0].cells[0].size is nan"),
+    (lambda v: v["pool"][0].update(text="\ud800"), "steps[0].lanes[0].cells[0].text holds half a surrogate pair"),
+    (lambda v: v.update(view="table"), "steps[0].lanes[0].cells has 2 cells"),
+    (lambda v: v["steps"][0].update(points=[{"label": "p", "x": 0, "y": 1}]), "steps[0].points[0] is at (0, 1)"),
+    (lambda v: v.update(lines=[{"label": "l", "points": [[1]]}]), "lines[0].points[0] is (1,)"),
+])
+def test_a_damaged_trace_is_refused_at_its_place(change, place):
+    with pytest.raises(FigureError) as caught:
+        Trace.from_json(damaged(change))
+    assert place in caught.value.why
+
+
+@pytest.mark.parametrize("text", ["", "[", "[]", "3", "{}", "[" * 100_000])
+def test_what_is_no_trace_is_refused(text):
+    with pytest.raises(FigureError):
+        Trace.from_json(text)
+
+
+def test_words_say_what_the_picture_shows():
+    assert viz.player(TRACE).words.splitlines() == [
+        "A queue",
+        "Step 1 of 2: two wait", "  queue: A (waits) | B (waits, chosen)", "  10: a", "  9: b",
+        "Step later: one goes", "  queue (shorter): A (waits)"]
+
+
+# --- the HTML
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed in order; keeps the text, the attributes and the data of the player."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.attributes, self.text, self.data = [], [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in VOID:
+            self.open.append(tag)
+        if ("class", "gw-data") in attrs:
+            self.data.append("")
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data):
+        if self.open[-1] == "script" and self.data and not self.data[-1]:
+            self.data[-1] = data
+        elif self.open[-1] not in ("script", "style"):
+            self.text.append(data)
+
+
+def parse(text: str) -> tuple[Page, list[dict]]:
+    page = Page()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page, json.loads(page.data[0]) if page.data else []
+
+
+NAMES = ["engine_map", "roofline", "memory_budget", "merge_stepper", "token_borders", "player", "kinds", "table", "hostile"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_html_stands_alone(figures, name):
+    text = figures[name]._repr_html_()
+    page, _ = parse(text)
+    assert page.tags[0] == "div"
+    assert not {"link", "img", "iframe", "object", "base", "b"} & {*page.tags}
+    outside = re.sub(r'"http://www\.w3\.org/[^"]*"', "", text)
+    assert not re.search(r"https?:|url\(|@import|[\"'(=]\s*//", outside, re.I)
+    assert not [name for name, _ in page.attributes if name in ("id", "src", "href", "for") or name.startswith("on")]
+    assert len(text.encode("utf-8")) < 100_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_has_a_name_and_a_text_alternative(figures, name):
+    figure = figures[name]
+    page, data = parse(figure.html)
+    attributes = dict(page.attributes)
+    assert attributes["role"] == "group" and attributes["aria-label"]
+    assert repr(figure) == figure.words and len(figure.words) > 20
+    if data:
+        assert html.escape(figure.words) in figure.html, "for those whose notebook runs no scripts"
+
+
+def test_hostile_text_stays_text(figures):
+    page, data = parse(figures["hostile"].html)
+    assert HOSTILE in "".join(page.text)
+    assert data[0]["title"] == data[0]["steps"][0]["caption"] == data[0]["pool"][0]["text"] == HOSTILE
+    assert figures["hostile"].html.count("</script>") == 2
+
+
+def test_a_figure_that_is_too_large_is_refused():
+    with pytest.raises(FigureError, match="100,000 is the limit"):
+        viz.player(Trace("x", [Step(f"{i} " * 100) for i in range(1000)]))
+    with pytest.raises(FigureError, match="no trace"):
+        viz.player([])
+
+
+# --- the engine's map
+
+
+def test_lit_gears_are_told_apart_in_picture_and_words():
+    figure = viz.engine_map(lit=["pipeline", "sampler"], building=["kv_cache"])
+    page, _ = parse(figure.html)
+    looks = [value for name, value in page.attributes if name == "class" and "gw-gear " in f"{value} "]
+    assert sum("gw-lit" in look for look in looks) == 2         # step 5 (sampler), step 6 (pipeline)
+    assert sum("gw-building" in look for look in looks) == 1
+    assert "Step 5, Choose: logits to one id. Gear: Sampler (built)" in figure.words
+    assert "Step 1, Encode: text to ids. Gear: Tokenizer (chapter 2)" in figure.words
+    assert "KV cache keeps keys and values of past tokens (you build it now)" in figure.words
+    assert "2 of 10 gears built" in figure.words
+
+
+def test_every_gear_is_on_the_map():
+    words = viz.engine_map(lit=list(viz.GEARS)).words
+    assert all(f"{gear.title}" in words for gear in viz.GEARS.values())
+    assert "chapter" not in words and "10 of 10 gears built" in words
+
+
+def test_an_unknown_gear_is_refused():
+    with pytest.raises(FigureError, match="no gear 'turbo'") as caught:
+        viz.engine_map(lit=["turbo"])
+    assert "kv_cache" in caught.value.hint
+
+
+# --- hardware
+
+
+def test_points_stand_under_the_roof(figures):
+    _, (trace,) = parse(figures["roofline"].html)
+    for step, (batch, workloads) in zip(trace["steps"], llama_steps().items(), strict=True):
+        assert step["label"] == batch
+        pairs = [(w.flops / w.bytes, m) for m in MACHINES for w in workloads]
+        assert [p["x"] for p in step["points"]] == pytest.approx([x for x, _ in pairs])
+        assert [p["y"] for p in step["points"]] == pytest.approx([min(m.flops, x * m.bandwidth) for x, m in pairs])
+    for line, machine in zip(trace["lines"], MACHINES, strict=True):
+        (x0, y0), (x1, y1), (x2, y2) = line["points"]
+        assert y0 == pytest.approx(x0 * machine.bandwidth)
+        assert y1 == y2 == machine.flops and x1 == pytest.approx(machine.flops / machine.bandwidth)
+        assert x0 < min(p["x"] for step in trace["steps"] for p in step["points"]) < x2
+
+
+def test_the_roofline_says_the_rates():
+    words = viz.roofline(viz.Machine("m", 100e9, 10e9), [viz.Workload("a", 1e9, 1e9, 2), viz.Workload("b", 50e9, 1e9)]).words
+    assert "  a: 1 FLOP/byte, at best 10 GFLOP/s, 20 tokens/s; memory is the limit" in words
+    assert "  b: 50 FLOP/byte, at best 100 GFLOP/s; arithmetic is the limit" in words
+    assert "Limited by memory: a. Limited by arithmetic: b." in words
+
+
+@pytest.mark.parametrize("machines, steps", [
+    ([], [viz.Workload("a", 1, 1)]), (MACHINES[0], []), (MACHINES[0], {"1": []}), (MACHINES * 2, [viz.Workload("a", 1, 1)]),
+    (MACHINES[0], [viz.Workload("a", 0, 1)]), (MACHINES[0], [viz.Workload("a", 1, float("nan"))]),
+    (viz.Machine("m", 1, 0), [viz.Workload("a", 1, 1)])])
+def test_an_impossible_roofline_is_refused(machines, steps):
+    with pytest.raises(FigureError):
+        viz.roofline(machines, steps)
+
+
+def test_bars_are_the_bytes_that_were_given(figures):
+    _, (trace,) = parse(figures["memory_budget"].html)
+    for step, (position, bars) in zip(trace["steps"], BUDGET.items(), strict=True):
+        assert step["label"] == position
+        for lane, (name, parts) in zip(step["lanes"], bars.items(), strict=True):
+            cells = [trace["pool"][place] for place in lane["cells"]]
+            assert lane["label"] == name
+            assert {cell["kind"]: cell["size"] for cell in cells} == parts
+    assert [mark["label"] for mark in trace["marks"]] == ["8 GB", "12 GB", "16 GB", "24 GB"]
+
+
+def test_a_budget_says_what_fits():
+    words = viz.memory_budget({"a": {"weights": 12e9}, "b": {"weights": 12e9, "kv_cache": 1}}, capacity=[16e9, 12e9]).words
+    assert "Fits 12 GB: a. Fits 16 GB: a, b." in words
+    assert "a (12 GB, fits 12 GB): 12 GB (weights)" in words
+    assert "b (12 GB, fits 16 GB): 12 GB (weights) | 1 B (KV cache)" in words
+    assert "more than 8 GB" in viz.memory_budget({"weights": 9e9}, capacity=8e9).words
+
+
+@pytest.mark.parametrize("items", [{}, {"a": {}}, {"a": {"b": {"c": {"d": 1}}}}, {str(i): 1 for i in range(9)}, {"a": -1},
+                                   {"a": 1, "b": {"c": 1}}, {"a": "big"}, {"a": float("inf")}, "ab"])
+def test_an_impossible_budget_is_refused(items):
+    with pytest.raises(FigureError):
+        viz.memory_budget(items)
+
+
+# --- tokens
+
+
+@pytest.mark.parametrize("text", [" inferencer", "It's 2024: naïve cafés", "中文分词", "👩‍👩‍👧‍👦 ok", "<|im_end|>", "aaaaaaa", ""])
+def test_the_merges_end_in_the_tokenizers_ids(tokenizer, text):
+    _, (trace,) = parse(viz.merge_stepper(text, tokenizer).html)
+    last = [[trace["pool"][place]["text"] for place in lane.get("cells", [])] for lane in trace["steps"][-1]["lanes"]]
+    assert last[1] == [str(id) for id in tokenizer.encode(text, parse_special=False)]
+    assert trace["steps"][0]["lanes"][1].get("cells", []) == [] or "".join(
+        trace["pool"][place]["text"] for place in trace["steps"][0]["lanes"][1]["cells"]) == text.encode("utf-8").hex().upper()
+
+
+def test_each_merge_takes_the_lowest_rank_of_all_possible(tokenizer):
+    merges = tokenizer.vocabulary.merges
+    symbols = [tokenizer.token_to_id(character) for character in "Ġinferencer"]
+    steps = viz.merge_steps(symbols, merges)
+    assert steps[0].symbols == tuple(symbols)
+    assert [tokenizer.token_bytes(id) for id in steps[-1].after] == [b" inf", b"eren", b"cer"]
+    for step, following in zip(steps, steps[1:]):
+        assert step.after == following.symbols
+    for step in steps:
+        pair = step.symbols[step.place:step.place + 2]
+        assert merges[pair] == (step.rank, step.merged)
+        assert step.rank == min(merges[p][0] for p in zip(step.symbols, step.symbols[1:]) if p in merges)
+        assert len({rank for rank, _ in step.candidates}) == len(step.candidates)
+
+
+def test_a_merge_step_shows_the_pair_its_rank_and_the_result():
+    words = viz.merge_stepper("aab", Tokenizer(Vocabulary({"a": 0, "b": 1, "aa": 2, "ab": 3}, {(0, 0): (9, 2), (0, 1): (4, 3)}))).words
+    assert 'merge 1 of 1: "a" + "b" makes "ab". Its rank, 4, is the lowest here.' in words
+    assert "  before: a | a (chosen) | b (chosen)\n  after: a | ab (new)" in words
+    assert '  pairs that could merge: "a" + "b" rank 4; "a" + "a" rank 9\n  id of the new symbol: 3' in words
+    assert "  tokens: a | ab\n  ids: 0 | 3" in words
+
+
+def test_a_whole_word_vocabulary_and_a_repeated_piece():
+    tokens = {"a": 0, "b": 1, "ab": 2, "Ġ": 3, "Ġab": 4}
+    whole = Tokenizer(Vocabulary(tokens, {(0, 1): (0, 2)}, ignore_merges=True))
+    assert "Piece 2 of 3 is a token as a whole" in viz.merge_stepper("ba ab ab", whole).words
+    merging = viz.merge_stepper("ba ab ab", Tokenizer(Vocabulary(tokens, {(0, 1): (0, 2)}))).words
+    assert merging.count("merge 1 of 1") == 1 and "  ids: 1 | 0 | 3 | 2 | 3 | 2" in merging
+
+
+def test_a_wrong_encode_piece_is_not_drawn(monkeypatch):
+    monkeypatch.setattr("gearworks.viz.tokens.encode_piece", lambda symbols, merges: list(symbols))
+    with pytest.raises(FigureError, match="check `encode_piece` first"):
+        viz.merge_steps([0, 1], {(0, 1): (0, 2)})
+
+
+def test_token_borders_show_ids_and_bytes(tokenizer):
+    text = "2nd café\n中 <|im_end|>"
+    figure = viz.token_borders(text, {"one": tokenizer, "two": tokenizer})
+    _, (trace,) = parse(figure.html)
+    ids = tokenizer.encode(text, parse_special=False)
+    for lane in trace["steps"][0]["lanes"]:
+        notes = [trace["pool"][place]["note"] for place in lane["cells"]]
+        assert [int(re.search(r"id (\d+)", note)[1]) for note in notes] == ids
+        assert bytes.fromhex("".join(note.split("bytes ")[1] for note in notes)) == text.encode("utf-8")
+    assert f"({len(ids)} tokens)" in figure.words and "é" in figure.words
+    assert "21 characters, 24 bytes" in figure.words
