@@ -90,13 +90,13 @@ def decode(setting: Setting) -> list[Result]:
             pad_token_id=0)) for tokens in (1, 1 + count)]
         return (seconds[1] - seconds[0]) / count
 
+    weights = np.ones(model.weights.nbytes() // 4, np.float32)
+
     def memory_reads() -> float:
-        """Seconds to read as many bytes as a token needs: every weight once."""
-        weights = np.empty(model.weights.nbytes() // 4, np.float32)
-        weights.fill(1)
+        """Seconds to read as many bytes as a token needs, every weight once, for as many tokens as the others make."""
         parts = np.array_split(weights, setting.threads)
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(setting.threads) as pool:
-            return min(timed(lambda: list(pool.map(lambda part: part @ part, parts))) for _ in range(3))
+            return timed(lambda: [list(pool.map(lambda part: part @ part, parts)) for _ in range(count)]) / count
 
     mine, hf, limit = alternate(ours, hugging_face, memory_reads)
     return [Result("decode, batch 1", "tokens/s", 1 / mine, "HF generate", 1 / hf, hf / mine, 2.0),
@@ -164,7 +164,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
     "decode": decode, "prefill": prefill, "load": load, "tokenizer": tokenizer, "memory": memory}
 
 
-def alternate(*sides: Callable[[], float], rounds: int = 5) -> list[float]:
+def alternate(*sides: Callable[[], float], rounds: int = 7) -> list[float]:
     """The best seconds of each side, over rounds in which the sides take turns; one more round warms up."""
     measured = [[side() for side in sides] for _ in range(rounds + 1)]
     return [min(column) for column in zip(*measured[1:])]

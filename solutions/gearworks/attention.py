@@ -78,5 +78,5 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | No
     if mask is not None or T > 1:                                                # one last token sees every key
         visible = causal_mask(T, S) if mask is None else mask
         np.copyto(scores.reshape(K, -1, T, S), np.float32(-np.inf), where=~visible)
-    out = softmax(scores) @ v.transpose(1, 0, 2)                                   # (K, H/K * T, d)
+    out = softmax(scores, out=scores) @ v.transpose(1, 0, 2)                                   # (K, H/K * T, d)
     return out.reshape(K, -1, T, d).transpose(2, 0, 1, 3).reshape(T, H, d)

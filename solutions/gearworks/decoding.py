@@ -15,9 +15,8 @@ from gearworks.pipeline import Completion, run_request
 from gearworks.sampling import SamplingParams, choose
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 
-# A long prompt enters the model in pieces of this many tokens: that bounds the memory of a step, and a step's arrays
-# are then small enough to be used again instead of fetched from the operating system (seen: 15 % faster than 512).
-PREFILL_CHUNK = 256
+# A long prompt enters the model in pieces of this many tokens, which bounds the memory of a step.
+PREFILL_CHUNK = 512
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ Left out on purpose: dropout, gradients, and any batch dimension (model.py says 
 
 import numpy as np
 
+LOWEST = np.finfo(np.float32).min
+
 
 def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """Apply a linear layer.
@@ -19,20 +21,21 @@ def linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) ->
     return y if bias is None else y + bias
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
+def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Turn the last axis into probabilities.
 
-    x: (..., n), where -inf means "impossible"; returns the shape of x, every row summing to 1.
-    A row that is -inf throughout, where nothing is possible, gives zeros. Large inputs do not overflow.
+    x: (..., n), where -inf means "impossible"; out: where to put the result, which may be x itself, by default new
+    memory; returns the shape of x, every row summing to 1. A row that is -inf throughout, where nothing is possible,
+    gives zeros. Large inputs do not overflow.
 
     >>> softmax(np.array([1000., 1000., -np.inf], np.float32))
     array([0.5, 0.5, 0. ], dtype=float32)
     """
-    peak = np.maximum(x.max(axis=-1, keepdims=True), np.finfo(np.float32).min)      # -inf - -inf would be nan
-    weights = x - peak
-    np.exp(weights, out=weights)
-    weights /= np.maximum(weights.sum(axis=-1, keepdims=True), np.float32(1))       # the peak alone adds exp(0) = 1
-    return weights
+    peak = np.maximum(x.max(axis=-1, keepdims=True), LOWEST)               # -inf - -inf would be nan
+    out = np.subtract(x, peak, out=out)
+    np.exp(out, out=out)
+    out /= np.maximum(out.sum(axis=-1, keepdims=True), np.float32(1))      # the peak alone adds exp(0) = 1
+    return out
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:

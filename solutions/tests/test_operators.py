@@ -41,6 +41,13 @@ def test_softmax_equals_torch(rng, scale):
     np.testing.assert_allclose(softmax(x), torch.softmax(torch.from_numpy(x), -1).numpy(), rtol=1e-5, atol=1e-7)
 
 
+def test_softmax_can_work_in_place(rng):
+    x = normal(rng, 3, 8)
+    expected = softmax(x)
+    assert softmax(x, out=x) is x
+    np.testing.assert_array_equal(x, expected)
+
+
 def test_softmax_of_the_impossible_is_zero_and_of_nan_is_nan():
     x = np.array([[-np.inf, -np.inf], [0, -np.inf], [np.nan, 0]], np.float32)
     with np.errstate(all="raise"):

@@ -1,4 +1,4 @@
-"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide. About 25 s.
+"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide. About 45 s.
 
 Needs Playwright and a Chromium or Chrome that is installed on the system. Without them the tests are skipped, except
 where `CI` is set: there they fail.
@@ -16,7 +16,8 @@ from gearworks import viz
 from gearworks.viz import Cell, Lane, Step, Trace
 
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
-STEPS = viz.player(Trace("Numbers", [Step(f"it is {i}", [Lane("now", [Cell(str(i), note=f"note {i}")])]) for i in range(4)]))
+STEPS = viz.player(Trace("Numbers", [Step(f"it is {i}", [Lane("now", [Cell(str(i), note=f"note {i}")])])
+                                     for i in range(4)]))
 
 
 @pytest.fixture(scope="module")
@@ -157,8 +158,9 @@ def test_points_are_where_the_axes_say(show, figures):  # noqa: F811
     page = show(figures["roofline"])
     for workloads in llama_steps().values():
         at = page.evaluate("""() => {
-            const number = (text) => parseFloat(text) * {k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15}[text.slice(-1)] || parseFloat(text);
-            const ticks = (anchor) => [...document.querySelectorAll(`.gw-plot text[text-anchor=${anchor}]:not(.gw-line-label)`)]
+            const prefixes = {k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15};
+            const number = (text) => parseFloat(text) * (prefixes[text.slice(-1)] ?? 1);
+            const ticks = (anchor) => [...document.querySelectorAll(`.gw-plot text[text-anchor=${anchor}]`)]
               .filter((text) => /^[0-9.]+[kMGTP]?$/.test(text.textContent));
             const read = (tick, axis) => [Math.log10(number(tick.textContent)), Number(tick.getAttribute(axis))];
             const scale = (list, axis, shift) => {
@@ -183,7 +185,7 @@ def test_bars_are_as_long_as_their_bytes(show, figures):  # noqa: F811
         widths = page.eval_on_selector_all(".gw-segment", "all => all.map((one) => one.getBoundingClientRect().width)")
         track = page.locator(".gw-track").first.bounding_box()["width"]
         sizes = [size for parts in bars.values() for size in parts.values()]
-        expected = [max(3, size / 30e9 * track) for size in sizes]          # 30 GB is the scale's end; borders take 3 px
+        expected = [max(3, size / 30e9 * track) for size in sizes]      # the scale ends at 30 GB; borders take 3 px
         assert widths == pytest.approx(expected, abs=0.5)
         page.get_by_role("button", name="Next step").dispatch_event("click")
 
@@ -209,13 +211,14 @@ LOOK = """() => {
     canvas.fillRect(0, 0, 1, 1);
     return [...canvas.getImageData(0, 0, 1, 1).data];
   };
-  const luminance = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  const luminance = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
   const texts = document.createTreeWalker(document.querySelector(".gw"), NodeFilter.SHOW_TEXT);
   const found = [];
   while (texts.nextNode()) {
     const element = texts.currentNode.parentElement;
-    if (!texts.currentNode.data.trim() || !element.checkVisibility() || element.closest("style, script, title")) continue;
+    if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
+    if (element.closest("style, script, title")) continue;
     let behind = element;
     while (behind && rgba(getComputedStyle(behind).backgroundColor)[3] < 255) behind = behind.parentElement;
     if (!behind) throw new Error("no paper behind " + texts.currentNode.data);
@@ -245,12 +248,12 @@ def test_every_figure_is_readable(show, figures, scheme, width):  # noqa: F811
 
 
 @pytest.mark.parametrize("host, dark", [
-    ("<html data-theme='dark'><body>", True), ("<html data-theme='light'><body>", False),                     # the book
-    ("<html><body data-jp-theme-light='false'>", True), ("<html><body data-jp-theme-light='true'>", False),   # JupyterLab
-    ("<html><body class='vscode-dark'>", True), ("<html><body class='vscode-light'>", False),                 # VS Code
+    ("<html data-theme='dark'><body>", True), ("<html data-theme='light'><body>", False),                    # the book
+    ("<html><body data-jp-theme-light='false'>", True), ("<html><body data-jp-theme-light='true'>", False),  # Jupyter
+    ("<html><body class='vscode-dark'>", True), ("<html><body class='vscode-light'>", False),                # VS Code
     ("<html><body class='vscode-high-contrast'>", True),
     ("<html><body class='vscode-high-contrast vscode-high-contrast-light'>", False),
-    ("<html theme='dark'><body>", True), ("<html theme='light'><body>", False),                               # Colab
+    ("<html theme='dark'><body>", True), ("<html theme='light'><body>", False),                              # Colab
 ])
 def test_the_host_decides_before_the_system(show, host, dark):
     page = show(STEPS, host=host, color_scheme="light" if dark else "dark")
