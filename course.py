@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 UNFINISHED = VENV / "gearworks-unfinished"    # there from the first moment of .venv until pip works in it
-TESTS = ROOT / "solutions" / "tests"
+TESTS = [ROOT / "solutions" / "tests", ROOT / "autograder" / "tests"]
 MODEL = "smollm2"
 OLDEST, NEWEST = (3, 11), (3, 13)
 MB, GB = 10**6, 10**9
@@ -632,8 +632,9 @@ def lab(arguments):
 
 def test(arguments):
     prepare(MODEL)
-    named = any(TESTS == path or TESTS in path.parents for path in map(test_path, arguments))
-    hand_over([sys.executable, "-m", "pytest", *([] if named else ["solutions/tests"]), *arguments], ROOT)
+    named = any(folder == path or folder in path.parents for folder in TESTS for path in map(test_path, arguments))
+    folders = [] if named else [folder for folder in TESTS if folder.is_dir()]
+    hand_over([sys.executable, "-m", "pytest", *folders, *arguments], ROOT)
 
 
 def test_path(argument):
@@ -671,7 +672,7 @@ def grade(arguments):
 
 def progress(arguments):
     later("progress", "autograder/progress.py", "the progress page arrives with the first chapters")
-    prepare()
+    prepare(MODEL)    # some checks are about its vocabulary and its weights
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
 
 

@@ -1,0 +1,85 @@
+"""A figure for notebooks and pages: one piece of HTML that needs no network, no kernel and no other file.
+
+It shows in JupyterLab, VS Code, Colab, nbconvert's HTML and the book, in light and in dark. Where scripts or HTML do
+not run, its words remain. It holds no element ids, so any number of figures, or one figure twice, may share a page.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from importlib.resources import files
+
+from gearworks.viz.trace import FigureError, Trace
+
+MOST_BYTES = 100_000            # of one figure's HTML: a chapter shows several, and its notebook keeps them all
+
+
+class Figure:
+    """What a figure function returns: a notebook shows its HTML, a terminal its words.
+
+    html: the whole figure. words: the same in plain text. Raises FigureError when the HTML is larger than `MOST_BYTES`.
+
+    >>> Figure("<p>One gear</p>", "One gear")
+    One gear
+    """
+
+    def __init__(self, html: str, words: str):
+        size = len(html.encode("utf-8"))
+        if size > MOST_BYTES:
+            raise FigureError("cannot draw this figure", f"it takes {size:,} bytes, and {MOST_BYTES:,} is the limit",
+                              "show less at a time: fewer steps, fewer cells or a shorter text")
+        self.html, self.words = html, words
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+def player(traces: Trace | Sequence[Trace], title: str = "", choice: str = "Show") -> Figure:
+    """A figure that replays a trace: buttons, a slider and the arrow keys go through its steps.
+
+    traces: one, or several among which the reader chooses by their titles. title: above the figure; without it, the
+    title of the first trace. choice: what stands before the list to choose from.
+    Keys, where the figure has the focus: left and right for the step before and the next, Home and End for the first
+    and the last, up and down from box to box.
+
+    >>> from gearworks.viz import Cell, Lane, Step, Trace
+    >>> player(Trace("Hi", [Step("nothing yet"), Step("a letter came", [Lane("word", [Cell("h", emphasis="new")])])]))
+    Hi
+    Step 1 of 2: nothing yet
+    Step 2 of 2: a letter came
+      word: h (new)
+    """
+    traces = [traces] if isinstance(traces, Trace) else list(traces)
+    if not traces:
+        raise FigureError("cannot draw this figure", "it was given no trace", "give a Trace, or a list of them")
+    words = "\n\n".join(trace.in_words() for trace in traces)
+    if title and (len(traces) > 1 or title != traces[0].title):
+        words = f"{title}\n\n{words}"
+    # Escaped so that no text can end the element that holds the data.
+    data = "[" + ",".join(trace.to_json() for trace in traces) + "]"
+    data = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+    body = (f'<details class="gw-words" open><summary>In words</summary><pre>{escape(words, quote=False)}</pre></details>'
+            f'<script type="application/json" class="gw-data">{data}</script>')
+    return Figure(framed(title or traces[0].title, body, choice=choice, script=_resource("player.js")), words)
+
+
+def framed(title: str, body: str, choice: str = "", script: str = "") -> str:
+    """The HTML of a figure: its style, a title, the body and, for a player, the script. `body` is HTML, `title` text.
+
+    >>> framed("A & B", "<p>…</p>").count("A &amp; B")
+    2
+    """
+    # JupyterLab leaves keys alone below data-lm-suppress-shortcuts, MathJax leaves dollars alone below *_ignore.
+    classes = "gw tex2jax_ignore mathjax_ignore" + (" gw-player" if script else "")
+    attributes = f' tabindex="0" data-lm-suppress-shortcuts="true" data-choice="{escape(choice)}"' if script else ""
+    return (f'<div class="{classes}" role="group" aria-label="{escape(title)}"{attributes}>'
+            f'<style>{_resource("figure.css")}</style><p class="gw-title" dir="auto">{escape(title)}</p>{body}'
+            + (f"<script>{script}</script>" if script else "") + "</div>")
+
+
+@lru_cache
+def _resource(name: str) -> str:
+    return files("gearworks.viz").joinpath(name).read_text(encoding="utf-8")
