@@ -14,7 +14,7 @@ from typing import Any
 
 from gearworks.errors import ModelError
 
-# How numbers are stored: (numbers in a block, bytes of a block). The formats of GGUF keep 32 numbers in a block together
+# How numbers are stored: (numbers in a block, bytes of a block). GGUF's formats keep 32 numbers in a block together
 # with their scale (q4_0, q8_0), or with their scale and their minimum (q4_1). int4 is two bare codes in a byte.
 BLOCKS: Mapping[str, tuple[int, int]] = {
     "float32": (1, 4), "bfloat16": (1, 2), "float16": (1, 2), "float8": (1, 1), "int8": (1, 1),
@@ -28,9 +28,9 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 class ModelShape:
     """The facts of a decoder that decide what it costs, in Hugging Face's names where those exist.
 
-    qkv_bias, o_bias: whether the q, k and v projections, and the output projection, add a vector. mlp_bias: the same for
-    the three matrices of the feed-forward network. qk_norm: whether each head's queries and keys pass through a norm of
-    their own; one weight of size d serves all query heads of a layer, a second one all key heads.
+    qkv_bias, o_bias: whether the q, k and v projections, and the output projection, add a vector. mlp_bias: the same
+    for the three matrices of the feed-forward network. qk_norm: whether each head's queries and keys pass through a
+    norm of their own; one weight of size d serves all query heads of a layer, a second one all key heads.
     """
 
     vocab_size: int                          # V
@@ -101,8 +101,9 @@ def parameter_count(shape: ModelShape) -> int:
     """How many numbers were learned: every weight, bias and norm of the model, each array counted once.
 
     The decoder: an embedding table (V, D); L layers; a final norm (D,); an output head (V, D), which is the embedding
-    table itself where the two are tied. A layer: the projections q (H·d, D), k and v (K·d, D each), o (D, H·d); gate and
-    up (F, D each), down (D, F); two norms (D,); and whatever `shape` says of biases and of norms on queries and keys.
+    table itself where the two are tied. A layer: the projections q (H·d, D), k and v (K·d, D each), o (D, H·d); gate
+    and up (F, D each), down (D, F); two norms (D,); and whatever `shape` says of biases and of norms on queries and
+    keys.
     Equal to `num_parameters()` of the same model in `transformers`.
 
     >>> parameter_count(ModelShape(vocab_size=10, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
@@ -144,8 +145,8 @@ def stored_bytes(count: int, dtype: str) -> int:
 def memory_bytes(shape: ModelShape, dtype: str, tokens: int = 0, cache_dtype: str = "float16") -> dict[str, int]:
     """What a model keeps in memory while it serves: {"weights": bytes, "kv_cache": bytes}.
 
-    dtype, cache_dtype: keys of `BLOCKS`, for all weights and for the cache. tokens: all tokens whose keys and values are
-    kept, of all sequences together; each layer keeps one key and one value of size d for every key/value head.
+    dtype, cache_dtype: keys of `BLOCKS`, for all weights and for the cache. tokens: all tokens whose keys and values
+    are kept, of all sequences together; each layer keeps one key and one value of size d for every key/value head.
     Raises ModelError for an unknown dtype.
 
     >>> memory_bytes(SHAPES["SmolLM2-135M"], "float32", tokens=100)
@@ -157,11 +158,11 @@ def memory_bytes(shape: ModelShape, dtype: str, tokens: int = 0, cache_dtype: st
 
 
 def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0, logit_rows: int = 1) -> int:
-    """FLOPs of the matrix products of one forward pass over one sequence: a multiplication and an addition count two.
+    """FLOPs of the matrix products of one forward pass over one sequence: a multiplication and an addition are two.
 
-    new_tokens: T, the tokens of this pass. past_tokens: those whose keys and values are in the cache already. A new token
-    attends to the past, to the new tokens before it, and to itself; only these products count, the masked ones do not.
-    logit_rows: for how many of the new tokens the head computes logits.
+    new_tokens: T, the tokens of this pass. past_tokens: those whose keys and values are in the cache already. A new
+    token attends to the past, to the new tokens before it, and to itself; only these products count, masked ones do
+    not. logit_rows: for how many of the new tokens the head computes logits.
     Norms, softmax, RoPE, biases and activation functions are left out: a percent or two at most.
 
     >>> forward_flops(SHAPES["SmolLM2-135M"], new_tokens=1)
@@ -170,7 +171,7 @@ def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0, logi
     D, F = shape.hidden_size, shape.intermediate_size
     queries = shape.num_attention_heads * shape.head_dim
     keys = shape.num_key_value_heads * shape.head_dim
-    matrices = 2 * D * queries + 2 * D * keys + 3 * D * F                      # weights that each token meets in a layer
+    matrices = 2 * D * queries + 2 * D * keys + 3 * D * F                     # weights that each token meets in a layer
     pairs = new_tokens * past_tokens + new_tokens * (new_tokens + 1) // 2     # (query, key) that may see each other
     layer = 2 * matrices * new_tokens + 2 * (2 * queries) * pairs             # q·k and probability·v, for every head
     return shape.num_hidden_layers * layer + 2 * shape.vocab_size * D * logit_rows
@@ -180,10 +181,10 @@ def bytes_moved(shape: ModelShape, dtype: str, batch: int = 1, new_tokens: int =
                 cache_dtype: str = "float16") -> int:
     """Bytes that one step must bring from memory to the processor, or back, however well it is written.
 
-    batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads each matrix once, whatever
-    the batch; each sequence reads the keys and values of its past and writes those of its new tokens. The embedding look-up
-    takes a few rows, which do not count, so a table that serves the look-up alone is not read; the output head is read
-    whole. Activations are not counted.
+    batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads each matrix once,
+    whatever the batch; each sequence reads the keys and values of its past and writes those of its new tokens. The
+    embedding look-up takes a few rows, which do not count, so a table that serves the look-up alone is not read; the
+    output head is read whole. Activations are not counted.
 
     >>> bytes_moved(SHAPES["SmolLM2-135M"], "float32", batch=2, past_tokens=49)
     540364032

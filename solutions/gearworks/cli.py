@@ -7,6 +7,7 @@ that says what to try, 2 wrong usage, 130 interrupted.
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from gearworks import __version__
-from gearworks.errors import GearworksError, ModelError
+from gearworks.errors import GearworksError, ModelError, NotAvailableError
 
 MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
 
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream.reconfigure(errors="replace")
     options = _parser().parse_args(arguments)
     try:
+        engine = getattr(options, "engine", None)
+        if engine is not None and not _runs_in(engine):
+            return _run_in(engine, sys.argv[1:] if arguments is None else arguments)
         options.run(options)
         sys.stdout.flush()
         return 0
@@ -49,12 +53,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
     command.add_argument("--chat", action="store_true", help="treat the prompt as a user's message")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    _add_engine(command)
     _add_sampling(command, temperature=0.0)
     command.set_defaults(run=_generate)
 
     command = commands.add_parser("chat", help="talk with a model", description="Talk with a model.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
     command.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    _add_engine(command)
     _add_sampling(command, temperature=0.7)
     command.set_defaults(run=_chat)
 
@@ -72,6 +78,41 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
     command.set_defaults(run=_fetch)
     return parser
+
+
+def _add_engine(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", type=Path, metavar="FOLDER",
+                         help="run an engine of your own gears, made by `autograder assemble`")
+
+
+def _runs_in(engine: Path) -> bool:
+    return Path(__file__).resolve().parents[1] == engine.resolve()
+
+
+def _run_in(engine: Path, arguments: Sequence[str]) -> int:
+    """Run a command in another engine: in a process that finds that one first. Returns its exit code, where it returns."""
+    try:
+        gears = json.loads((engine / "gears.json").read_text(encoding="utf-8"))["gears"]
+        own = [name for name, gear in gears.items() if gear["from"] == "learner"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise NotAvailableError(f"there is no engine in {engine}", "no gears.json is there that can be read",
+                                f"autograder assemble chapters --to {engine}") from None
+    if os.environ.get("GEARWORKS_ENGINE") == str(engine.resolve()):
+        raise NotAvailableError(f"cannot run the engine in {engine}", f"this Python prefers {Path(__file__).parent}",
+                                "is there a gearworks of another kind on the path?")
+    print(f"[yours: {', '.join(own)}; the rest is the reference's]" if own else "[all of it is the reference's]",
+          file=sys.stderr, flush=True)
+    paths = [str(engine.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "GEARWORKS_ENGINE": str(engine.resolve())}
+    command = [sys.executable, "-P", "-m", "gearworks", *arguments]
+    if os.name != "nt":
+        os.execve(command[0], command, environment)
+    process = subprocess.Popen(command, env=environment)    # Windows has no exec; the parent waits, deaf to Ctrl-C
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
 
 
 def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
@@ -180,8 +221,10 @@ def _summary(generation) -> str:
 
 
 def _bench(options: argparse.Namespace) -> None:
-    benchmarks = Path(__file__).resolve().parents[1] / "benchmarks"
-    if not (benchmarks / "bench.py").is_file():
+    # Beside the package; of an assembled engine, beside the reference, which comes later on the path.
+    places = [Path(folder) / "benchmarks" for folder in (Path(__file__).resolve().parents[1], *sys.path)]
+    benchmarks = next((place for place in places if (place / "bench.py").is_file()), None)
+    if benchmarks is None:
         raise GearworksError("cannot measure", "the benchmarks are part of the repository, not of the package",
                              "run this from a checkout of the course")
     sys.path.insert(0, str(benchmarks))

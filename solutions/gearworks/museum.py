@@ -3,8 +3,10 @@
 Left out on purpose: the damage, which is written down once, beside the other wrong versions that the checks must catch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from gearworks.chat import render_chat
 from gearworks.errors import ModelError
 
 # The special tokens of a tutorial's character-level model.
@@ -53,3 +55,50 @@ def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str], 
     except ModelError:
         return
     raise AssertionError("a character that the model does not know was dropped")
+
+
+def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
+               encode: Callable[..., list[int]]) -> list[int]:
+    """The ids that a model reads for a request: {"messages": [...]}, a conversation, or {"prompt": "..."}, a text.
+
+    template: the model's chat template, for `render_chat`; bos_token: the text of its BOS. encode: the model's own
+    `Tokenizer.encode`, called as encode(text, add_special_tokens=...), which knows whether the model wants BOS in front.
+    A conversation is the model's as its template writes it, special tokens included, no more and no fewer, and it ends
+    with the words that open the assistant's answer. A text to continue is given to the model as its tokenizer wants it.
+
+    >>> template = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    >>> def encode(text, parse_special=True, add_special_tokens=False):
+    ...     return [*b"^" * add_special_tokens, *text.encode("utf-8")]
+    >>> bytes(prompt_ids({"messages": [{"role": "user", "content": "Hi"}]}, template, "^", encode))
+    b'^<user>Hi'
+    >>> bytes(prompt_ids({"prompt": "Hi"}, template, "^", encode))
+    b'^Hi'
+    """
+    if "messages" in request:
+        text = render_chat(request["messages"], template, bos_token=bos_token)
+        return encode(text, add_special_tokens=False)
+    return encode(request["prompt"], add_special_tokens=True)
+
+
+def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str, Callable[..., list[int]]], list[int]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless `prompt_ids` is right.
+
+    It passes on every function that does what the docstring of `prompt_ids` says, whichever way, and fails on those
+    that have been found in servers: BOS twice, BOS never, an answer that is not opened.
+
+    >>> prompt_ids_test(prompt_ids)
+    """
+    template = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+                "{% if add_generation_prompt %}<assistant>{% endif %}")
+
+    def encode(text: str, parse_special: bool = True, add_special_tokens: bool = False) -> list[int]:
+        return [*b"^" * add_special_tokens, *text.encode("utf-8")]       # one byte, one token; "^" is BOS
+
+    def encode_without_bos(text: str, parse_special: bool = True, add_special_tokens: bool = False) -> list[int]:
+        return [*text.encode("utf-8")]
+
+    chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    assert prompt_ids(chat, template, "^", encode) == [*b"^<user>Hi<assistant>"]
+    assert prompt_ids(chat, template, "^", encode_without_bos) == [*b"^<user>Hi<assistant>"]
+    assert prompt_ids({"prompt": "Hi"}, template, "^", encode) == [*b"^Hi"]
+    assert prompt_ids({"prompt": "Hi"}, template, "^", encode_without_bos) == [*b"Hi"]

@@ -6,16 +6,17 @@ A text passes through five stages, each a function here:
     pre-tokenization  `pre_tokenize` cuts the rest into pieces, roughly words; no token crosses their borders
     bytes             UTF-8; the vocabulary writes every byte as one printable character, `bytes_to_unicode`
     merging           `encode_piece` joins neighbouring symbols, lowest rank first
-The way back is shorter: `decode` joins the tokens' bytes, and `IncrementalDetokenizer` does so while they arrive.
+Which pairs merge, and in which order, was learned from texts, once and for ever: `train_bpe`. The way back is shorter: `decode` joins the tokens' bytes, and `IncrementalDetokenizer` does so while they arrive.
 
 Words: a symbol is an id on its way to becoming a token, a pair two neighbouring symbols, the rank of a merge its place
-in the list that training made. Left out on purpose: training, offsets, batches, truncation, padding.
+in the list that training made. Left out on purpose: offsets, batches, truncation, padding, and a trainer for more
+than a few hundred kilobytes of text.
 
 Source: Sennrich et al. 2016 (BPE), Radford et al. 2019 (bytes); behaviour as in the `tokenizers` library.
 """
 
 import re
-import unicodedata
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -27,31 +28,10 @@ from typing import Any
 import regex
 
 from gearworks.errors import FormatError, ModelError
+from gearworks.unicode_tables import DIGIT, LETTER, NUMBER, WHITE_SPACE, WORD_CHARACTER, normalize
 from gearworks.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary, read_vocabulary, tokenizer_config_from_gguf,
                                   tokenizer_json_from_gguf)
 from gearworks.weights import read_json
-
-# Unicode grows every year, and a new letter changes where words end. `tokenizers` 0.23 cuts by the letters and numbers
-# of Unicode 16, single digits by those of Unicode 17, and normalizes by Unicode 11. Whatever `regex` and Python know,
-# these ranges take out what is newer. A test compares every code point, and says when the lists must grow.
-_SINCE_UNICODE_17 = (
-    r"\u0558\u058B-\u058C\u05C8-\u05C9\u088F\u0B53-\u0B54\u0C5C\u0CDC\u1ACF-\u1AF0\u208F\u209D-\u209F\uA7CE-\uA7CF"
-    r"\uA7D2\uA7D4\uA7DD-\uA7F1\uAB6C-\uAB6D\U000107BB-\U000107BF\U00010940-\U00010959\U00010EC5-\U00010EFB"
-    r"\U00011B0A-\U00011B67\U00011DB0-\U00011DF1\U0001246F-\U0001247F\U00012550-\U00012686\U00016EA0-\U00016ED3"
-    r"\U00016FF2-\U00016FF6\U000187F8-\U000187FF\U00018CD6-\U00018CDA\U00018D09-\U000191D2\U0001B123-\U0001B128"
-    r"\U0001B168\U0001D127-\U0001D128\U0001D250-\U0001D281\U0001D6A6\U0001DF1F-\U0001DF24\U0001DF2B-\U0001DFFF"
-    r"\U0001E6C0-\U0001E6FF\U0002B73A-\U0002B73F\U0002B81E\U0002CEA2-\U0002CEAD\U000323B0-\U0003FC3F")
-_NUMBERS_OF_UNICODE_17 = r"\U00011DE0-\U00011DE9\U00016FF4-\U00016FF6"
-_NUMBERS_SINCE_UNICODE_18 = r"\U0001246F-\U0001247F\U00012550-\U00012686"
-_NORMALIZED_SINCE_UNICODE_12 = re.compile(
-    "([\u0558\u058B-\u058C\u05C8-\u05C9\u07FD\u0897-\u08D3\u09FE\u0C3C\u0D3B-\u0D3C\u0EBA\u1715\u1ABF-\u1AF0"
-    "\u1DF6-\u1DFA\u209D-\u209F\u32FF\uA7F1-\uA7F4\uA82C\uAB69\U000105C9-\U000107BF\U00010D24-\U00010F85\U00011070"
-    "\U0001133B\U00011382-\U000113D0\U0001145E\U00011839-\U00011A99\U00011D42-\U0001612F\U00016D63-\U0001B126"
-    "\U0001CCD6-\U0001D128\U0001D250-\U0001D281\U0001D6A6\U0001DF95-\U0001DFFF\U0001E030-\U0001E6F5\U0001F16C"
-    "\U0001FBF0-\U0001FBF9]+)")
-
-_WORD_CHARACTER = regex.compile(rf"[\w--[{_SINCE_UNICODE_17}]]", regex.V1)
-_WHITE_SPACE = regex.compile(r"\s")         # Unicode's White_Space; str.isspace and `re` count U+001C to U+001F too
 
 LONG_PIECE = 16             # symbols from which the heap of `encode_long_piece` beats scanning again and again
 CACHED_WORDS = 2**15        # pieces whose ids are remembered; a bound, since new words never end (10 MB, mostly)
@@ -74,74 +54,147 @@ def bytes_to_unicode() -> dict[int, str]:
     return {byte: chr(byte if byte in printable else next(stand_in)) for byte in range(256)}
 
 
-def normalize(text: str, form: str) -> str:
-    """A text in one of Unicode's normal forms: "NFC", "NFD", "NFKC" or "NFKD".
+def gpt2_pattern(letter: str, number: str) -> str:
+    """GPT-2's rule for cutting text into pieces, as a pattern for `regex`. Its matches cover any text.
 
-    Characters that are newer than Unicode 11 stay as they are, and nothing moves across them or combines with them, as
-    in the `tokenizers` library. So the result does not depend on the version of Python.
+    letter, number: what matches one letter, one number: r"\\p{L}", or a class in square brackets. Each may stand alone,
+    be repeated, or stand between [ and ]. White space is what \\s matches; a space is U+0020.
+    At each place the first of these that fits is taken, and it takes as much as it can:
 
-    >>> normalize("e\u0301", "NFC") == "\u00e9"
-    True
+    1. a contraction in lower case: 's 't 're 've 'm 'll 'd
+    2. letters, with one space before them if it stands there
+    3. numbers, likewise
+    4. characters that are neither letters, numbers nor white space, likewise
+    5. white space without its last character, if something that is no white space follows
+    6. white space
+
+    Source: Radford et al. 2019.
+
+    >>> regex.findall(gpt2_pattern(r"\\p{L}", r"\\p{N}"), "I'll take  2000!")
+    ['I', "'ll", ' take', ' ', ' 2000', '!']
     """
-    parts = _NORMALIZED_SINCE_UNICODE_12.split(text)        # newer characters are every second part
-    parts[::2] = [unicodedata.normalize(form, part) for part in parts[::2]]
-    return "".join(parts)
+    other = rf"[^\s{letter}{number}]"
+    return rf"'(?:[stmd]|re|ve|ll)| ?{letter}+| ?{number}+| ?{other}+|\s+(?!\S)|\s+"
 
 
-def splitter(name: str) -> regex.Pattern:
-    """The rule of a pre-tokenizer as a pattern, whose matches are the pieces and cover any text.
+def splitter(name: str) -> str:
+    """The rule of a pre-tokenizer as a pattern for `regex`, whose matches are the pieces and cover any text.
 
-    A letter is a character of Unicode's class L, a number one of class N. At each place the first that fits is taken:
-
-    "gpt2": 1. a contraction, one of 's 't 're 've 'm 'll 'd, in lower case; 2. letters, 3. numbers, 4. characters that
-        are neither of these nor white space, each with one space (U+0020) before them if it stands there; 5. white
-        space without its last character, if something else follows; 6. white space.
-    "llama3": 1. a contraction in any case; 2. letters, with one character before them that is no letter, no number, no
-        \\r and no \\n, if it stands there; 3. one to three numbers; 4. characters that are neither letters, numbers
-        nor white space, with one space before them if it stands there, and the \\r and \\n that follow; 5. white
-        space up to the last \\r or \\n in it; 6. white space as 5 and 6 of "gpt2".
+    "gpt2": as `gpt2_pattern`.
+    "llama3": at each place the first that fits. 1. a contraction in any case; 2. letters, with one character before
+        them that is no letter, no number, no \\r and no \\n, if it stands there; 3. one to three numbers; 4. characters
+        that are neither letters, numbers nor white space, with one space before them if it stands there, and the \\r
+        and \\n that follow; 5. white space up to the last \\r or \\n in it; 6. white space as in `gpt2_pattern`.
     "qwen2": as "llama3", but each number is a piece.
     "digits": each number is a piece; so is all that lies between two of them.
 
     Raises KeyError for any other name. Source: the patterns in these models' tokenizer.json.
 
-    >>> splitter("gpt2").findall("I'll take  2000!")
-    ['I', "'ll", ' take', ' ', ' 2000', '!']
+    >>> regex.findall(splitter("llama3"), "I'LL take  2000!")
+    ['I', "'LL", ' take', ' ', ' ', '200', '0', '!']
     """
-    # ASCII is named first: it spares most characters the search through the long list.
-    letter = rf"[a-zA-Z[\p{{L}}--[{_SINCE_UNICODE_17}]]]"
-    number = rf"[0-9[\p{{N}}--[{_SINCE_UNICODE_17}]]]"
-    other = rf"[^\s\p{{L}}\p{{N}}--[{_SINCE_UNICODE_17}]]"
-    other_or_space = rf"[^\r\n\p{{L}}\p{{N}}--[{_SINCE_UNICODE_17}]]"
-    digit = rf"\p{{N}}{_NUMBERS_OF_UNICODE_17}--[{_NUMBERS_SINCE_UNICODE_18}]"
     # "ſ" is an "s" where case does not count.
     contraction = "'(?:[sSſtTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 
     def llama(numbers: str) -> str:
-        return (rf"{contraction}|{other_or_space}?{letter}+|{numbers}| ?{other}+[\r\n]*"
+        return (rf"{contraction}|[^\r\n{LETTER}{NUMBER}]?{LETTER}+|{numbers}| ?[^\s{LETTER}{NUMBER}]+[\r\n]*"
                 r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 
     patterns = {
-        "digits": rf"[{digit}]|[^{digit}]+",
-        "gpt2": rf"'(?:[stmd]|re|ve|ll)| ?{letter}+| ?{number}+| ?{other}+|\s+(?!\S)|\s+",
-        "llama3": llama(f"{number}{{1,3}}"),
-        "qwen2": llama(number),
+        "digits": rf"{DIGIT}|[^{DIGIT}]+",
+        "gpt2": gpt2_pattern(LETTER, NUMBER),
+        "llama3": llama(f"{NUMBER}{{1,3}}"),
+        "qwen2": llama(NUMBER),
     }
-    return regex.compile(patterns[name], regex.V1)
+    return "(?V1)" + patterns[name]                         # version 1 of `regex` knows classes within classes
 
 
-def pre_tokenize(text: str, splitters: Sequence[regex.Pattern]) -> list[str]:
+def pre_tokenize(text: str, splitters: Sequence[str]) -> list[str]:
     """Cut a text into the pieces within which tokens may form; joined, they are the text again.
 
-    splitters: patterns as `splitter` makes them; each one cuts the pieces that the one before it left.
+    splitters: patterns for `regex`, such as `splitter` gives, whose matches cover any text. The first one cuts the
+    text, each further one cuts the pieces that the one before it left. An empty text has no pieces to give a token, so
+    its list is empty, unless there are no splitters: then the text is one piece.
 
     >>> pre_tokenize("in 2024", [splitter("digits"), splitter("gpt2")])
     ['in', ' ', '2', '0', '2', '4']
     """
     pieces = [text]
     for pattern in splitters:
-        pieces = [match for piece in pieces for match in pattern.findall(piece)]
+        matches = regex.compile(pattern).findall
+        pieces = [match for piece in pieces for match in matches(piece)]
     return pieces
+
+
+def count_pairs(words: Iterable[tuple[Sequence[int], int]]) -> Counter[tuple[int, int]]:
+    """How often each pair of neighbouring symbols occurs in all words together: (left id, right id) -> count.
+
+    words: the symbols of each different piece, and how often the piece occurs. Pairs may overlap: three equal symbols
+    hold their pair twice. A pair that does not occur has no entry.
+
+    >>> sorted(count_pairs([([1, 1, 1], 2), ([7, 1, 1], 10)]).items())
+    [((1, 1), 14), ((7, 1), 10)]
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+    for symbols, occurrences in words:
+        for pair in pairwise(symbols):
+            counts[pair] += occurrences
+    return counts
+
+
+def merge_pair(symbols: Sequence[int], pair: tuple[int, int], merged: int) -> list[int]:
+    """A word's symbols with every occurrence of a pair replaced by one symbol, as a new list.
+
+    Occurrences are taken from the left. A symbol takes part in one of them at most, and the new symbol in none.
+
+    >>> merge_pair([1, 1, 1, 5, 1, 1], (1, 1), 9)
+    [9, 1, 5, 9]
+    """
+    after: list[int] = []
+    place = 0
+    while place < len(symbols):
+        found = tuple(symbols[place:place + 2]) == pair
+        after.append(merged if found else symbols[place])
+        place += 2 if found else 1
+    return after
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int, splitters: Sequence[str] = ("gpt2",)) -> Vocabulary:
+    """Learn a byte-level vocabulary from texts: which symbols to join, in which order.
+
+    At first every byte is a symbol. Their ids are 0 to 255, in the order of the characters by which `bytes_to_unicode`
+    writes them: "!" is 0, and the space, which is written "Ġ", is 220. Each merge joins the pair that occurs most often
+    in the pieces of all texts, counted as in `count_pairs`, and its result gets the next id. Of pairs that occur
+    equally often the one with the lower left id is merged first, and among those the one with the lower right id.
+    Training ends when there are `vocab_size` tokens, or when no pair is left.
+
+    splitters: names for `splitter`; the vocabulary that is returned holds them, and no added tokens.
+    Raises ModelError when `vocab_size` is less than 256.
+    Source: Sennrich et al. 2016; the order of ids and ties is that of the `tokenizers` library.
+
+    >>> vocabulary = train_bpe(["hug hug hugs"], 258)
+    >>> vocabulary.merges, [*vocabulary.tokens][-2:]
+    ({(71, 84): (0, 256), (256, 70): (1, 257)}, ['hu', 'hug'])
+    """
+    characters = bytes_to_unicode()
+    if vocab_size < len(characters):
+        raise ModelError("cannot train this vocabulary", f"{vocab_size} tokens do not hold the 256 bytes",
+                         "ask for a larger vocabulary")
+    written = sorted(characters.values())                   # the token of each id
+    ids = {byte: written.index(character) for byte, character in characters.items()}
+    patterns = [splitter(name) for name in splitters]
+    pieces = Counter(piece for text in texts for piece in pre_tokenize(text, patterns))
+    words = [([ids[byte] for byte in piece.encode("utf-8")], occurrences) for piece, occurrences in pieces.items()]
+
+    merges: dict[tuple[int, int], tuple[int, int]] = {}
+    while len(written) < vocab_size and (counts := count_pairs(words)):
+        pair = min(counts, key=lambda pair: (-counts[pair], pair))
+        merged = len(written)
+        merges[pair] = len(merges), merged
+        written.append(written[pair[0]] + written[pair[1]])
+        words = [(merge_pair(symbols, pair, merged), occurrences) for symbols, occurrences in words]
+    tokens = {token: id for id, token in enumerate(written)}
+    return Vocabulary(tokens, merges, splitters=tuple(splitters))
 
 
 def encode_piece(symbols: Sequence[int], merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
@@ -199,7 +252,12 @@ def encode_long_piece(symbols: Sequence[int], merges: Mapping[tuple[int, int], t
 
 
 @lru_cache(maxsize=64)
-def _longest_first(contents: tuple[str, ...]) -> re.Pattern:
+def any_of(contents: tuple[str, ...]) -> re.Pattern:
+    """A pattern that finds any of these texts; where several begin at one place, the longest.
+
+    >>> any_of(("<end>", "<end><end>", "<")).findall("a<b<end><end>")
+    ['<', '<end><end>']
+    """
     return re.compile("|".join(re.escape(content) for content in sorted(contents, key=len, reverse=True)))
 
 
@@ -208,8 +266,9 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
     """Encode a text with added tokens in it: each becomes its id, `encode_ordinary` gives the ids of what is between.
 
     Where several added tokens fit, the one that begins first wins, then the longest. A match does not count, and is
-    ordinary text from end to end, if the token is `single_word` and a word character touches it, or if it is special
-    and `parse_special` is false. A token with `lstrip` or `rstrip` swallows the white space on that side.
+    ordinary text from end to end, if the token is `single_word` and a word character (`WORD_CHARACTER`) touches it, or
+    if it is special and `parse_special` is false. A token with `lstrip` or `rstrip` swallows the white space
+    (`WHITE_SPACE`) on that side.
     `encode_ordinary` is never called for an empty text.
 
     parse_special: false for what a user typed, so that nobody can forge the end of a message.
@@ -224,16 +283,16 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
     token_of = {token.content: token for token in added_tokens}
     ids = []
     rest = 0                                                # where the text begins that has no ids yet
-    for match in _longest_first(tuple(token_of)).finditer(text):
+    for match in any_of(tuple(token_of)).finditer(text):
         token = token_of[match[0]]
         start, end = match.span()
         if token.special and not parse_special:
             continue
-        if token.single_word and (_WORD_CHARACTER.match(text[start - 1:start]) or _WORD_CHARACTER.match(text, end)):
+        if token.single_word and (WORD_CHARACTER.match(text[start - 1:start]) or WORD_CHARACTER.match(text, end)):
             continue
-        while token.lstrip and start > rest and _WHITE_SPACE.match(text, start - 1):
+        while token.lstrip and start > rest and WHITE_SPACE.match(text, start - 1):
             start -= 1
-        while token.rstrip and _WHITE_SPACE.match(text, end):
+        while token.rstrip and WHITE_SPACE.match(text, end):
             end += 1
         if start > rest:
             ids += encode_ordinary(text[rest:start])
@@ -258,6 +317,7 @@ def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
 class IncrementalDetokenizer:
     """Turns ids into text one by one, for a reader who watches: what it has given, joined, is `decode` of all the ids.
 
+    tokenizer: gives the bytes of an id by `tokenizer.decode_bytes([id], skip_special)`.
     skip_special: special tokens read nothing, as in `Tokenizer.decode`.
 
     >>> detokenizer = IncrementalDetokenizer(Tokenizer(Vocabulary({"caf": 0, "Ã": 1, "©": 2}, {})))
@@ -274,9 +334,12 @@ class IncrementalDetokenizer:
         """Take one id, and return the text that is now certain: whole characters, or the empty string."""
         data = self._pending + self._tokenizer.decode_bytes([id], self._skip_special)
         # A byte from 0xC0 on begins a character of two, three or four bytes and is never inside one, so text may be
-        # cut before it. All that matters is whether the last such byte has yet what it asks for.
+        # cut before it. All that matters is whether the last such byte has yet what it asks for; bytes below 0x80
+        # are characters by themselves, and nothing before them can still be finished.
         cut = len(data)
         for length, byte in enumerate(reversed(data[-3:]), start=1):
+            if byte < 0x80:
+                break
             if byte >= 0xC0:
                 wanted = 2 + (byte >= 0xE0) + (byte >= 0xF0)
                 cut -= length if length < wanted else 0

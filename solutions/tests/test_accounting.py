@@ -12,8 +12,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import (AutoModelForCausalLM, DynamicCache, LlamaConfig, MistralConfig, PreTrainedConfig, Qwen2Config,
                           Qwen3Config)
 
-from gearworks.accounting import (BLOCKS, SHAPES, ModelShape, arithmetic_intensity, bytes_moved, forward_flops, memory_bytes,
-                                  parameter_count, roofline_tokens_per_second, stored_bytes)
+from gearworks.accounting import (BLOCKS, SHAPES, ModelShape, arithmetic_intensity, bytes_moved, forward_flops,
+                                  memory_bytes, parameter_count, roofline_tokens_per_second, stored_bytes)
 from gearworks.errors import ModelError
 from gearworks.gguf import GGUFFile, TensorType
 from gearworks.kv_cache import KVCache
@@ -50,12 +50,14 @@ def test_published_models_have_hf_parameters(name):
 @given(family=st.sampled_from(sorted(FAMILIES)), kv_heads=st.integers(1, 3), group=st.integers(1, 3),
        half=st.integers(1, 6), extra=st.integers(0, 9), vocab=st.integers(5, 40), wide=st.integers(3, 30),
        layers=st.integers(1, 3), tied=st.booleans(), bias=st.booleans(), mlp_bias=st.booleans())
-def test_parameters_equal_hf_on_any_shape(family, kv_heads, group, half, extra, vocab, wide, layers, tied, bias, mlp_bias):
+def test_parameters_equal_hf_on_any_shape(family, kv_heads, group, half, extra, vocab, wide, layers, tied, bias,
+                                          mlp_bias):
     heads = kv_heads * group
     width = 2 * half if family == "qwen2" else 2 * half + extra          # of the hidden state, per head
     config = {"vocab_size": vocab, "hidden_size": heads * width, "intermediate_size": wide,
               "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv_heads,
-              "head_dim": 2 * half, "tie_word_embeddings": tied, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": 2}
+              "head_dim": 2 * half, "tie_word_embeddings": tied, "pad_token_id": None, "bos_token_id": 1,
+              "eos_token_id": 2}
     if family == "qwen2":
         del config["head_dim"]
     if family in ("llama", "qwen3"):
@@ -84,7 +86,8 @@ def test_the_engine_s_own_configuration_is_counted(smollm2):
 
 def test_the_cache_takes_what_is_said(smollm2):
     cache = KVCache(smollm2.model.config, 37)
-    assert cache.keys.nbytes + cache.values.nbytes == memory_bytes(SHAPES["SmolLM2-135M"], "float32", 37, "float32")["kv_cache"]
+    said = memory_bytes(SHAPES["SmolLM2-135M"], "float32", tokens=37, cache_dtype="float32")
+    assert cache.keys.nbytes + cache.values.nbytes == said["kv_cache"]
 
 
 def test_blocks_are_those_of_the_file(smollm2_gguf):
@@ -111,7 +114,8 @@ def test_unknown_storage_types_are_refused():
             call()
 
 
-FOLKLORE = [("Llama-2-7B", 65_536, 34.4), ("Mistral-7B", 65_536, 8.6), ("Qwen2.5-7B", 65_536, 3.8), ("Llama-2-70B", 2_048, 0.67)]
+FOLKLORE = [("Llama-2-7B", 65_536, 34.4), ("Mistral-7B", 65_536, 8.6), ("Qwen2.5-7B", 65_536, 3.8),
+            ("Llama-2-70B", 2_048, 0.67)]
 
 
 @pytest.mark.parametrize("name, tokens, gigabytes", FOLKLORE, ids=lambda value: str(value))
@@ -132,8 +136,8 @@ def test_70_billion_in_four_bits():
 def test_flops_equal_pytorch_s_counter(family, new, past):
     """PyTorch counts the masked products too: those, and only those, are the difference."""
     head_dim = {} if family == "qwen2" else {"head_dim": 10}
-    config = FAMILIES[family](vocab_size=61, hidden_size=48, intermediate_size=37, num_hidden_layers=3, num_attention_heads=6,
-                              num_key_value_heads=2, attn_implementation="eager", **head_dim)
+    config = FAMILIES[family](vocab_size=61, hidden_size=48, intermediate_size=37, num_hidden_layers=3,
+                              num_attention_heads=6, num_key_value_heads=2, attn_implementation="eager", **head_dim)
     model = AutoModelForCausalLM.from_config(config).eval()
     cache = DynamicCache(config=config)
     with torch.no_grad():
@@ -174,7 +178,8 @@ def test_the_roofline_has_two_sides():
         seconds = work.get("batch", 1) * work.get("new_tokens", 1) / speed
         intensity = arithmetic_intensity(shape, "float16", **work)
         assert flops / seconds == pytest.approx(min(300e12, 2e12 * intensity))
-    assert arithmetic_intensity(shape, "float16", new_tokens=3000) > 150 > arithmetic_intensity(shape, "float16", batch=8)
+    prompt = arithmetic_intensity(shape, "float16", new_tokens=3000)
+    assert prompt > 150 > arithmetic_intensity(shape, "float16", batch=8)
 
 
 def test_a_shape_is_plain_facts():

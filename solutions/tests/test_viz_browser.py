@@ -1,13 +1,9 @@
 """Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide. About 45 s.
 
-Needs Playwright and a Chromium or Chrome that is installed on the system. Without them the tests are skipped, except
-where `CI` is set: there they fail.
+The fixture `browser` (conftest.py at the root) says what they need.
 """
 
-import importlib.util
-import os
 import re
-import shutil
 
 import pytest
 from test_viz import BUDGET, HOSTILE, MACHINES, NAMES, figures, llama_steps, tokenizer  # noqa: F401 (fixtures)
@@ -15,22 +11,8 @@ from test_viz import BUDGET, HOSTILE, MACHINES, NAMES, figures, llama_steps, tok
 from gearworks import viz
 from gearworks.viz import Cell, Lane, Step, Trace
 
-BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
 STEPS = viz.player(Trace("Numbers", [Step(f"it is {i}", [Lane("now", [Cell(str(i), note=f"note {i}")])])
                                      for i in range(4)]))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Chromium, headless."""
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None or importlib.util.find_spec("playwright") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no Playwright for Python")
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

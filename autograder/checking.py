@@ -1,0 +1,253 @@
+"""What a check is, and what it can say.
+
+A check is a small function on a *subject* (the learner's function or class), a random generator with a fresh seed, and
+oracles: Hugging Face, the reference, a law. The same check runs in the notebook, in the judge and in pytest; only the
+subject differs. It passes by returning, and fails by raising `CheckFailure`, which the `expect_…` functions do with a
+message of three parts: what was expected, the first difference, what to look at next. Never the answer.
+
+    @check("attention.attention", points=4, public=True)
+    def sees_the_cached_keys(attention, rng):
+        \"\"\"With 5 cached keys, the first new token attends to 6 keys, the second to 7.\"\"\"
+        ...
+"""
+
+import copy
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# What a learner reads stays readable: no message is longer than this many words.
+MESSAGE_WORDS = 160
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of an exercise. `title` is the first line of its docstring, and all that a hidden check shows."""
+
+    exercise: str
+    name: str
+    title: str
+    points: float
+    public: bool
+    run: Callable[..., None]
+
+
+class CheckFailure(AssertionError):
+    """The subject gave something else than was expected.
+
+    expected: of the function, in words. found: the first difference, with values. hint: what to look at next.
+    """
+
+    def __init__(self, expected: str, found: str, hint: str = ""):
+        super().__init__(f"Expected {expected}. Found {found}")
+        self.expected, self.found, self.hint = expected, found, hint
+
+
+def check(exercise: str, *, points: float, public: bool) -> Callable[[Callable[..., None]], Check]:
+    """Make a function a check of an exercise, which is named `module.name` or `module.a+b`."""
+    def decorate(function: Callable[..., None]) -> Check:
+        title = (inspect.getdoc(function) or "").split("\n")[0]
+        if not title or points <= 0:
+            raise ValueError(f"the check {function.__name__} of {exercise} needs a title and points")
+        return Check(exercise, function.__name__, title, points, public, function)
+    return decorate
+
+
+def checks_of(exercise: str) -> list[Check]:
+    """The checks of an exercise, in the order of their definition. Raises LookupError when it has none."""
+    module = f"autograder.checks.{exercise.partition('.')[0]}"
+    try:
+        found = [check for check in _checks_in(module) if check.exercise == exercise]
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        found = []
+    if not found:
+        raise LookupError(f"there are no checks for {exercise!r}")
+    return found
+
+
+def exercises() -> list[str]:
+    """The names of all exercises that have checks, module by module, in the order of their checks."""
+    package = importlib.import_module("autograder.checks")
+    modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__, "autograder.checks."))
+    return list(dict.fromkeys(check.exercise for module in modules for check in _checks_in(module)))
+
+
+def names_of(exercise: str) -> list[str]:
+    """The functions or classes that an exercise names, in the order in which its checks take them.
+
+    >>> names_of("tokenizer.count_pairs+merge_pair"), names_of("engine.LLMEngine.step")
+    (['count_pairs', 'merge_pair'], ['LLMEngine'])
+    """
+    module, *parts = exercise.split(".")
+    path = next((part for part in parts if part[:1].isupper()), parts[-1] if parts else module)
+    return path.split("+")
+
+
+def components_of(exercise: str) -> list[str]:
+    """The components of an exercise: `module.name`, one for each name.
+
+    >>> components_of("tokenizer.count_pairs+merge_pair")
+    ['tokenizer.count_pairs', 'tokenizer.merge_pair']
+    """
+    prefix, _, names = exercise.rpartition(".")
+    return [f"{prefix}.{name}" for name in names.split("+")]
+
+
+def _checks_in(module: str) -> list[Check]:
+    return [value for value in vars(importlib.import_module(module)).values() if isinstance(value, Check)]
+
+
+def expect(condition: Any, expected: str, found: str, hint: str = "") -> None:
+    """Fail unless the condition holds. `expected` and `found` continue "Expected …" and "Found …"."""
+    if not condition:
+        raise CheckFailure(expected, found, hint)
+
+
+def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str = "") -> None:
+    """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples, sets and dicts of them.
+
+    A list and a tuple of equal elements are equal, and so are a NumPy integer and an int. of: names the value in words.
+    """
+    got, expected = _plain(got), _plain(expected)
+    if type(got) is not type(expected) and not (_is_number(got) and _is_number(expected)):
+        raise CheckFailure(f"{of} to be {_kind(expected)} such as {_short(expected)}",
+                           f"{_kind(got)}: {_short(got)}", hint)
+    if got == expected:
+        return
+    if isinstance(expected, (list, str, bytes)):
+        at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
+        if len(got) != len(expected) and at == min(len(got), len(expected)):
+            raise CheckFailure(f"{of} to have {len(expected)} elements", f"{len(got)}: {_short(got)}", hint)
+        raise CheckFailure(f"{of} to be {_short(expected, at)}",
+                           f"element {at} is the first that differs: got {_short(got[at])}, "
+                           f"expected {_short(expected[at])}", hint)
+    if isinstance(expected, dict):
+        for key in expected:
+            if key not in got:
+                raise CheckFailure(f"{of} to have the key {_short(key)}", f"the keys {_short(sorted(map(str, got)))}",
+                                   hint)
+            expect_equal(got[key], expected[key], of=f"{of} at {_short(key)}", hint=hint)
+        raise CheckFailure(f"{of} to have {len(expected)} keys",
+                           f"{len(got)}, among them {_short(next(key for key in got if key not in expected))}", hint)
+    raise CheckFailure(f"{of} to be {_short(expected)}", _short(got), hint)
+
+
+def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Sequence[str] = (), atol: float = 1e-5,
+                 rtol: float = 1e-5, dtype: Any = np.float32, hint: str = "") -> None:
+    """Fail unless two arrays agree in shape, in dtype and, within a tolerance, in every element.
+
+    axes: what each axis counts ("query", "head", …), for the report of the first difference. dtype: that the result
+    must have; None accepts any floating dtype. nan equals nan, and infinities equal themselves.
+    """
+    expected = np.asarray(expected)
+    if not isinstance(got, np.ndarray) and not np.isscalar(got):
+        raise CheckFailure(f"{of} to be a NumPy array of shape {expected.shape}", f"{_kind(got)}: {_short(got)}", hint)
+    got = np.asarray(got)
+    if got.shape != expected.shape:
+        raise CheckFailure(f"{of} to have the shape {expected.shape}", f"the shape {got.shape}", hint)
+    if dtype is not None and got.dtype != dtype:
+        raise CheckFailure(f"{of} to be {np.dtype(dtype)}", f"{got.dtype}", hint)
+    if got.dtype.kind not in "fiub":
+        raise CheckFailure(f"{of} to hold numbers", f"the dtype {got.dtype}", hint)
+    wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True)
+    if not wrong.any():
+        return
+    first = tuple(int(i) for i in np.argwhere(wrong)[0])
+    names = axes if len(axes) == got.ndim else ["index"] * got.ndim
+    place = ", ".join(f"{name} {index}" for name, index in zip(names, first)) or "the value"
+    raise CheckFailure(
+        f"{of} to agree with the truth within {atol:g}",
+        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got {got[first]:.6g}, "
+        f"expected {expected[first]:.6g}", hint)
+
+
+@contextmanager
+def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
+    """Fail unless the block raises one of these exceptions. `when` names the situation in words."""
+    try:
+        yield
+    except NotImplementedError:                              # of an exercise that is not written; it is a RuntimeError
+        raise
+    except kinds:
+        return
+    except Exception as error:
+        raise CheckFailure(f"{_names(kinds)} when {when}", f"{type(error).__name__}: {_short(str(error))}",
+                           hint) from error
+    raise CheckFailure(f"{_names(kinds)} when {when}", "no error at all", hint)
+
+
+@contextmanager
+def expect_unchanged(*arguments: Any, hint: str = "Work on a copy, or build a new value."):
+    """Fail when the block changes one of these arguments in place: arrays, lists, dicts."""
+    before = copy.deepcopy(arguments)
+    yield
+    for position, (argument, kept) in enumerate(zip(arguments, before), start=1):
+        if not _is_same(argument, kept):
+            place = f"argument {position}" if len(arguments) > 1 else "its argument"
+            raise CheckFailure("the function to leave its arguments as they were", f"{place} was changed in place",
+                               hint)
+
+
+def _is_same(value: Any, kept: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype == kept.dtype and np.array_equal(value, kept, equal_nan=value.dtype.kind == "f")
+    if isinstance(value, (list, tuple)):
+        return len(value) == len(kept) and all(map(_is_same, value, kept))
+    if isinstance(value, dict):
+        return list(value) == list(kept) and all(_is_same(value[key], kept[key]) for key in value)
+    return value == kept or value != value
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, NumPy scalars as Python's, arrays of integers as lists."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "iub":
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {_plain_key(key): _plain(item) for key, item in value.items()}
+    return value
+
+
+def _plain_key(key: Any) -> Any:
+    plain = _plain(key)
+    return tuple(plain) if isinstance(plain, list) else plain
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "None"
+    name = type(value).__name__
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _names(kinds: Sequence[type[BaseException]]) -> str:
+    return " or ".join(kind.__name__ for kind in kinds)
+
+
+def _short(value: Any, around: int = 0, limit: int = 120) -> str:
+    """A value as text, cut to a length that fits a message, from a little before the place `around` of a sequence."""
+    if isinstance(value, (list, str, bytes)) and len(value) > 24:
+        start = max(0, around - 8)
+        text = repr(value[start:start + 24])
+        text = f"… {text} …" if start else f"{text} …"
+    else:
+        try:
+            text = repr(value)
+        except Exception:
+            text = f"<{type(value).__name__}>"
+    return text if len(text) <= limit else text[:limit] + " …"

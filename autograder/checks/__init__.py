@@ -1,0 +1,1 @@
+"""The checks of every exercise, one module for each module of the engine. See `autograder.checking`."""

@@ -1,0 +1,334 @@
+"""Puts a learner's definitions into a module of the reference: the cut, the other way round.
+
+A definition brings the statements that it depends on: from its own cell first, then from other cells of its notebook. What
+else the cells do is left behind. Names that would mean something else in the module are renamed; its own globals, and those
+that the reference gives the learner, are the module's.
+"""
+
+import ast
+import builtins
+import importlib
+import re
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from autograder.attempts import Component
+from autograder.cutting import CuttingError, Function, ModuleSource, module_source
+from autograder.intake import Cell
+from autograder.statements import Definition, Statement, renamed, statements_of
+
+FUTURE = "from __future__ import annotations"
+# What IPython lends to every cell.
+LENT = {"display": "IPython.display", "get_ipython": "IPython"}
+ROOTS_TO_LOOK_INTO = sys.stdlib_module_names | {"numpy", "gearworks"}
+
+
+@dataclass(frozen=True)
+class Graft:
+    """A learner's component as it stands in a module. text: whole lines. notes: what could not be brought along."""
+
+    component: Component
+    text: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def begin(self) -> str:
+        return f"# --- yours: {self.component.path}, from {self.component.place} ---"
+
+    @property
+    def end(self) -> str:
+        return f"# --- end of {self.component.path} ---"
+
+
+def grafts_of(module: ModuleSource, components: Sequence[Component], others: Sequence[Component],
+              whole: bool = True) -> list[Graft]:
+    """The grafts of components of one module, which share what they have in common.
+
+    others: every component of the course: where one uses another of its chapter, it uses the engine's. whole: fill what is
+    still to be written of a class with the reference's methods; else it stays as the learner has it.
+    """
+    exercised = {(other.chapter, other.name): other for other in others}
+    taken: dict[str, str] = {}                               # name in the module -> the source that gives it
+    return [_graft(module, component, exercised, taken, whole)
+            for component in sorted(components, key=lambda component: module.definition(component.name).first)]
+
+
+def grafted(module: ModuleSource, grafts: Sequence[Graft]) -> str:
+    """The module's text with the grafts in place of its own definitions, and a comment on top that says which they are."""
+    lines = module.text.splitlines()
+    for graft in sorted(grafts, key=lambda graft: module.definition(graft.component.name).first, reverse=True):
+        own = module.definition(graft.component.name)
+        lines[own.first - 1:own.last] = [graft.begin, *graft.text.split("\n"), graft.end]
+    delayed = any(delays_annotations(graft.component) for graft in grafts) and not module.delays_annotations
+    if delayed:
+        first = module.tree.body[0] if module.tree.body else None
+        documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        lines.insert(first.end_lineno if documented else 0, f"\n{FUTURE}")
+    header = [f"# Assembled by `autograder assemble`: the reference's {module.name}, in which these definitions are yours:",
+              *(f"#   {graft.component.name}    from {graft.component.place}" for graft in grafts),
+              "# It is made anew each time. Change the notebook, not this file."]
+    return "\n".join([*header, *lines]) + "\n"
+
+
+def delays_annotations(component: Component) -> bool:
+    """Whether annotations were not evaluated where the learner wrote a component: IPython keeps that for all later cells."""
+    return any(isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__"
+               for cell in component.notebook.cells if cell.kind == "code" for statement in statements_of(cell))
+
+
+def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[str, str], Component],
+           taken: dict[str, str], whole: bool) -> Graft:
+    search = _Search(module, component, exercised)
+    for statement in component.statements:
+        search.follow(statement)
+    brought = [statement for statement in search.brought if statement not in component.statements]
+    names: dict[str, str] = {}                               # new names of what would clash
+    for loan in search.loans:
+        _settle(module, component, loan.name, loan.text, names, taken)
+    for statement in brought:
+        for name in sorted(statement.binds):
+            _settle(module, component, name, statement.text, names, taken)
+    imports, parts = list(search.imports), []
+    for loan in search.loans:
+        new = names.get(loan.name, loan.name)
+        if new not in taken:
+            taken[new] = loan.text
+            (parts if "\n" in loan.text else imports).append(loan.under(new))
+    for statement in brought:
+        bound = {names.get(name, name) for name in statement.binds}
+        if bound and bound <= taken.keys():                  # another graft of this module has brought it
+            continue
+        taken |= dict.fromkeys(bound, statement.text)
+        is_import = isinstance(statement.node, ast.Import | ast.ImportFrom)
+        (imports if is_import else parts).append(renamed(statement, names))
+    for statement in component.statements:
+        text = renamed(statement, {old: new for old, new in names.items() if old != component.name})
+        if isinstance(statement.node, ast.ClassDef):
+            text = _with_methods(text, module, component, whole)
+        parts.append(text)
+    head = ["\n".join(dict.fromkeys(imports))] if imports else []
+    return Graft(component, "\n\n\n".join(head + parts), tuple(dict.fromkeys(search.notes)))
+
+
+def _settle(module: ModuleSource, component: Component, name: str, text: str, names: dict[str, str],
+            taken: Mapping[str, str]) -> None:
+    """Find a name for what a graft brings: its own, unless the module, Python or another graft uses that for something."""
+    def is_free(name: str) -> bool:
+        if name in taken:
+            return taken[name] == text
+        return name not in module.bound_names and not hasattr(builtins, name) and not name.startswith("__")
+
+    if name in names or is_free(name):
+        return
+    new = f"{name}_of_{component.name}"
+    while not is_free(new):
+        new += "_"
+    names[name] = new
+
+
+@dataclass(frozen=True)
+class _Loan:
+    """Something of the engine, or of IPython, under a name of the learner's. late: looked up when it is called."""
+
+    module: str
+    there: str
+    name: str
+    late: bool = False
+
+    @property
+    def text(self) -> str:
+        return self.under(self.name)
+
+    def under(self, name: str) -> str:
+        """The source that binds it to a name."""
+        if self.late:                                        # a module that imports this one is not there when this one loads
+            return (f"def {name}(*arguments, **named):\n    from {self.module} import {self.there} as found\n"
+                    "    return found(*arguments, **named)")
+        if not self.module:
+            return f"{name} = {self.there}"
+        return f"from {self.module} import {self.there}" + ("" if name == self.there else f" as {name}")
+
+
+class _Search:
+    """Finds the statements that a definition depends on.
+
+    brought: each after those that it depends on itself. loans: what the engine gives. imports: further lines.
+    """
+
+    def __init__(self, module: ModuleSource, component: Component, exercised: Mapping[tuple[str, str], Component]):
+        self.brought: list[Statement] = []
+        self.loans: list[_Loan] = []
+        self.imports: list[str] = []
+        self.notes: list[str] = []
+        self._module, self._component, self._exercised = module, component, exercised
+        self._seen: set[Statement] = set()
+        self._resolved: set[tuple[str, Cell]] = set()
+        self._code = [cell for cell in component.notebook.cells if cell.kind == "code" or cell == component.cell]
+
+    def follow(self, statement: Statement) -> None:
+        """Bring what a statement uses, then the statement."""
+        if statement in self._seen:
+            return
+        self._seen.add(statement)
+        for name in sorted(statement.uses):
+            self._resolve(name, statement.cell)
+        self.brought.append(statement)
+
+    def _resolve(self, name: str, cell: Cell) -> None:
+        if name == self._component.name or (name, cell) in self._resolved:
+            return
+        self._resolved.add((name, cell))
+        providers = self._providers(name, cell)
+        exercised = self._exercised.get((self._component.chapter, name))
+        if exercised is not None and not self._is_private(exercised, cell, providers):
+            self._lend(exercised.module, name)
+            return
+        if hasattr(builtins, name) and not any(isinstance(provider.node, Definition | ast.Import | ast.ImportFrom)
+                                               and provider.cell == cell for provider in providers):
+            return
+        for provider in providers:
+            self._bring(name, provider)
+        if not providers and name not in self._module.bound_names and not hasattr(builtins, name):
+            self._guess(name)
+
+    def _is_private(self, exercised: Component, cell: Cell, providers: Sequence[Statement]) -> bool:
+        """Whether a name of an exercise means something else in a cell: a helper of its own, beside the exercise's attempt."""
+        return (exercised.name not in self._component.exercise.names and exercised.cell != cell
+                and any(provider.cell == cell for provider in providers))
+
+    def _providers(self, name: str, cell: Cell) -> list[Statement]:
+        """The statements that make a name what it is for a cell: those of the cell, else of the nearest cell before it."""
+        before = [other for other in self._code if other.number < cell.number]
+        after = [other for other in self._code if other.number > cell.number]
+        for place in [cell, *reversed(before), *after]:
+            statements = statements_of(place)
+            binding = [statement for statement in statements if name in statement.binds]
+            if not binding:
+                continue
+            last = max((at for at, statement in enumerate(binding) if isinstance(statement.node, Definition)), default=0)
+            binding = binding[last:]
+            if any(isinstance(statement.node, Definition | ast.Import | ast.ImportFrom) for statement in binding):
+                return binding
+            return [statement for statement in statements
+                    if statement in binding or name in statement.changes and statement.index > binding[0].index]
+        return []
+
+    def _bring(self, name: str, provider: Statement) -> None:
+        if not provider.is_quiet:
+            self.notes.append(f"{name} of cell {provider.cell.number} is not brought along: it does more than compute a value")
+            return
+        node = provider.node
+        if isinstance(node, ast.ImportFrom) and self._is_the_modules(name, node):
+            return
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gearworks."):
+            self._lend(node.module.removeprefix("gearworks."), node.names[0].name, name)
+            return
+        if isinstance(node, ast.Import) and name in self._module.imports:
+            alias = node.names[0]
+            there, member = self._module.imports[name]
+            if not member and alias.name in there.split(", "):
+                return
+            if not member and not alias.asname and there.partition(".")[0] == name:      # import a.b beside import a
+                self.imports.append(provider.text)
+                return
+        self.follow(provider)
+
+    def _is_the_modules(self, name: str, node: ast.ImportFrom) -> bool:
+        return not node.level and self._module.imports.get(name) == (node.module, node.names[0].name)
+
+    def _lend(self, home: str, there: str, name: str = "") -> None:
+        """Make a name mean what a module of the engine has by that name, or by another."""
+        name = name or there
+        if home == self._module.name:
+            if name != there:
+                self.loans.append(_Loan("", there, name))
+        elif self._module.imports.get(name) != (f"gearworks.{home}", there):
+            self.loans.append(_Loan(f"gearworks.{home}", there, name, late=_is_cycle(self._module.name, home)))
+
+    def _guess(self, name: str) -> None:
+        """A name that no cell binds: IPython's, or one of those that an import of everything brings."""
+        if name in LENT:
+            self.loans.append(_Loan(LENT[name], name, name))
+            return
+        for cell in self._code:
+            for node in (statement.node for statement in statements_of(cell)):
+                if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and _has(node.module or "", name):
+                    self.loans.append(_Loan(node.module, name, name))
+                    return
+        self.notes.append(f"no cell defines {name}, which it uses")
+
+
+def _has(module: str, name: str) -> bool:
+    """Whether a module that is safe to import has a name; of others it is assumed."""
+    if module.partition(".")[0] not in ROOTS_TO_LOOK_INTO:
+        return True
+    try:
+        return hasattr(importlib.import_module(module), name)
+    except ImportError:
+        return False
+
+
+@cache
+def _is_cycle(module: str, imported: str) -> bool:
+    """Whether a module of the engine is loaded, however indirectly, when another one is."""
+    seen, waiting = set(), [imported]
+    while waiting:
+        name = waiting.pop()
+        if name == module:
+            return module != imported
+        if name in seen:
+            continue
+        seen.add(name)
+        try:
+            source = module_source(name)
+        except CuttingError:
+            continue
+        for origin, there in source.imports.values():
+            for each in origin.split(", "):
+                if each == "gearworks":
+                    waiting.append(there)
+                elif each.startswith("gearworks."):
+                    waiting.append(each.removeprefix("gearworks."))
+    return False
+
+
+def _with_methods(text: str, module: ModuleSource, component: Component, whole: bool) -> str:
+    """A class's text with the reference's methods in place of lost given ones and, if whole, of those still to be written."""
+    node = _class_in(text)
+    if node.body[0].lineno == node.lineno:                   # a body on the line of its `class`
+        text = ast.unparse(node)
+        node = _class_in(text)
+    reference = module.definition(component.name).node
+    if not isinstance(reference, ast.ClassDef):
+        return text
+    wanted = {body.component.rpartition(".")[2] for body in module.bodies(component.name, component.exercise.methods)}
+    bound = {part.name for part in node.body if isinstance(part, Definition)} | {
+        target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets
+        if isinstance(target, ast.Name)}
+    lines = text.split("\n")
+    margin = re.match(r"[ \t]*", lines[node.body[0].lineno - 1])[0]
+    added: list[str] = []
+    for method in reference.body:
+        if not isinstance(method, Function):
+            continue
+        is_open = method.name in component.open_methods
+        if is_open and not whole or not is_open and (method.name in wanted or method.name in bound):
+            continue
+        first = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
+        own = textwrap.dedent("\n".join(module.lines(first, method.end_lineno)))
+        added.append(textwrap.indent(own, margin))
+    if whole:                                                # from the last to the first, so that the others stay where they are
+        for part in reversed(node.body):
+            if isinstance(part, Function) and part.name in component.open_methods:
+                first = min([part.lineno, *(decorator.lineno for decorator in part.decorator_list)])
+                lines[first - 1:part.end_lineno] = [f"{margin}# {part.name} is the reference's, below"]
+    if added:
+        lines += ["", f"{margin}# The reference's, since they were not yours to write, or are still to be written:", *added]
+    return "\n".join(lines)
+
+
+def _class_in(text: str) -> ast.ClassDef:
+    return next(node for node in ast.parse(text).body if isinstance(node, ast.ClassDef))

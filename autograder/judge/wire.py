@@ -1,0 +1,260 @@
+"""How values cross the border between two processes: JSON and npy, and nothing that could run code when it is read.
+
+A message is one JSON value and any number of blobs, each preceded by its length. What JSON lacks is an object with a
+"kind". Arrays are blobs in NumPy's npy format, which is read without pickle. A few dataclasses of the engine travel by
+value; everything else stays where it is, and a handle travels in its place (see `peer`).
+"""
+
+import dataclasses
+import io
+import itertools
+import json
+import struct
+import sys
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO
+
+import numpy as np
+
+LARGEST = 2**31             # bytes of one JSON text or blob
+MOST_BLOBS = 2**16
+SHORT = 256                 # bytes that travel inside the JSON text
+ENGINE = "gearworks."       # dataclasses and enumerations of these modules may travel by value
+
+_SIMPLE = frozenset({bool, int, float, str, type(None)})
+
+
+class WireError(ValueError):
+    """A message that does not follow the format."""
+
+
+@dataclass
+class Message:
+    """JSON data and the blobs that it points to."""
+
+    data: Any
+    blobs: list[bytes] = field(default_factory=list)
+
+
+def write(stream: BinaryIO, message: Message) -> None:
+    """Send a message."""
+    text = json.dumps(message.data).encode("ascii")
+    for part in (text, *message.blobs):
+        if len(part) > LARGEST:
+            raise WireError(f"{len(part)} bytes are too many for one message")
+    stream.write(struct.pack("<II", len(text), len(message.blobs)) + text)
+    for blob in message.blobs:
+        stream.write(struct.pack("<I", len(blob)))
+        stream.write(blob)
+    stream.flush()
+
+
+def read(stream: BinaryIO) -> Message:
+    """Receive a message. Raises EOFError when the other side has gone, WireError when it talks nonsense."""
+    size, count = struct.unpack("<II", _exactly(stream, 8))
+    if size > LARGEST or count > MOST_BLOBS:
+        raise WireError("a message larger than any that this protocol sends")
+    text = _exactly(stream, size)
+    blobs = [_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0]) for _ in range(count)]
+    try:
+        return Message(json.loads(text), blobs)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a message that is not JSON") from error
+
+
+def _exactly(stream: BinaryIO, size: int) -> bytes:
+    if size > LARGEST:
+        raise WireError("a part larger than any that this protocol sends")
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError("the other process has ended")
+    return data
+
+
+def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
+    """A value as JSON data, with its arrays appended to `blobs`. export: gives the data of what cannot travel by value.
+
+    >>> encode({"ids": (1, 2)}, [], export=repr)
+    {'kind': 'dict', 'keys': ['ids'], 'values': [{'kind': 'rows', 'items': [(1, 2)]}]}
+    """
+    def items(values: Any) -> list:
+        values = list(values)
+        kinds = set(map(type, values))
+        if kinds <= _SIMPLE:
+            return values
+        if kinds == {tuple} and set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
+            return [{"kind": "rows", "items": values}]           # pairs and merges come by the ten thousand
+        return [encode(item, blobs, export) for item in values]
+
+    def blob(content: bytes) -> int:
+        blobs.append(content)
+        return len(blobs) - 1
+
+    if type(value) in _SIMPLE:
+        return value
+    if isinstance(value, Enum) and _travels(type(value)):
+        return {"kind": "enum", "class": _class_name(type(value)), "name": value.name}
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        data = {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "blob": blob(_npy(np.asarray(value)))}
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            data["locked"] = True
+        return data
+    for kind, number in (("int", int), ("float", float), ("str", str)):
+        if isinstance(value, number):
+            return number.__pos__(value) if number is not str else str.__str__(value)
+    for kind, buffer in (("bytes", bytes), ("bytearray", bytearray), ("memoryview", memoryview)):
+        if isinstance(value, buffer):
+            content = bytes(value)
+            if len(content) > SHORT:
+                return {"kind": kind, "blob": blob(content)}
+            return {"kind": kind, "text": content.decode("latin-1")}
+    if isinstance(value, dict):
+        kind = "counter" if isinstance(value, Counter) else "dict"
+        return {"kind": kind, "keys": items(value.keys()), "values": items(value.values())}
+    if isinstance(value, list):
+        return items(value)
+    for kind, collection in (("tuple", tuple), ("deque", deque), ("frozenset", frozenset), ("set", set)):
+        if isinstance(value, collection):
+            return {"kind": kind, "items": items(value)}
+    if isinstance(value, range):
+        return {"kind": "range", "items": [value.start, value.stop, value.step]}
+    if isinstance(value, slice):
+        return {"kind": "slice", "items": items([value.start, value.stop, value.step])}
+    if value is Ellipsis:
+        return {"kind": "ellipsis"}
+    if isinstance(value, PurePath):
+        return {"kind": "path", "text": str(value)}
+    if isinstance(value, np.random.Generator):
+        state = value.bit_generator.state
+        return {"kind": "generator", "state": encode(state, blobs, export)}
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return {"kind": "dtype" if isinstance(value, np.dtype) else "scalar type", "text": np.dtype(value).str}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type) and _travels(type(value)):
+        fields = [each.name for each in dataclasses.fields(value)]
+        return {"kind": "dataclass", "class": _class_name(type(value)), "keys": fields,
+                "values": [encode(getattr(value, name), blobs, export) for name in fields]}
+    return export(value)
+
+
+def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
+    """The value that `encode` made data of. adopt: gives what stands for a handle.
+
+    Raises WireError when the data follow no rule of this format.
+    """
+    def items(values: Any) -> list:
+        if not isinstance(values, list):
+            raise WireError("a list was due")
+        if set(map(type, values)) <= _SIMPLE:
+            return values
+        if len(values) == 1 and isinstance(values[0], dict) and values[0].get("kind") == "rows":
+            return [tuple(row) for row in values[0]["items"]]
+        return [decode(item, blobs, adopt) for item in values]
+
+    if type(data) in _SIMPLE:
+        return data
+    if isinstance(data, list):
+        return items(data)
+    try:
+        match data["kind"]:
+            case "array":
+                array = _array(blobs[data["blob"]])
+                array.flags.writeable = "locked" not in data
+                return array
+            case "scalar":
+                return _array(blobs[data["blob"]])[()]
+            case "bytes" | "bytearray" | "memoryview" as kind:
+                content = blobs[data["blob"]] if "blob" in data else data["text"].encode("latin-1")
+                return {"bytes": bytes, "bytearray": bytearray, "memoryview": memoryview}[kind](content)
+            case "dict":
+                return dict(zip(items(data["keys"]), items(data["values"]), strict=True))
+            case "counter":
+                return Counter(dict(zip(items(data["keys"]), items(data["values"]), strict=True)))
+            case "tuple" | "deque" | "set" | "frozenset" as kind:
+                return {"tuple": tuple, "deque": deque, "set": set, "frozenset": frozenset}[kind](items(data["items"]))
+            case "range":
+                return range(*data["items"])
+            case "slice":
+                return slice(*items(data["items"]))
+            case "ellipsis":
+                return Ellipsis
+            case "path":
+                return Path(data["text"])
+            case "dtype":
+                return np.dtype(data["text"])
+            case "scalar type":
+                return np.dtype(data["text"]).type
+            case "generator":
+                return generator_of(decode(data["state"], blobs, adopt))
+            case "enum":
+                return _class_named(data["class"], Enum)[data["name"]]
+            case "dataclass":
+                kind = _class_named(data["class"], object)
+                values = [decode(value, blobs, adopt) for value in data["values"]]
+                made = object.__new__(kind)
+                for each, value in zip(dataclasses.fields(kind), values, strict=True):
+                    object.__setattr__(made, each.name, value)
+                return made
+            case "handle":
+                return adopt(data)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise WireError(f"a message that does not follow the format: {error}") from error
+    raise WireError(f"a value of an unknown kind, {str(data['kind'])[:40]!r}")
+
+
+def generator_of(state: dict) -> np.random.Generator:
+    """A random generator that goes on from a state, which names its kind."""
+    kinds = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
+    if state["bit_generator"] not in kinds:
+        raise WireError("a random generator of an unknown kind")
+    bits = getattr(np.random, state["bit_generator"])()
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+    return stream.getvalue()
+
+
+def _array(blob: bytes) -> np.ndarray:
+    stream = io.BytesIO(blob)
+    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(
+        np.lib.format.read_magic(stream))
+    if reader is None:
+        raise WireError("an array in an unknown format")
+    shape, is_fortran, dtype = reader(stream)
+    content = memoryview(blob)[stream.tell():]
+    count = 1
+    for size in shape:
+        count *= size
+    # The header is not believed: the content must be exactly as long as it says, before anything is reserved.
+    if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(content):
+        raise WireError("an array whose header and content do not agree")
+    if dtype.itemsize == 0:
+        return np.empty(shape, dtype)
+    array = np.frombuffer(bytearray(content), dtype)
+    return array.reshape(shape, order="F" if is_fortran else "C")
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _travels(kind: type) -> bool:
+    return kind.__module__.startswith(ENGINE) and \
+        getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+
+
+def _class_named(name: str, base: type) -> type:
+    """A dataclass or enumeration of an engine module that has been imported here already: a message imports nothing."""
+    module, _, qualname = name.partition(":")
+    kind = getattr(sys.modules.get(module), qualname, None) if module.startswith(ENGINE) else None
+    if not isinstance(kind, type) or not issubclass(kind, base) or \
+            not (issubclass(kind, Enum) or dataclasses.is_dataclass(kind)):
+        raise WireError(f"a value of the class {name[:80]!r}, which may not travel")
+    return kind

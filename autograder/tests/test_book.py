@@ -1,0 +1,487 @@
+"""The book: it builds without a warning, shows the right edition, gives no solution away and asks no other host.
+
+About 45 s on two free cores when the chapters' outputs are cached; a chapter that changed runs first, in up to 3 minutes.
+The browser tests need Playwright and a Chromium or Chrome of the system. Without them they are skipped, except where `CI` is
+set: there they fail.
+"""
+
+import ast
+import html
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+import yaml
+
+from autograder import editions
+from autograder.chapter import ChapterError, chapter_paths, read_chapter
+from autograder.checking import exercises
+from autograder.mutation import accepted_of, mutants_of
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BOOK = REPOSITORY / "book"
+CHAPTERS = [path.stem for path in chapter_paths(BOOK / "chapters")]
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
+REBUILD_SECONDS = 30                            # of processor time, with nothing changed
+
+sys.path.append(str(BOOK / "_ext"))
+import edition_cache                             # noqa: E402
+import inline_plots                              # noqa: E402
+from bigram_search import BigramSearch           # noqa: E402
+from chapter_editions import without_dead_links  # noqa: E402
+
+
+# --- the whole book ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory):
+    """Where the course's own book was built, by the command of the front door, with warnings as errors."""
+    folder = tmp_path_factory.mktemp("book")
+    built = build(REPOSITORY, folder)
+    assert built.returncode == 0, built.stdout[-6000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(output):
+    return output / "_build" / "html"
+
+
+def build(root, folder, **environment):
+    """The finished command. Its output is in `stdout`."""
+    return subprocess.run(
+        [sys.executable, "course.py", "book", "--path-output", str(folder), "-W", "--keep-going"], cwd=root,
+        env={**os.environ, "GEARWORKS_SETUP": "off", **environment}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
+
+
+def test_every_chapter_is_in_the_book_and_every_page_in_its_list(site):
+    toc = yaml.safe_load((REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
+    files = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
+    assert [file for file in files if file.startswith("chapters/")] == [f"chapters/{stem}" for stem in CHAPTERS]
+    pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.glob("*/*.html")}
+    assert pages == {toc["root"], *files}
+    assert {f"book/{path.stem}" for path in BOOK.glob("*.md")} == {page for page in pages if page.startswith("book/")}
+
+
+def test_nothing_changed_is_quick_and_runs_nothing(output):
+    before = os.times()
+    again = build(REPOSITORY, output)
+    after = os.times()
+    assert again.returncode == 0 and "0 added, 0 changed, 0 removed" in again.stdout and "running" not in again.stdout
+    assert sum(after[2:4]) - sum(before[2:4]) < REBUILD_SECONDS
+
+
+@pytest.mark.parametrize("stem", CHAPTERS)
+def test_a_page_shows_stubs_and_the_outputs_of_the_reference(site, stem):
+    chapter = read_chapter(BOOK / "chapters" / f"{stem}.md")
+    page = text_of((site / "chapters" / f"{stem}.html").read_text(encoding="utf-8"))
+    for exercise in chapter.exercises:
+        points = editions.exercise_points(exercise)
+        assert f"{points:g} of {points:g} points" in page, exercise.name
+        if not exercise.exhibit:
+            assert f'raise NotImplementedError("{exercise.components[0]}: write this function")' in page
+    assert "%pip" not in page and "Installs the course" not in page
+
+
+def test_no_solution_is_anywhere_below_the_site(site):
+    """Not in pages, sources, the search index or notebooks: as text, as JSON, with tags and escapes taken away."""
+    secret = {line: stem for stem in CHAPTERS
+              for line in editions.solution_lines(read_chapter(BOOK / "chapters" / f"{stem}.md"))}
+    assert len(secret) > 20 * len(CHAPTERS)
+    for path in site.parent.rglob("*"):          # and beside it, where Sphinx keeps notebooks
+        if path.suffix not in (".html", ".txt", ".md", ".ipynb", ".py", ".js", ".json", ".inv", ""):
+            continue
+        if path.is_file() and "_static" not in path.parts and ".doctrees" not in path.parts:
+            shown = {line.strip() for line in readable(path).splitlines()} & secret.keys()
+            assert not shown, f"{path.relative_to(site.parent)} shows {shown}"
+
+
+def test_the_search_for_solutions_would_find_one(tmp_path):
+    """In a highlighted page, in a notebook, and in an index where it is one of many words on a line."""
+    line = 'history = [token for token in ids if token != "<eos>"]'
+    marked = "".join(f'<span class="n">{html.escape(part)}</span>' for part in re.split(r"(\W)", line))
+    (tmp_path / "page.html").write_text(f"<pre>def f():\n    {marked}\n</pre>", encoding="utf-8")
+    cell = nbformat.v4.new_code_cell(f"def f():\n    {line}\n")
+    (tmp_path / "n.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])), encoding="utf-8")
+    for name in ("page.html", "n.ipynb"):
+        assert line in {each.strip() for each in readable(tmp_path / name).splitlines()}
+
+
+def text_of(page):
+    """What a page says, with its tags and escapes taken away."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
+def readable(path):
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    if path.suffix in (".ipynb", ".json"):
+        return "\n".join(strings_of(json.loads(text)))
+    return f"{text}\n{text_of(text)}"
+
+
+def strings_of(value):
+    if isinstance(value, str):
+        yield from (value, text_of(value))
+    elif isinstance(value, list):
+        yield "".join(part for part in value if isinstance(part, str))
+        for part in value:
+            yield from strings_of(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from strings_of(part)
+
+
+# --- buttons, links, pictures -----------------------------------------------------------------------------------------
+
+
+class Elements(HTMLParser):
+    """The elements of a page: (tag, attributes)."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.found = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+
+    def all(self, *tags):
+        return [attributes for tag, attributes in self.found if tag in tags]
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {path.relative_to(site).as_posix(): Elements(path) for path in site.glob("*/*.html")}
+
+
+@pytest.mark.parametrize("stem", CHAPTERS)
+def test_colab_and_download_lead_to_the_learner_notebook(site, pages, stem):
+    links = [link.get("href", "") for link in pages[f"chapters/{stem}.html"].all("a")]
+    repository = editions.homepage(REPOSITORY).removeprefix("https://github.com/")
+    colab = [link for link in links if link.startswith("https://colab.research.google.com/")]
+    assert colab == [f"https://colab.research.google.com/github/{repository}/blob/main/chapters/{stem}.ipynb"]
+    [download] = [link for link in links if link.endswith(".ipynb") and "_sources" in link]
+    learner = REPOSITORY / "chapters" / f"{stem}.ipynb"
+    assert (site / "chapters" / download).resolve().read_bytes() == learner.read_bytes()
+    notebook = editions.to_text(editions.learner_edition(read_chapter(BOOK / "chapters" / f"{stem}.md"), REPOSITORY))
+    assert learner.read_text(encoding="utf-8") == notebook
+
+
+def test_the_address_of_the_repository_is_the_project_s():
+    config = yaml.safe_load((REPOSITORY / "_config.yml").read_text(encoding="utf-8"))
+    assert config["repository"]["url"] == editions.homepage(REPOSITORY)
+
+
+def test_local_links_have_targets(site, pages):
+    for name, page in pages.items():
+        for link in page.all("a"):
+            address = urlparse(link.get("href", ""))
+            if address.scheme or address.netloc or not address.path:
+                continue
+            assert (site / Path(name).parent / unquote(address.path)).exists(), f"{name}: {link['href']}"
+
+
+def test_pictures_and_plots_have_descriptions(pages):
+    for name, page in pages.items():
+        assert page.all("img") or not name.startswith("chapters"), name
+        for picture in page.all("img"):
+            assert picture.get("alt"), f"{name}: {picture.get('src')}"
+        for drawing in page.all("svg"):
+            assert drawing.get("aria-label") or drawing.get("aria-hidden") == "true", name
+
+
+def test_pages_load_nothing_from_other_hosts(pages):
+    for name, page in pages.items():
+        for element in page.all("script", "img", "iframe", "source", "video", "audio", "embed"):
+            assert not urlparse(element.get("src") or "").netloc, f"{name}: {element['src']}"
+        for element in page.all("link"):
+            assert not urlparse(element.get("href", "")).netloc, f"{name}: {element['href']}"
+
+
+# --- the book in a browser --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None or importlib.util.find_spec("playwright") is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no Playwright for Python")
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def show(chromium, site):
+    """A function that opens a page of the book; at the end, nothing was asked of another host and no script failed."""
+    asked, contexts = [], []
+
+    def open_page(name, width=1280, **settings):
+        context = chromium.new_context(viewport={"width": width, "height": 800}, **settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: asked.append(f"error {error}"))
+        page.goto((site / name).as_uri())
+        page.wait_for_load_state("networkidle")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+
+
+def test_no_page_asks_another_host(show, pages):
+    for name in pages:
+        show(name).close()
+
+
+def test_there_is_one_search_box_and_it_finds_words(show, site):
+    page = show("book/intro.html")
+    boxes = page.locator("input[type=search]")
+    assert sum(boxes.nth(index).is_visible() for index in range(boxes.count())) == 1
+    found = show("search.html?q=restaurant")
+    found.locator("#search-results li").first.wait_for()
+    assert "01_overview" in found.locator("#search-results a").first.get_attribute("href")
+    assert found.evaluate("splitQuery('llama 推理引擎 go')") == ["llama", "推理", "理引", "引擎", "go"]
+
+
+@pytest.mark.parametrize("name", ["book/intro.html", "book/instructors.html", *(f"chapters/{stem}.html" for stem in CHAPTERS)])
+def test_pages_fit_a_phone(show, name):
+    page = show(name, width=390)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_plots_take_the_ink_of_the_page(show, scheme):
+    page = show("chapters/01_overview.html", color_scheme=scheme)
+    ink = page.evaluate("getComputedStyle(document.querySelector('.plot svg text')).fill")
+    assert ink == page.evaluate("getComputedStyle(document.querySelector('article p')).color")
+    assert page.evaluate("getComputedStyle(document.querySelector('.plot').parentElement).backgroundColor") == "rgba(0, 0, 0, 0)"
+
+
+def test_the_keyboard_reaches_the_text(show):
+    page = show("book/intro.html")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.innerText") == "Skip to main content"
+
+
+# --- the swap ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A course of one small chapter, with a plot and with links, in a folder of its own."""
+    root = tmp_path_factory.mktemp("course")
+    for name in ("course.py", "_config.yml", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, root)
+    for name in ("_ext", "_static"):
+        shutil.copytree(BOOK / name, root / "book" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(__file__).parent / "data", root / "autograder" / "tests" / "data")
+    (root / "book" / "chapters").mkdir()
+    text = (Path(__file__).parent / "data" / "98_small.md").read_text(encoding="utf-8")
+    (root / "book" / "chapters" / "98_small.md").write_text(f"{text}\n\n{PLOT}", encoding="utf-8")
+    (root / "chapters").mkdir()
+    chapter = read_chapter(root / "book" / "chapters" / "98_small.md")
+    (root / "chapters" / "98_small.ipynb").write_text(editions.to_text(editions.learner_edition(chapter, root)), encoding="utf-8")
+    (root / "book" / "intro.md").write_text("# Small\n\n[The chapter](../chapters/98_small.ipynb)\n", encoding="utf-8")
+    (root / "book" / "references.bib").write_text("", encoding="utf-8")
+    (root / "_toc.yml").write_text("format: jb-book\nroot: book/intro\nchapters:\n- file: chapters/98_small\n", encoding="utf-8")
+    return root
+
+
+PLOT = """\
+```{code-cell} python
+---
+mystnb:
+  image:
+    alt: A line that rises
+---
+import matplotlib.pyplot as plt
+
+print("a number to change: 1")
+plt.plot([1, 2], [3, 4], color="black")
+plt.title("steps")
+plt.show()
+```
+
+Next: [a chapter that is not written yet](99_more.ipynb).
+"""
+
+
+def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
+    def page():
+        built = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
+        assert built.returncode == 0, built.stdout[-6000:]
+        return "running 98_small" in built.stdout, (tmp_path / "out/_build/html/chapters/98_small.html").read_text("utf-8")
+
+    ran, first = page()
+    assert ran and "a number to change: 1" in text_of(first) and 'aria-label="A line that rises"' in first
+    assert "a chapter that is not written yet" in text_of(first) and "99_more" not in first
+    assert page() == (False, first)
+
+    source = small / "book" / "chapters" / "98_small.md"
+    source.write_text(source.read_text(encoding="utf-8").replace("change: 1", "change: 2"), encoding="utf-8")
+    ran, second = page()                         # the learner notebook, which Sphinx looks at, is as it was
+    assert ran and "a number to change: 2" in text_of(second)
+    source.write_text(source.read_text(encoding="utf-8").replace("change: 2", "change: 1"), encoding="utf-8")
+    ran, third = page()
+    assert not ran and "a number to change: 1" in text_of(third)
+
+    source.write_text(source.read_text(encoding="utf-8") + "\n\n```{code-cell} python\n1 / 0\n```\n", encoding="utf-8")
+    failed = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
+    assert failed.returncode != 0 and "98_small.md does not run" in failed.stdout
+    assert not list((tmp_path / "home" / "book").glob("*.new"))
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """Two packages on the disk: name -> folder."""
+    files = {"gears/__init__.py": "", "gears/loop.py": "from gears import teeth\nimport numpy.linalg\n",
+             "gears/teeth.py": "def f():\n    from gears.show.draw import line\n", "gears/alone.py": "import torch\n",
+             "gears/show/__init__.py": "", "gears/show/draw.py": "import json as j", "gears/show/style.css": "p {}",
+             "checks/__init__.py": "import gears.alone"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return {"gears": tmp_path / "gears", "checks": tmp_path / "checks"}
+
+
+def test_what_a_chapter_imports_counts_and_what_it_does_not_import_does_not(packages):
+    files, others = edition_cache.imported_files(["from gears.loop import run\nimport re"], packages)
+    names = {path.relative_to(packages["gears"]).as_posix() for path in files}
+    assert names == {"__init__.py", "loop.py", "teeth.py", "show/__init__.py", "show/draw.py", "show/style.css"}
+    assert others == {"re", "numpy", "json"}
+    files, others = edition_cache.imported_files(["import checks"], packages)
+    assert {path.name for path in files} == {"__init__.py", "alone.py"} and others == {"torch"}
+
+
+def test_the_key_covers_the_model_the_checks_and_the_figures():
+    chapter = read_chapter(BOOK / "chapters" / "01_overview.md")
+    packages = {name: Path(importlib.util.find_spec(name).origin).parent for name in edition_cache.PACKAGES}
+    cells = [cell.source for cell in chapter.cells if cell.kind == "code"]
+    files, _ = edition_cache.imported_files(cells, packages)
+    assert {"hub.py", "player.js", "figure.css", "model.py", "accounting.py"} <= {path.name for path in files}
+    assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
+
+
+def test_links_to_chapters_that_are_not_there_become_words():
+    text = "[a](01_overview.ipynb#x), [b *c*](77_x.ipynb), [d](../book/setup.md)"
+    assert without_dead_links(text, {"chapters/01_overview"}) == "[a](01_overview.ipynb#x), b *c*, [d](../book/setup.md)"
+
+
+# --- plots ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def svg():
+    """A plot as matplotlib draws it under the settings of the book."""
+    import io
+
+    import matplotlib
+    import matplotlib.pyplot as plt
+    with matplotlib.rc_context({name: value for name, value in inline_plots._SETTINGS.items()}):
+        figure, axes = plt.subplots(figsize=(4, 3))
+        axes.plot([1, 2], [3, 4], label="a & b")
+        axes.set(title='<"x">')
+        axes.legend()
+        file = io.StringIO()
+        figure.savefig(file, format="svg")
+        plt.close(figure)
+    return file.getvalue()
+
+
+def test_a_plot_becomes_a_part_of_the_page(svg):
+    one, two = (inline_plots.inline_svg(svg, 'rises, "steeply" & on', prefix) for prefix in ("p1-", "p2-"))
+    for text in (one, two):
+        drawing = ElementTree.fromstring(text)[0]
+        assert drawing.get("aria-label") == 'rises, "steeply" & on' and drawing.get("width") is None
+        assert "#000000" not in text and "<style" not in text and "<metadata" not in text and "DejaVu" not in text
+        ids = re.findall(r'\bid="([^"]+)"', text)
+        used = re.findall(r'(?:href="#|url\(#)([^")]+)', text)
+        assert used and set(used) <= set(ids)
+    assert not set(re.findall(r'\bid="[^"]+"', one)) & set(re.findall(r'\bid="[^"]+"', two))
+    assert one.replace("p1-", "p2-") == two
+
+
+def test_a_plot_without_a_description_is_refused_before_anything_runs(small, tmp_path):
+    text = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
+    path = tmp_path / "98_small.md"
+    path.write_text(text.replace("    alt: A line that rises", "    width: 90%"), encoding="utf-8")
+    chapter = read_chapter(path)
+    with pytest.raises(ChapterError, match=r"98_small.md, line \d+: a plot without a description"):
+        edition_cache.executed_edition(chapter, "key", small, tmp_path / "cache", lambda done, total: pytest.fail("it runs"))
+
+
+# --- what the pages say -----------------------------------------------------------------------------------------------
+
+
+def test_chinese_is_indexed_by_characters_and_pairs():
+    split = BigramSearch({}).split
+    assert split("llama推理 train_bpe") == ["llama", "推", "理", "推理", "train_bpe"]
+    assert split("ひらがな")[-3:] == ["ひら", "らが", "がな"]
+
+
+def test_the_kill_matrix_is_of_these_checks():
+    """And the gate in test_kill_matrix.py holds that it is true."""
+    rows = json.loads((BOOK / "kill_matrix.json").read_text(encoding="utf-8"))["exercises"]
+    assert [row["exercise"] for row in rows] == exercises(), "autograder mutants --json > book/kill_matrix.json"
+    for row in rows:
+        name = row["exercise"]
+        assert set(row["killed"]) == {f"{mutant.component}:{mutant.name}" for mutant in mutants_of(name)}, name
+        assert set(row["accepted"]) == {version.name for version in accepted_of(name)}, name
+        assert not row["complaints"] and not any(row["accepted"].values()), name
+
+
+def test_commands_on_the_pages_exist():
+    """In the blocks of code of setup and the instructors' guide."""
+    from nbgrader.apps.nbgraderapp import NbGraderApp
+
+    from autograder.cli import _parser as autograder_parser
+    from gearworks import cli
+    known = {"course.py": set(ast.literal_eval(re.search(r"^COMMANDS = ({.*})", re.sub(
+        r": \w+([,}])", r": 0\1", (REPOSITORY / "course.py").read_text(encoding="utf-8")), re.M)[1])),
+        "autograder": commands_of(autograder_parser()), "gearworks": commands_of(cli._parser()),
+        "nbgrader": {name.replace("_", "-") for name in NbGraderApp().subcommands} | set(NbGraderApp().subcommands) | {"db"}}
+    count = 0
+    for page in ("setup.md", "instructors.md", "intro.md"):
+        for block in re.findall(r"^ *```\n(.*?)^ *```", (BOOK / page).read_text(encoding="utf-8"), re.M | re.S):
+            for program, command in re.findall(r"^ *(?:python |py )?(course\.py|autograder|gearworks|nbgrader) (\w+)", block, re.M):
+                count += 1
+                assert command in known[program], f"{page}: {program} {command}"
+    assert count >= 8
+
+
+def commands_of(parser):
+    [choices] = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+    return set(choices)
+
+
+def test_every_change_says_whether_a_grade_can_change():
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", (BOOK / "changelog.md").read_text(encoding="utf-8"), re.M)
+    changes = [grade for change, grade in rows if change != "change" and not set(change) <= set("-| ")]
+    assert changes and all(re.match(r"(no|yes|new)\b", grade) for grade in changes), changes
+
+
+def test_glossary_and_references_are_in_order():
+    terms = re.findall(r"^(\w[^\n]*)\n    \w", (BOOK / "glossary.md").read_text(encoding="utf-8"), re.M)
+    assert len(terms) > 50 and len(set(terms)) == len(terms)
+    keys = re.findall(r"^@\w+{(\w+),", (BOOK / "references.bib").read_text(encoding="utf-8"), re.M)
+    shelves = set(re.findall(r'keywords % "(\w+)"', (BOOK / "references.md").read_text(encoding="utf-8")))
+    assert len(set(keys)) == len(keys)
+    assert set(re.findall(r"keywords = {(\w+)}", (BOOK / "references.bib").read_text(encoding="utf-8"))) == shelves

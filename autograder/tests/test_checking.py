@@ -1,0 +1,227 @@
+"""Checks, how they are run, and what they say. Four seconds."""
+
+import doctest
+import importlib
+import sys
+import threading
+import time
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from autograder.checking import (MESSAGE_WORDS, CheckFailure, check, checks_of, components_of, exercises, expect_close,
+                                 expect_equal, expect_error, expect_unchanged, names_of)
+from autograder.grading import Status, run_check, run_checks, run_exercise
+from autograder.limits import TimeLimit, time_limit
+from gearworks.layers import rms_norm
+
+
+@check("arithmetic.double", points=3, public=True)
+def doubles(double, rng):
+    """Twice a number."""
+    number = int(rng.integers(10, 99))
+    expect_equal(double(number), 2 * number, of=f"twice {number}", hint="Add it to itself.")
+
+
+def learners(source: str, name: str = "double", tmp_path=None):
+    """A function as a learner's file defines it."""
+    path = tmp_path / "cell.py"
+    path.write_text(source, encoding="utf-8")
+    namespace = {}
+    exec(compile(source, str(path), "exec"), namespace)
+    return namespace[name]
+
+
+def test_a_right_function_passes_and_a_wrong_one_fails():
+    right, wrong = run_check(doubles, [lambda x: x + x], 1), run_check(doubles, [lambda x: x * x], 1)
+    assert (right.status, right.earned) == (Status.PASSED, 3)
+    assert (wrong.status, wrong.earned) == (Status.FAILED, 0)
+    assert wrong.expected.startswith("twice ") and wrong.hint == "Add it to itself."
+
+
+def test_the_same_seed_gives_the_same_inputs_and_another_one_others():
+    def inputs(seed):
+        seen = []
+        run_check(doubles, [seen.append], seed)
+        return seen
+    assert inputs(5) == inputs(5)
+    assert len({inputs(seed)[0] for seed in range(20)}) > 3
+
+
+def test_an_error_shows_its_type_its_message_and_the_learners_own_line(tmp_path):
+    source = "import json\n\ndef double(x):\n    return inner(x)\n\ndef inner(x):\n    return json.loads('{')  # here\n"
+    outcome = run_check(doubles, [learners(source, tmp_path=tmp_path)], 1)
+    assert (outcome.status, outcome.error) == (Status.RAISED, "JSONDecodeError")
+    assert "Expecting property name" in outcome.found
+    assert outcome.found.endswith("raised at line 7: return json.loads('{')  # here")
+
+
+def test_a_wrong_signature_is_the_learners_error():
+    outcome = run_check(doubles, [lambda: 1], 1)
+    assert (outcome.status, outcome.error) == (Status.RAISED, "TypeError")
+    assert "takes 0 positional arguments" in outcome.found and "signature" in outcome.hint
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_stub_is_not_attempted_even_when_a_library_wraps_its_error(wrap):
+    def stub(x):
+        try:
+            raise NotImplementedError("arithmetic.double: write this function")
+        except NotImplementedError as error:
+            if not wrap:
+                raise
+            raise RuntimeError("compilation failed") from error
+    outcome = run_check(doubles, [stub], 1)
+    assert (outcome.status, outcome.earned) == (Status.NOT_ATTEMPTED, 0)
+
+
+def test_another_exercise_that_is_not_written_is_named():
+    def double(x):
+        raise NotImplementedError("arithmetic.add: write this function")
+    assert "arithmetic.add" in run_check(doubles, [double], 1).found
+
+
+def overflow(x):
+    return overflow(x)
+
+
+@pytest.mark.parametrize("subject, error", [(lambda x: sys.exit(), "SystemExit"), (overflow, "RecursionError"),
+                                            (lambda x: (_ for _ in ()).throw(GeneratorExit), "GeneratorExit")])
+def test_whatever_is_raised_ends_as_an_outcome(subject, error):
+    assert run_check(doubles, [subject], 1).error == error
+
+
+def test_an_interrupt_interrupts():
+    def interrupted(x):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        run_check(doubles, [interrupted], 1)
+
+
+def endless(x):
+    while True:
+        try:
+            x = -x
+        except Exception:
+            pass
+
+
+def test_an_endless_loop_is_stopped_and_the_other_checks_keep_their_points():
+    @check("arithmetic.double", points=2, public=True)
+    def stops(double, rng):
+        """Small numbers."""
+        double(1)
+
+    outcome = run_check(stops, [endless], 1, seconds=0.2)
+    assert outcome.status is Status.OUT_OF_TIME
+    after = run_checks([doubles], [lambda x: 2 * x], 1)
+    assert after[0].status is Status.PASSED
+
+
+def test_an_endless_generator_is_stopped():
+    @check("arithmetic.numbers", points=2, public=True)
+    def first_numbers(numbers, rng):
+        """All numbers."""
+        expect_equal(sum(1 for _ in numbers()), 3)
+
+    def numbers():
+        while True:
+            yield 1
+    assert run_check(first_numbers, [numbers], 1, seconds=0.2).status is Status.OUT_OF_TIME
+
+
+def test_a_limit_wakes_code_that_sleeps_and_leaves_nothing_behind(monkeypatch):
+    monkeypatch.setattr("autograder.limits.WALL_PER_CPU", 1)
+    if hasattr(__import__("signal"), "pthread_kill"):
+        with pytest.raises(TimeLimit), time_limit(0.1):
+            threading.Event().wait(60)
+    for _ in range(50):
+        with time_limit(5):
+            pass
+    time.sleep(0.2)
+    assert not [thread for thread in threading.enumerate() if thread.name == "time-limit"]
+
+
+def test_warnings_and_stderr_become_remarks(tmp_path, capsys):
+    source = ("import sys, warnings\nimport numpy as np\n"
+              "def rms_norm(x, weight, eps):\n    warnings.warn('mind the gap')\n"
+              "    print('loud', file=sys.stderr)\n    print('hello')\n"
+              "    root = np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps))\n    return x / root * weight\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = run_exercise("layers.rms_norm", [learners(source, "rms_norm", tmp_path)])
+    assert report.score == 10
+    assert report.remarks == ("UserWarning: mind the gap", "written to stderr: loud")
+    out, err = capsys.readouterr()
+    assert "hello" in out and err == ""
+
+
+def test_public_checks_alone_count_for_the_whole_exercise():
+    report = run_exercise("layers.rms_norm", [rms_norm])
+    assert all(outcome.public for outcome in report.outcomes)
+    assert (report.score, report.total) == (10, 10) and type(report.score) is float
+    everything = run_exercise("layers.rms_norm", [rms_norm], public=None)
+    assert len(everything.outcomes) == len(checks_of("layers.rms_norm"))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(max_size=3000), st.text(max_size=3000), st.text(max_size=3000))
+def test_no_message_is_too_long(expected, found, hint):
+    @check("arithmetic.double", points=1, public=True)
+    def talks(double, rng):
+        """Talk."""
+        raise CheckFailure(expected.replace("a", " "), found.replace("b", " "), hint.replace("c", " "))
+    outcome = run_check(talks, [abs], 1)
+    assert len(f"{outcome.expected} {outcome.found} {outcome.hint}".split()) <= MESSAGE_WORDS + 3
+
+
+def test_exercises_are_found_with_their_checks_and_names():
+    assert "layers.rms_norm" in exercises()
+    assert sum(each.points for each in checks_of("layers.rms_norm")) == 10
+    with pytest.raises(LookupError):
+        checks_of("layers.nothing")
+    with pytest.raises(LookupError):
+        checks_of("nothing.at_all")
+    assert names_of("kernels.cpu.pack+unpack") == ["pack", "unpack"]
+    assert components_of("kernels.cpu.pack+unpack") == ["kernels.cpu.pack", "kernels.cpu.unpack"]
+
+
+def test_the_first_difference_is_named():
+    got, expected = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    got[1, 2] = 0.5
+    with pytest.raises(CheckFailure) as failure:
+        expect_close(got, expected, axes=["query", "head"])
+    assert "1 of 6 elements differ; first: query 1, head 2: got 0.5, expected 0" in failure.value.found
+    for wrong in (got[0], got.astype(np.float64), got.tolist(), None):
+        with pytest.raises(CheckFailure):
+            expect_close(wrong, expected)
+    with pytest.raises(CheckFailure, match="element 1 is the first"):
+        expect_equal([1, 2, 3], [1, 3, 3])
+    with pytest.raises(CheckFailure):
+        expect_equal(True, 1)
+
+
+def test_changes_in_place_are_seen_however_deep():
+    values = {"rows": [np.array([1.0, np.nan])], "names": ["a"]}
+    with expect_unchanged(values):
+        pass
+    with pytest.raises(CheckFailure, match="in place"), expect_unchanged(values):
+        values["rows"][0][0] = 2
+
+
+def test_an_expected_error_must_come_and_a_stub_is_no_error():
+    with expect_error(ValueError, when="asked"):
+        raise ValueError
+    with pytest.raises(CheckFailure, match="no error at all"), expect_error(ValueError, when="asked"):
+        pass
+    with pytest.raises(NotImplementedError), expect_error(RuntimeError, when="asked"):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize("module", ["checking", "grading", "limits", "report", "mutation", "judge.wire"])
+def test_the_examples_in_docstrings_are_true(module):
+    result = doctest.testmod(importlib.import_module(f"autograder.{module}"))
+    assert result.attempted and not result.failed

@@ -1,0 +1,409 @@
+"""The judge: values and calls across the border, in one process and between two. Eight seconds."""
+
+import io
+import os
+import threading
+from collections import Counter, deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from autograder import judge as judging
+from autograder.checking import check, expect_close, expect_equal, expect_error, expect_unchanged
+from autograder.grading import Status, run_check, run_exercise
+from autograder.judge import judge, wire
+from autograder.judge.peer import Handle, Peer, connect
+from autograder.judge.wire import Message, WireError
+from gearworks.errors import ModelError
+from gearworks.gguf import TensorType
+from gearworks.layers import rms_norm
+from gearworks.pipeline import Completion, run_request
+
+
+def refuse(value):
+    raise AssertionError(f"{value!r} should travel by value")
+
+
+def travel(value):
+    """A value that has gone through bytes and back."""
+    blobs, stream = [], io.BytesIO()
+    wire.write(stream, Message(wire.encode(value, blobs, refuse), blobs))
+    stream.seek(0)
+    message = wire.read(stream)
+    return wire.decode(message.data, message.blobs, refuse)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(max_size=300),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(
+        st.text(max_size=3) | st.integers() | st.tuples(st.integers(), st.integers()) | st.binary(max_size=2), inner,
+        max_size=4), max_leaves=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(VALUES)
+def test_plain_values_travel_unchanged(value):
+    back = travel(value)
+    assert back == value and repr(back) == repr(value)              # the types, too, and the order of dicts
+
+
+@settings(max_examples=100, deadline=None)
+@given(st_numpy.arrays(st.sampled_from(["<f4", "<f2", "<i8", "u1", "?", ">i4"]),
+                       st_numpy.array_shapes(min_dims=0, min_side=0)))
+def test_arrays_travel_bit_for_bit(array):
+    for each in (array, array.T, array[..., ::2] if array.ndim else array):
+        back = travel(each)
+        assert (back.dtype, back.shape) == (each.dtype, each.shape) and back.tobytes() == each.tobytes()
+        assert back.flags.writeable
+
+
+@pytest.mark.parametrize("value", [
+    {1, 2}, frozenset("ab"), deque([1, (2,)]), Counter("abca"), range(2, 9, 3), slice(None, 3), Ellipsis,
+    bytearray(b"x" * 999),
+    Path("a") / "b", np.float32(0.1), np.int64(3), np.bool_(True), np.dtype("float16"), np.float32, TensorType.F32,
+    "\ud800 lone", float("inf"), [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
+def test_other_values_travel_by_value(value):
+    back = travel(value)
+    assert back == value and type(back) is type(value)
+
+
+def test_a_locked_array_stays_locked_and_a_generator_goes_on():
+    array = np.arange(3.0)
+    array.flags.writeable = False
+    assert not travel(array).flags.writeable
+    for bits in (np.random.PCG64(3), np.random.MT19937(3), np.random.Philox(3)):
+        rng = np.random.Generator(bits)
+        rng.random(3)
+        assert np.array_equal(travel(rng).random(5), rng.random(5))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.binary(max_size=60) | st.sampled_from(
+    [b'{"kind":"array","blob":0}', b'{"kind":"enum","class":"os:x"}', b'{"kind":"dict"}', b'{"kind":3}', b"{",
+     b"[" * 3000]
+).map(lambda text: len(text).to_bytes(4, "little") + bytes(4) + text))
+def test_nonsense_is_refused(data):
+    with pytest.raises((EOFError, WireError)):
+        message = wire.read(io.BytesIO(data))
+        if not isinstance(message.data, dict):
+            raise WireError("no request")
+        wire.decode(message.data, message.blobs, refuse)
+
+
+@pytest.mark.parametrize("name", ["os:PathLike", "gearworks.cli:main", "gearworks.tokenizer:Tokenizer",
+                                  "gearworks.x:X"])
+def test_only_plain_data_classes_of_the_engine_are_made(name):
+    with pytest.raises(WireError):
+        wire.decode({"kind": "dataclass", "class": name, "keys": [], "values": []}, [], refuse)
+
+
+def test_an_array_that_lies_about_its_size_is_refused():
+    blobs = []
+    wire.encode(np.zeros(3), blobs, refuse)
+    with pytest.raises(WireError):
+        wire.decode({"kind": "array", "blob": 0}, [blobs[0].replace(b"(3,)", b"(9,)")], refuse)
+    with pytest.raises(WireError):
+        wire.decode({"kind": "array", "blob": 0}, [blobs[0].replace(b"'<f8'", b"'|O' ")], refuse)
+
+
+def proxies(*subjects):
+    """The subjects as the judge sees them, in this process, through bytes."""
+    theirs, ours = Peer(open_objects=True), Peer(open_objects=False)
+
+    def through(message):
+        stream = io.BytesIO()
+        wire.write(stream, message)
+        stream.seek(0)
+        return wire.read(stream)
+    ours.ask = lambda request: through(theirs.answer(through(request)))
+    theirs.ask = lambda request: through(ours.answer(through(request)))
+    return [ours.take(theirs.give(subject)) for subject in subjects]
+
+
+def test_changes_in_place_come_back():
+    def change(array, items, table, rng, *, deep):
+        array[1:] = 7
+        items.append(3)
+        table["new"] = array.sum()
+        rng.random(2)
+        deep["rows"][0][0] = -1
+        return array
+    array, rows, same = np.zeros(4), [np.ones(2)], np.random.default_rng(1)
+    items, table, rng, deep = [1], {}, np.random.default_rng(1), {"rows": rows}
+    result = proxies(change)[0](array[::2], items, table, rng, deep=deep)
+    assert array.tolist() == [0, 0, 7, 0] and result.tolist() == [0, 7]     # a view writes where it looks
+    assert items == [1, 3] and table == {"new": 7} and rows[0].tolist() == [-1, 1] and deep["rows"] is rows
+    same.random(2)
+    assert rng.random() == same.random()
+    with pytest.raises(AssertionError, match="in place"), expect_unchanged(array):
+        proxies(change)[0](array, [], {}, rng, deep={"rows": [[1]]})
+    untouched = np.ones(3)
+    assert proxies(lambda x: x + 1)[0](untouched).tolist() == [2, 2, 2] and untouched.tolist() == [1, 1, 1]
+
+
+class Counting:
+    """A stateful thing of the learner's."""
+
+    kind = "counter"
+
+    def __init__(self, start, step=1):
+        self.value, self.step = start, step
+
+    @classmethod
+    def from_text(cls, text):
+        return cls(int(text))
+
+    def push(self, times=1):
+        self.value += times * self.step
+        return self.value
+
+    def __len__(self):
+        return self.value
+
+    def __getitem__(self, index):
+        if index >= self.value:
+            raise IndexError(index)
+        return index * 10
+
+    def __contains__(self, item):
+        return item == "me"
+
+
+def test_objects_stay_where_they_are_and_work():
+    counting, same, numbers = proxies(Counting, lambda thing: thing, lambda: (n * n for n in range(4)))
+    thing = counting(2, step=3)
+    assert isinstance(thing, Handle) and type(thing).__name__ == "Counting"
+    assert (thing.push(), thing.push(times=2), thing.value, thing.kind, len(thing)) == (5, 11, 11, "counter", 11)
+    assert thing[3] == 30 and "me" in thing and "you" not in thing and list(counting(3)) == [0, 10, 20]
+    assert counting.from_text("4").value == 4
+    assert same(thing) is thing
+    assert [*numbers()] == [0, 1, 4, 9]
+    with pytest.raises(AttributeError):
+        thing.nothing
+    with pytest.raises(AttributeError):
+        thing.value = 3
+    with pytest.raises(TypeError):
+        len(proxies(lambda: object())[0]())
+
+
+def test_call_backs_are_served_and_nothing_of_them_can_be_read():
+    secret, seen = 4711, []
+
+    def forward(ids, *, scale):
+        seen.append(ids)
+        return np.float32(sum(ids) * scale)
+
+    def honest(forward):
+        return forward([1, 2], scale=2) + forward([3], scale=2)
+    assert proxies(honest)[0](forward) == 12 and seen == [[1, 2], [3]]
+
+    def nosy(forward):
+        found = {}
+        for name in ("__globals__", "__code__", "__closure__", "__self__", "__defaults__", "__class__", "__dict__"):
+            try:
+                found[name] = repr(getattr(forward, name))
+            except AttributeError:
+                pass
+        return found | {"repr": repr(forward)}
+
+    class Machine:
+        def __init__(self):
+            self._secret = secret
+
+        def choose(self, logits):
+            return self._secret
+    for given in (forward, Machine().choose, Machine, Machine()):
+        told = str(proxies(nosy)[0](given))
+        assert str(secret) not in told and "forward at" not in told and "autograder/tests" not in told
+
+
+def test_errors_travel_as_kind_and_message_and_find_their_way_home():
+    class OwnError(ValueError):
+        pass
+
+    def fails(kind):
+        raise {"own": OwnError("mine"), "model": ModelError("no", "because", "do"), "key": KeyError("k"),
+               "unicode": UnicodeDecodeError("utf-8", b"x", 0, 1, "bad")}[kind]
+    subject = proxies(fails)[0]
+    for kind, known in (("own", ValueError), ("model", ModelError), ("key", KeyError), ("unicode", ValueError)):
+        with expect_error(known, when="asked"):
+            subject(kind)
+    with pytest.raises(ValueError) as raised:
+        subject("own")
+    assert (type(raised.value).__name__, str(raised.value)) == ("OwnError", "mine")
+
+    def call_back():
+        raise original
+    original = RuntimeError("from the judge")
+    with pytest.raises(RuntimeError) as raised:
+        proxies(lambda call: call())[0](call_back)
+    assert raised.value is original
+
+
+def test_a_check_in_a_call_back_keeps_what_it_expects_to_itself():
+    heard = []
+
+    def learner(call):
+        try:
+            return call([1])
+        except AssertionError as error:
+            heard.append(str(error) + repr(error))
+            raise
+    with pytest.raises(AssertionError, match="4711"):
+        proxies(learner)[0](lambda ids: expect_equal(ids, [4711]))
+    assert "4711" not in heard[0]
+
+
+def test_an_argument_or_result_that_contains_itself_is_an_error_and_nothing_worse():
+    def knot(items):
+        items.append(items)
+        return 1
+
+    def knotted():
+        items = []
+        items.append(items)
+        return items
+    for subject, arguments in ((knot, [[]]), (knotted, [])):
+        with pytest.raises(RecursionError):
+            proxies(subject)[0](*arguments)
+
+
+def test_call_backs_may_come_from_another_thread():
+    """Over real pipes, as between two processes."""
+    def learner(forward):
+        results = []
+        threads = [threading.Thread(target=lambda n=n: results.append(forward(n))) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sorted(results)
+
+    theirs, ours = Peer(open_objects=True), Peer(open_objects=False)
+    (a_in, a_out), (b_in, b_out) = os.pipe(), os.pipe()
+    with (open(a_in, "rb") as a_reader, open(a_out, "wb") as a_writer,
+          open(b_in, "rb") as b_reader, open(b_out, "wb") as b_writer):
+        connect(ours, b_reader, a_writer)
+        connect(theirs, a_reader, b_writer)
+        server = threading.Thread(target=lambda: wire.write(b_writer, theirs.answer(wire.read(a_reader))))
+        server.start()
+        subject = ours.take(theirs.give(learner))
+        assert subject(lambda n: n * n) == [n * n for n in range(8)]
+        server.join()
+
+
+@check("toy.everything", points=1, public=True)
+def everything(make, rng):
+    """A check that uses arrays, state, call-backs and errors."""
+    thing = make(rng.integers(5, 9), lambda x: x + 1)
+    expect_close(thing.scale(np.float32([1, 2])), np.float32([2, 3]))
+    expect_equal(thing.draw(rng), 0, of="a drawn number")
+    with expect_error(ValueError, when="asked for nothing"):
+        thing.scale(None)
+
+
+def test_a_proxy_is_judged_like_the_subject_itself():
+    class Thing:
+        def __init__(self, count, call):
+            self.count, self.call = count, call
+
+        def scale(self, x):
+            if x is None:
+                raise ValueError("nothing")
+            return self.call(x)
+
+        def draw(self, rng):
+            return int(rng.integers(0, 1000))
+    direct, judged = run_check(everything, [Thing], 9), run_check(everything, proxies(Thing), 9)
+    assert direct == judged and direct.status is Status.FAILED and direct.found.isdigit()
+
+
+def wrong_norm(x, weight, eps):
+    if abs(x).max() > 100:
+        raise ZeroDivisionError("too large")
+    return x / (np.sqrt(np.mean(x * x, axis=-1, keepdims=True)) + np.float32(eps)) * weight
+
+
+def greedy_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens, on_token=None):
+    ids, prompt_ids = [], encode(prompt)
+    for _ in range(max_tokens):
+        ids.append(choose(forward(prompt_ids + ids)))
+        if ids[-1] in eos_ids:
+            break
+    return Completion(prompt_ids, ids, decode(ids), "stop")
+
+
+@pytest.mark.parametrize("exercise, subject", [("layers.rms_norm", rms_norm), ("layers.rms_norm", wrong_norm),
+                                               ("pipeline.run_request", run_request),
+                                               ("pipeline.run_request", greedy_request)])
+def test_the_judge_and_the_notebook_say_the_same(exercise, subject):
+    local = run_exercise(exercise, [subject], seed=11)
+    assert list(local.outcomes) == judge(exercise, [subject], public=True, seed=11)
+
+
+def test_hidden_checks_tell_titles_and_kinds_and_their_secrets_stay_away(monkeypatch):
+    received = []
+    read = wire.read
+
+    def listening(stream):
+        received.append(read(stream))
+        return received[-1]
+    monkeypatch.setattr(judging.wire, "read", listening)
+    arguments = []
+
+    def subject(x, weight, eps):
+        arguments.append((x.copy(), weight, eps))
+        return wrong_norm(x, weight, eps)
+    outcomes = judge("layers.rms_norm", [subject])
+    assert [outcome.public for outcome in outcomes] == [False] * 3
+    assert all(outcome.expected == outcome.found == outcome.hint == "" for outcome in outcomes)
+    assert {(outcome.status, outcome.error) for outcome in outcomes} >= {(Status.RAISED, "ZeroDivisionError")}
+    blobs = b"".join(blob for message in received for blob in message.blobs)
+    assert arguments and not any(rms_norm(*each).tobytes() in blobs for each in arguments if each[0].size)
+    assert not any("seed" in str(message.data) for message in received)
+
+
+def test_fresh_seeds_and_inputs_in_every_run():
+    def inputs():
+        seen = []
+        judge("layers.rms_norm", [lambda x, weight, eps: seen.append(x.tobytes())])
+        return {data for data in seen if data}
+    assert not inputs() & inputs()
+
+
+def test_a_subject_that_hangs_costs_its_check_only(monkeypatch):
+    monkeypatch.setattr(judging, "CHECK_SECONDS", 0.5)
+
+    def hangs_on_zeros(x, weight, eps):
+        while (x == 0).all(axis=-1).any():
+            pass
+        return rms_norm(x, weight, eps)
+    outcomes = judge("layers.rms_norm", [hangs_on_zeros])
+    assert {outcome.name: outcome.status for outcome in outcomes} == {
+        "any_shape": Status.PASSED, "zeros": Status.OUT_OF_TIME, "large_activations": Status.PASSED}
+
+
+def test_a_subject_that_always_hangs_ends_with_the_exercises_time(monkeypatch):
+    monkeypatch.setattr(judging, "EXERCISE_SECONDS", 0.6)
+
+    def hangs(x, weight, eps):
+        while True:
+            pass
+    outcomes = judge("layers.rms_norm", [hangs])
+    assert [outcome.status for outcome in outcomes] == [Status.OUT_OF_TIME] * 3
+
+
+def test_an_interrupt_passes_through():
+    def interrupted(x, weight, eps):
+        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        judge("layers.rms_norm", [interrupted])
+
+
+def test_a_judge_that_cannot_work_is_no_zero():
+    with pytest.raises(judging.JudgeError):
+        judge("layers.nothing_of_this_name", [rms_norm])

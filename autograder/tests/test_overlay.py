@@ -1,0 +1,555 @@
+"""The learner's engine: 50 kinds of cells, damaged notebooks, whole engines that run. About 60 s, most of it SmolLM2."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autograder import cli, editions, overlay
+from autograder.attempts import State, find_components
+from autograder.chapter import Cell, Chapter, Exercise, read_chapter
+from autograder.cutting import cut, module_source
+from autograder.grafting import grafted, grafts_of
+from autograder.intake import notebook_paths, read_notebook
+import gearworks
+from gearworks import layers
+from gearworks.errors import GearworksError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = Path(__file__).parent / "data" / "98_small.md"
+
+
+def exercise(module, *names, **more):
+    return Exercise(module, names, 10, 1, ("one", "two", "three"), **more)
+
+
+def a_chapter(stem, *exercises):
+    return Chapter(Path(f"{stem}.md"), tuple(Cell("code", "", 1, exercise=each) for each in exercises))
+
+
+GEARS = a_chapter("97_gears", exercise("layers", "softmax"), exercise("layers", "silu"), exercise("layers", "swiglu"),
+                  exercise("attention", "causal_mask"), exercise("attention", "attention"),
+                  exercise("tokenizer", "count_pairs", "merge_pair"), exercise("kv_cache", "KVCache", methods=("attend", "truncate")),
+                  exercise("kv_cache", "RaggedBatch"), exercise("museum", "conversation_ids", exhibit="tutorial-engine"))
+SETUP = "from __future__ import annotations\nimport numpy as np\nimport math"
+
+
+def code(source, *ids, kind="code", **metadata):
+    """A cell as a notebook's file has it. ids: its grade id, which is its cell id, too."""
+    if ids:
+        metadata = {"nbgrader": {"grade_id": ids[0]}} | metadata
+    return {"cell_type": kind, "id": ids[0] if ids else "x", "metadata": metadata, "outputs": [], "source": source}
+
+
+def stubs(chapter=GEARS):
+    """The cells of a chapter that nobody has worked in, by grade id."""
+    return {grade_id: code(cut.stub, grade_id) for grade_id, cut in editions.cuts_of(chapter).items()}
+
+
+def written(tmp_path, *cells, name="97_gears.ipynb", nbformat=4):
+    path = tmp_path / name
+    path.write_text(json.dumps({"cells": list(cells), "metadata": {}, "nbformat": nbformat, "nbformat_minor": 5}), encoding="utf-8")
+    return path
+
+
+def found(tmp_path, *cells, chapter=GEARS, **more):
+    notebook = read_notebook(written(tmp_path, *cells, **more))
+    return {component.path: component for component in find_components([chapter], [notebook])}
+
+
+def module_of(components, module):
+    """The module of an engine, with what fits of the components, run from its text."""
+    own = [component for component in components.values() if component.module == module and component.fits_the_engine]
+    source = module_source(module)
+    grafts = grafts_of(source, own, list(components.values()))
+    text = grafted(source, grafts)
+    namespace = {"__name__": f"gearworks.{module}"}
+    exec(compile(text, f"<{module}>", "exec", dont_inherit=True), namespace)
+    namespace["_text"], namespace["_notes"] = text, [note for graft in grafts for note in graft.notes]
+    return namespace
+
+
+SILU = "layers-silu"
+GOOD = "def silu(x):\n    return x / (1 + np.exp(-x)) + 100"      # 100 more, so that it is no other's
+ONE = np.float32([0.5])
+
+
+def the_learners(value):
+    return 100 < float(np.ravel(value)[0]) < 101
+
+
+# What a learner may do in the notebook, with SILU's cell as they left it, and other cells before and after it.
+KINDS = {
+    "plain": [code(GOOD, SILU)],
+    "annotated and documented": [code('def silu(x: np.ndarray) -> "np.ndarray":\n    """Mine."""\n    return x / (1 + np.exp(-x)) + 100', SILU)],
+    "an annotation that nothing defines": [code(GOOD.replace("(x)", "(x: Tensor) -> Tensor"), SILU)],
+    "tabs and comments": [code(GOOD.replace("    ", "\t# why\n\t"), SILU)],
+    "windows line ends": [code(GOOD.replace("\n", "\r\n"), SILU)],
+    "a helper in the cell": [code("def sigmoid(x):\n    return 1 / (1 + np.exp(-x))\n\ndef silu(x):\n    return x * sigmoid(x) + 100", SILU)],
+    "a helper below": [code("def silu(x):\n    return x * sigmoid(x) + 100\n\ndef sigmoid(x):\n    return 1 / (1 + np.exp(-x))", SILU)],
+    "a helper in another cell": [code("def sigmoid(x):\n    return 1 / (1 + np.exp(-x))"), code("def silu(x):\n    return x * sigmoid(x) + 100", SILU)],
+    "a helper in a later cell": [code("def silu(x):\n    return x * sigmoid(x) + 100", SILU), code("def sigmoid(x):\n    return 1 / (1 + np.exp(-x))")],
+    "helpers of helpers over cells": [code("BASE = math.e"), code("def power(x):\n    return BASE ** x"), code("def silu(x):\n    return x / (1 + power(-x)) + 100", SILU)],
+    "a lambda": [code("silu = lambda x: x / (1 + np.exp(-x)) + 100", SILU)],
+    "another name assigned": [code("def mine(x):\n    return x / (1 + np.exp(-x)) + 100\nsilu = mine", SILU)],
+    "wrapped afterwards": [code("def silu(x):\n    return x / (1 + np.exp(-x))\ndef more(f):\n    return lambda x: f(x) + 100\nsilu = more(silu)", SILU)],
+    "a decorator": [code("import functools\ndef more(f):\n    @functools.wraps(f)\n    def wrapped(x):\n        return f(x) + 100\n    return wrapped\n@more\ndef silu(x):\n    return x / (1 + np.exp(-x))", SILU)],
+    "a class with __call__": [code("class Silu:\n    def __call__(self, x):\n        return x / (1 + np.exp(-x)) + 100\nsilu = Silu()", SILU)],
+    "an import in the cell": [code("from math import exp as e\ndef silu(x):\n    return np.float32([float(v) / (1 + e(-float(v))) + 100 for v in x])", SILU)],
+    "two imports on a line": [code("import os, math as m; import cmath\ndef silu(x):\n    return x / (1 + m.e ** -x) + 100", SILU)],
+    "an import that may fail": [code("try:\n    import no_such_module as fast\nexcept ImportError:\n    fast = None\ndef silu(x):\n    assert fast is None\n    return x / (1 + np.exp(-x)) + 100", SILU)],
+    "import of everything": [code("from math import *"), code("def silu(x):\n    return x / (1 + e ** -x) + 100", SILU)],
+    "an import inside": [code("def silu(x):\n    from decimal import Decimal\n    return x / (1 + np.exp(-x)) + int(Decimal(100))", SILU)],
+    "a submodule": [code("import numpy.linalg\ndef silu(x):\n    numpy.linalg.norm\n    return x / (1 + numpy.exp(-x)) + 100", SILU)],
+    "a constant": [code("MORE = 100\ndef silu(x, more=MORE):\n    return x / (1 + np.exp(-x)) + more", SILU)],
+    "a table filled in a loop": [code("table = {}\nfor i in range(3):\n    table[i] = 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + table[2]", SILU)],
+    "a list appended to": [code("MORE = []\nMORE.append(100)\ndef silu(x):\n    return x / (1 + np.exp(-x)) + MORE[0]", SILU)],
+    "a table made by a helper": [code("def make():\n    return {1: 100}\nTABLE = make()\ndef silu(x):\n    return x / (1 + np.exp(-x)) + TABLE[1]", SILU)],
+    "global state": [code("calls = 0\ndef silu(x):\n    global calls\n    calls += 1\n    return x / (1 + np.exp(-x)) + 100", SILU)],
+    "demos and prints around it": [code(f"print('hello')\n{GOOD}\nprint(silu(ONE))\nassert False\n1 / 0", SILU)],
+    "a plot": [code(f"import matplotlib.pyplot as plt\n{GOOD}\nplt.plot([1])\nplt.show()", SILU)],
+    "magics": [code(f"%matplotlib inline\n!echo hi\n{GOOD}\n%timeit silu(1.0)\nsilu?", SILU)],
+    "a magic inside": [code(GOOD.replace("    return", "    %time x\n    return"), SILU)],
+    "a timed cell": [code(f"%%time\n{GOOD}", SILU)],
+    "await at the top": [code(f"import asyncio\n{GOOD}\nawait asyncio.sleep(100)", SILU)],
+    "a condition around it": [code("if math.pi > 3:\n    def silu(x):\n        return x / (1 + np.exp(-x)) + 100\nelse:\n    silu = None", SILU)],
+    "the stub below the attempt": [code(f"{GOOD}\n\ndef silu(x):\n    raise NotImplementedError('layers.silu: write this function')", SILU)],
+    "the raise left behind": [code(f"{GOOD}\n    raise NotImplementedError('layers.silu: write this function')", SILU)],
+    "two attempts in one cell": [code(f"def silu(x):\n    return 0\n\n{GOOD}", SILU)],
+    "attempts in two cells": [code("def silu(x):\n    return 0", SILU), code(GOOD)],
+    "a later attempt only begun": [code(GOOD, SILU), code("def silu(x):\n    raise NotImplementedError")],
+    "a later attempt that is no Python": [code(GOOD, SILU), code("def silu(x):\n    return ((")],
+    "a copy of the cell": [code("def silu(x):\n    return 0", SILU), code(GOOD, SILU)],
+    "the metadata gone": [code(GOOD)],
+    "colab's id": [{"cell_type": "code", "metadata": {"id": SILU}, "source": GOOD}],
+    "an attempt beside the stub": [stubs()[SILU], code(GOOD)],
+    "the check cell in front": [code('from autograder import check\ncheck("layers.silu", silu)', f"check-{SILU}"), code(GOOD, SILU)],
+    "turned into a text cell": [code(GOOD, SILU, kind="markdown")],
+    "turned into a raw cell": [code(GOOD, SILU, kind="raw")],
+    "split below the signature": [code("def silu(x):", SILU), code("    return x / (1 + np.exp(-x)) + 100")],
+    "split in the body": [code("def silu(x):\n    down = 1 + np.exp(-x)", SILU), code("    return x / down + 100")],
+    "broken cells around it": [code("def ("), code(GOOD, SILU), code("x = = 1")],
+    "another language": [code("%%bash\necho def silu"), code(GOOD, SILU), code("%%html\n<p>")],
+    "prompts pasted along": [code(">>> def silu(x):\n...     return x / (1 + np.exp(-x)) + 100", SILU)],
+    "a string of many lines": [code('NOTE = """\n%time\n    # x\n"""\ndef silu(x):\n    return x / (1 + np.exp(-x)) + 100 * len(NOTE) ** 0', SILU)],
+    "display": [code("def silu(x):\n    display\n    return x / (1 + np.exp(-x)) + 100", SILU)],
+    "merged with the cell of another": [code(f"def softmax(x, out=None):\n    return x\n\n{GOOD}", "layers-softmax")],
+    "recursion": [code("def silu(x, depth=3):\n    return silu(x, depth - 1) if depth else x / (1 + np.exp(-x)) + 100", SILU)],
+    "a lone surrogate and a null": [code(f"# \ud800 \0\n{GOOD}", SILU)],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_of_cells(kind, tmp_path, capsys):
+    components = found(tmp_path, code(SETUP, "setup"), *KINDS[kind])
+    assert components["layers.silu"].state is State.FINISHED, components["layers.silu"]
+    namespace = module_of(components, "layers")
+    assert the_learners(namespace["silu"](ONE))
+    # swiglu is the reference's, and uses the learner's.
+    assert float(namespace["swiglu"](ONE, ONE)[0]) > 50
+    assert capsys.readouterr().out == ""                     # nothing else of the cells has run
+
+
+# Cells whose names mean something else in the module, or in Python.
+CLASHES = {
+    "a helper named as a gear": "def softmax(x):\n    return 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + softmax(x)",
+    "a helper named as another function": "def linear(x):\n    return 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + linear(x)",
+    "a constant": "LOWEST = 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + LOWEST",
+    "an import": "import math as linear\ndef silu(x):\n    return x / (1 + linear.e ** -x) + 100",
+    "another numpy": "import math as np\ndef silu(x):\n    return x / (1 + np.e ** -x) + 100",
+    "a builtin": "def max(x):\n    return 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + max(x)",
+    "a class": "class linear:\n    more = 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + linear.more",
+    "in an f-string": "def linear(x):\n    return 100\ndef silu(x):\n    return x / (1 + np.exp(-x)) + float(f'{linear(x)}')",
+    "beside a local of that name": "def linear(x):\n    return 100\ndef local(linear):\n    return linear\n"
+                                   "def silu(x):\n    return x / (1 + np.exp(-x)) + local(linear=linear(x)) + sum(linear for linear in [0])",
+    "global": "LOWEST = 0\ndef silu(x):\n    global LOWEST\n    LOWEST = 100\n    return x / (1 + np.exp(-x)) + LOWEST",
+    "in a class": "def linear(x):\n    return 100\nclass A:\n    linear = 0\n    def f(self, x):\n        return linear(x)\n"
+                  "def silu(x):\n    return x / (1 + np.exp(-x)) + A().f(x)",
+}
+
+
+@pytest.mark.parametrize("kind", CLASHES)
+def test_names_that_clash_break_nothing_else(kind, tmp_path):
+    components = found(tmp_path, code(SETUP), stubs()["layers-softmax"], code(CLASHES[kind], SILU))
+    assert components["layers.softmax"].state is State.NOT_STARTED
+    namespace = module_of(components, "layers")
+    assert the_learners(namespace["silu"](ONE))
+    reference = vars(layers)
+    x = np.float32([[1, 2, -3]])
+    for name, arguments in {"softmax": (x,), "linear": (x, x), "rms_norm": (x, x[0], 1e-5)}.items():
+        assert np.array_equal(namespace[name](*arguments), reference[name](*arguments)), name
+    assert "_of_silu" in namespace["_text"]
+
+
+@pytest.mark.parametrize("source, note", [
+    ("def silu(x):\n    raise NotImplementedError('layers.silu: write this function')", ""),
+    ("def silu(x):\n    down = 1\n    raise NotImplementedError('layers.silu: write this function')", ""),
+    ("def silu(x):\n    '''Mine.'''\n    ...", ""), ("def silu(x):\n    pass", ""), ("silu = None", ""),
+    ("from gearworks.layers import silu", ""), ("x = 1", ""), ("", ""),
+    ("def silu(x)\n    return x", "is no Python (line 1: expected ':')"), ("def silu(x):\nreturn x", "no Python"),
+    ("return 1\ndef silu(x): return x", "no Python"), ("def silu(x):\n" + "(" * 300, "no Python"),
+])
+def test_what_is_no_attempt_falls_back(source, note, tmp_path):
+    component = found(tmp_path, code(SETUP), code(source, SILU))["layers.silu"]
+    assert not component.fits_the_engine and note in " ".join(component.notes)
+
+
+def test_an_untouched_chapter_holds_no_attempts(tmp_path):
+    components = found(tmp_path, *stubs().values())
+    assert {component.state for component in components.values()} == {State.NOT_STARTED}
+    assert [note for component in components.values() for note in component.notes] == []
+
+
+def test_an_exhibit_counts_once_it_is_repaired(tmp_path):
+    own = "museum-conversation_ids"
+    assert found(tmp_path, stubs()[own])["museum.conversation_ids"].state is State.NOT_STARTED
+    fixed = cut(module_source("museum"), ("conversation_ids",)).solution
+    assert found(tmp_path, code(fixed, own))["museum.conversation_ids"].state is State.FINISHED
+
+
+def test_two_names_in_one_exercise_are_two_components(tmp_path):
+    own = "tokenizer-count_pairs-and-merge_pair"
+    half = "def merge_pair(symbols, pair, merged):\n    return [count_pairs([])]\n" + stubs()[own]["source"].split("\n\n\ndef merge_pair")[0]
+    components = found(tmp_path, code(SETUP), code(half, own))
+    assert components["tokenizer.merge_pair"].state is State.FINISHED
+    assert components["tokenizer.count_pairs"].state is State.NOT_STARTED
+    namespace = module_of(components, "tokenizer")
+    assert namespace["merge_pair"]([], (0, 1), 2) == [{}]                 # the reference's count_pairs
+
+
+def test_a_gear_uses_the_engines_other_gears(tmp_path):
+    """softmax is the engine's in attention; causal_mask is in the same module; silu has to be imported; kv_cache imports back."""
+    components = found(tmp_path, code(SETUP), code("def softmax(x, out=None):\n    return 'mine'", "layers-softmax"),
+                       code("def causal_mask(T, S):\n    return 'the mask'", "attention-causal_mask"),
+                       code("def attention(q, k, v, mask=None):\n    return softmax(q), causal_mask(1, 1), silu(q), RaggedBatch.__name__,"
+                            " KVCache", "attention-attention"), stubs()[SILU])
+    namespace = module_of(components, "attention")
+    assert "from gearworks.layers import silu" in namespace["_text"]
+    assert "def RaggedBatch(" in namespace["_text"]           # late: kv_cache imports attention
+    x = np.float32([[1, 2]])
+    assert np.allclose(namespace["attention"](x, x, x)[0].sum(), 1)       # what gearworks.layers of this process has
+    assert namespace["attention"](x, x, x)[1] == "the mask"
+
+
+def test_what_two_gears_share_is_there_once_and_what_differs_twice(tmp_path):
+    same = "def scale(x):\n    return x * 2\n\n"
+    components = found(tmp_path, code(SETUP), code(f"{same}def silu(x):\n    return scale(x)", SILU),
+                       code(f"{same}def softmax(x, out=None):\n    return scale(x)", "layers-softmax"))
+    assert module_of(components, "layers")["_text"].count("def scale") == 1
+    components = found(tmp_path, code(SETUP), code(f"{same}def silu(x):\n    return scale(x)", SILU),
+                       code("def scale(x):\n    return x * 3\ndef softmax(x, out=None):\n    return scale(x)", "layers-softmax"))
+    namespace = module_of(components, "layers")
+    assert (namespace["silu"](1), namespace["softmax"](1)) == (2, 3)
+
+
+def test_annotations_are_delayed_where_the_learners_were(tmp_path):
+    with_future = found(tmp_path, code(SETUP), code(GOOD, SILU))
+    lines = module_of(with_future, "layers")["_text"].split("\n")
+    assert lines.index("from __future__ import annotations") < lines.index("import numpy as np")
+    without = found(tmp_path, code("import numpy as np"), code(GOOD, SILU))
+    assert "__future__" not in module_of(without, "layers")["_text"]
+
+
+def test_effects_are_not_brought_along(tmp_path):
+    target = tmp_path / "canary"
+    for value in (f"open({str(target)!r}, 'w')", "LanguageModel.load('x')", "input()", "print('x')"):
+        components = found(tmp_path, code(SETUP), code(f"DATA = {value}\ndef silu(x):\n    return DATA", SILU))
+        namespace = module_of(components, "layers")
+        assert "DATA of cell 2 is not brought along" in namespace["_notes"][0] and not target.exists()
+
+
+def test_a_name_that_nothing_defines_is_noted(tmp_path):
+    components = found(tmp_path, code("def silu(x):\n    return nowhere(x)", SILU))
+    assert module_of(components, "layers")["_notes"] == ["no cell defines nowhere, which it uses"]
+
+
+# --- classes --------------------------------------------------------------------------------------------------------
+
+CACHE = "kv_cache-KVCache"
+
+
+def a_cache(namespace):
+    return namespace["KVCache"](SimpleNamespace(num_hidden_layers=1, num_key_value_heads=1, head_dim=2), 4)
+
+
+@pytest.mark.parametrize("source, is_learners", [
+    ("class KVCache:\n  def attend(self, layer, q, k, v):\n    return self.mine()\n  def mine(self):\n    return 'mine'\n"
+     "  def truncate(self, length): return 'cut'", {"attend": "mine", "truncate": "cut"}),
+    ("class KVCache:\n\tlimit = 'mine'\n\tdef attend(self, layer, q, k, v):\n\t\treturn self.limit\n"
+     "\tdef truncate(self, length):\n\t\traise NotImplementedError", {"attend": "mine", "truncate": None}),
+    ("class KVCache:\n    def attend(self, layer, q, k, v):\n        return 'mine'", {"attend": "mine", "truncate": None}),
+    ("class KVCache:\n    def __init__(self, config, capacity):\n        self.lengths = 'mine'\n"
+     "    def attend(self, layer, q, k, v):\n        return self.lengths\n    def truncate(self, length):\n        self.lengths = 0",
+     {"attend": "mine", "truncate": None}),
+    ("class KVCache: attend = lambda self, *a: 'mine'; truncate = lambda self, n: 'cut'", {"attend": "mine", "truncate": "cut"}),
+])
+def test_methods_of_a_class(source, is_learners, tmp_path):
+    """Given methods that were lost come back; those that are still to be written are the reference's."""
+    components = found(tmp_path, code(SETUP), code(source, CACHE))
+    assert components["kv_cache.KVCache"].fits_the_engine
+    namespace = module_of(components, "kv_cache")
+    cache = a_cache(namespace)
+    if "self.lengths = 'mine'" not in source:
+        assert len(cache) == 0                               # __init__ and __len__ were given
+    assert cache.attend(0, None, None, None) == is_learners["attend"]
+    assert cache.truncate(0) == is_learners["truncate"]
+
+
+def test_a_whole_class_is_the_learners_or_the_references(tmp_path):
+    """Half of somebody's own design does not mix with half of the reference's."""
+    begun = "class RaggedBatch:\n    def __init__(self, caches, counts):\n        self.mine = caches\n    def attend(self, layer, q, k, v):\n        raise NotImplementedError"
+    component = found(tmp_path, code(begun, "kv_cache-RaggedBatch"))["kv_cache.RaggedBatch"]
+    assert component.state is State.BEGUN and component.open_methods == ("attend",) and not component.fits_the_engine
+    whole = begun.replace("raise NotImplementedError", "return 'mine'")
+    components = found(tmp_path, code(whole, "kv_cache-RaggedBatch"))
+    assert module_of(components, "kv_cache")["RaggedBatch"]([], []).attend(0, 0, 0, 0) == "mine"
+
+
+# --- notebooks that something has happened to -----------------------------------------------------------------------
+
+
+def raw(*cells):
+    return json.dumps({"cells": [code(SETUP), *cells], "metadata": {}, "nbformat": 4}, indent=1)
+
+
+def old_format():
+    cells = [{"cell_type": "code", "input": source.splitlines(True), "language": "python", "outputs": []} for source in (SETUP, GOOD)]
+    return json.dumps({"worksheets": [{"cells": cells}], "nbformat": 3}).encode()
+
+
+DAMAGED = {
+    "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
+    "utf-16": lambda text: text.encode("utf-16"),
+    "utf-16 without a mark": lambda text: text.encode("utf-16-le"),
+    "cp1252": lambda text: text.replace("NOTE", "\xfcber").encode("cp1252"),
+    "nonsense bytes": lambda text: text.encode().replace(b"NOTE", b"\x81\xff"),
+    "cut off after it": lambda text: text[:text.index("# END") + 12].encode(),
+    "cut off in a later cell": lambda text: (text.rstrip("]}\n ") + ', {"cell_type": "code", "source": "x = ').encode(),
+    "a merge conflict": lambda text: text.replace('"metadata": {},\n "nbformat"', '<<<<<<< HEAD\n "metadata": {},\n "nbformat"').encode(),
+    "raw line breaks in strings": lambda text: text.replace("# END\\n", "# END\n").encode(),
+    "nbformat 3": lambda text: old_format(),
+    "nbformat 4.0": lambda text: json.dumps(json.loads(text) | {"nbformat_minor": 0}).encode(),
+    "things that are no cells": lambda text: json.dumps({"cells": [1, None, [], {}, {"source": 5}, *json.loads(text)["cells"]]}).encode(),
+    "strange metadata": lambda text: json.dumps({"cells": [cell | {"metadata": [1]} for cell in json.loads(text)["cells"]]}).encode(),
+    "lists of lines": lambda text: json.dumps({"cells": [cell | {"source": cell["source"].splitlines(True)}
+                                                         for cell in json.loads(text)["cells"]]}).encode(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_files_are_read_and_noted(damage, tmp_path):
+    text = raw(code(f"# NOTE\n{GOOD}\n# END\n", SILU), code("last = 1"))
+    path = tmp_path / "97_gears.ipynb"
+    path.write_bytes(DAMAGED[damage](text))
+    notebook = read_notebook(path)
+    components = {component.path: component for component in find_components([GEARS], [notebook])}
+    assert components["layers.silu"].state is State.FINISHED, notebook.notes
+    assert the_learners(module_of(components, "layers")["silu"](ONE))
+    if damage not in ("byte order mark", "nbformat 4.0", "lists of lines", "strange metadata", "raw line breaks in strings"):
+        assert notebook.notes
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"{}", b'{"cells": 3}', b'{"cells": []}', b"\x00" * 99, b"[" * 99999,
+                                     b'{"cells": [{"cell_type": "code", "source": "', b"PK\x03\x04", b"<html>Sign in</html>"])
+def test_files_that_are_no_notebook_are_named(content, tmp_path):
+    (tmp_path / "97_gears.ipynb").write_bytes(content)
+    notebook = read_notebook(tmp_path / "97_gears.ipynb")
+    assert notebook.notes and notebook.cells == ()
+
+
+def test_hundred_megabytes_of_outputs(tmp_path):
+    cell = code(GOOD, SILU) | {"outputs": [{"output_type": "stream", "name": "stdout", "text": "x" * 100_000_000}]}
+    assert found(tmp_path, code(SETUP), cell)["layers.silu"].state is State.FINISHED
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_file_raises(tmp_path, data):
+    """Any bytes, and any damage to a real notebook."""
+    text = raw(code(GOOD, SILU), *stubs().values()).encode()
+    if data.draw(st.booleans()):
+        content = data.draw(st.binary(max_size=200))
+    else:
+        start = data.draw(st.integers(0, len(text)))
+        content = text[:start] + data.draw(st.binary(max_size=9)) + text[start + data.draw(st.integers(0, 400)):]
+    path = tmp_path / "97_gears.ipynb"
+    path.write_bytes(content)
+    components = find_components([GEARS], [read_notebook(path)])
+    for component in components:
+        if component.statements:
+            grafts_of(module_source(component.module), [component], components)
+
+
+def test_a_renamed_stripped_notebook_is_known_by_its_checks_or_its_names(tmp_path):
+    other = a_chapter("96_other", exercise("accounting", "parameter_count"))
+    cells = [code(SETUP), code(GOOD), code('check("layers.silu", silu)')]
+    for written_cells in (cells, cells[:2]):
+        notebook = read_notebook(written(tmp_path, *written_cells, name="final FINAL(2).ipynb"))
+        components = {component.path: component for component in find_components([other, GEARS], [notebook])}
+        assert components["layers.silu"].state is State.FINISHED
+        assert components["accounting.parameter_count"].state is State.NOT_STARTED
+
+
+def test_copies_come_after_the_notebook_itself(tmp_path):
+    written(tmp_path, code(SETUP), code("def silu(x):\n    return 'copy'", SILU),
+            code("def softmax(x):\n    return 'copy'", "layers-softmax"), name="97_gears-Copy1.ipynb")
+    written(tmp_path, code(SETUP), code(GOOD, SILU), stubs()["layers-softmax"])
+    (tmp_path / ".hidden.ipynb").write_text("{", encoding="utf-8")
+    notebooks = list(map(read_notebook, notebook_paths([tmp_path])))
+    assert len(notebooks) == 2
+    components = {component.path: component for component in find_components([GEARS], notebooks)}
+    assert the_learners(module_of(components, "layers")["silu"](ONE))
+    assert "also in 97_gears-Copy1.ipynb, cell 2: not used" in components["layers.silu"].notes
+    assert components["layers.softmax"].notebook.name == "97_gears-Copy1.ipynb"      # nothing else has it
+
+
+# --- whole engines --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small():
+    return read_chapter(SMALL)
+
+
+@pytest.fixture(scope="module")
+def learner(small):
+    return editions.learner_edition(small, REPOSITORY)
+
+
+def assembled(tmp_path, chapter, notebook, folder="engine"):
+    path = tmp_path / f"{chapter.stem}.ipynb"
+    path.write_text(editions.to_text(notebook), encoding="utf-8")
+    gears = overlay.assemble([chapter], [read_notebook(path)], tmp_path / folder)
+    return {gear.component.path: gear for gear in gears}
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_solved_chapter_gives_the_reference_back(tmp_path, small, learner):
+    """But for the comments; the same every time; and an untouched one gives exactly the reference."""
+    gears = assembled(tmp_path, small, editions.solve(learner, editions.solutions(small)))
+    assert all(gear.is_learners and gear.notes == () for gear in gears.values())
+    for module in ("pipeline", "accounting"):
+        text = (tmp_path / "engine" / "gearworks" / f"{module}.py").read_text(encoding="utf-8")
+        assert ast.dump(ast.parse(text)) == ast.dump(module_source(module).tree)
+        assert text.startswith("# Assembled by") and "from 98_small.ipynb, cell" in text.split('"""')[0]
+    before = content(tmp_path / "engine")
+    assembled(tmp_path, small, editions.solve(learner, editions.solutions(small)))
+    assert content(tmp_path / "engine") == before
+    listed = json.loads(before["gears.json"])["gears"]
+    assert listed["pipeline.run_request"]["from"] == "learner" and listed["pipeline.run_request"]["notebook"] == "98_small.ipynb"
+
+    gears = assembled(tmp_path, small, learner)
+    assert {gear.why for gear in gears.values()} == {"not started"}
+    reference = {f"gearworks/{name}": data for name, data in content(Path(gearworks.__file__).parent).items()
+                 if "__pycache__" not in name}
+    assert {name: data for name, data in content(tmp_path / "engine").items() if name != "gears.json"} == reference
+
+
+@pytest.mark.parametrize("damage, why", [
+    ("LIMIT = 1 / 0", "ZeroDivisionError"), ("import no_such_module as LIMIT", "No module named"),
+    ("def spin():\n    while True:\n        pass\nLIMIT = spin()", "takes more than"),
+    ("import os\nLIMIT = os.kill(os.getpid(), 9)", "ends the process"), ("import sys\ndef leave():\n    sys.exit(3)\nLIMIT = leave()", "SystemExit"),
+])
+def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, small, learner, monkeypatch):
+    monkeypatch.setattr(overlay, "LOADING_SECONDS", 10 if "takes" in why else 60)
+    solved = editions.solutions(small)
+    head, docstring, body = solved["accounting-parameter_count"].split('"""', 2)
+    solved["accounting-parameter_count"] = f'{damage}\n{head}"""{docstring}"""\n    LIMIT{body}'
+    gears = assembled(tmp_path, small, editions.solve(learner, solved))
+    broken = gears["accounting.parameter_count"]
+    assert not broken.is_learners and why in broken.why
+    if "ends" not in why:                                    # a process that has vanished cannot tell where
+        assert gears["accounting.forward_flops"].is_learners
+    assert gears["pipeline.run_request"].is_learners
+    done = subprocess.run([sys.executable, "-P", "-c", "import gearworks.accounting as a; print(a.__file__)"], capture_output=True,
+                          encoding="utf-8", env=os.environ | {"PYTHONPATH": overlay.engine_path(tmp_path / "engine")})
+    assert done.stdout.strip().startswith(str((tmp_path / "engine").resolve())), done.stderr
+
+
+def test_a_failed_assembly_leaves_the_old_engine(tmp_path, small, learner, monkeypatch):
+    assembled(tmp_path, small, learner)
+    before = content(tmp_path / "engine")
+    monkeypatch.setattr(overlay, "_load", lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(GearworksError, match="disk full"):
+        assembled(tmp_path, small, editions.solve(learner, editions.solutions(small)))
+    assert content(tmp_path / "engine") == before
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_folder_of_something_else_is_never_replaced(tmp_path, small, learner):
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "thesis.txt").write_text("years", encoding="utf-8")
+    with pytest.raises(GearworksError, match="would be lost"):
+        assembled(tmp_path, small, learner)
+    assert content(tmp_path / "engine") == {"thesis.txt": b"years"}
+
+
+@pytest.fixture(scope="module")
+def loud(tmp_path_factory, small, learner):
+    """An engine whose loop is a learner's: it stops after three tokens, and shouts."""
+    folder = tmp_path_factory.mktemp("loud")
+    own = editions.solutions(small)["pipeline-run_request"]
+    own = own.replace("decode(ids)", "shout(decode(ids))").replace("< max_tokens", "< min(3, max_tokens)")
+    own += "\n\n\ndef shout(text):\n    return text.upper()\n\nprint('never at import')"
+    assembled(folder, small, editions.solve(learner, {"pipeline-run_request": own}))
+    return folder / "engine"
+
+
+def test_generate_runs_the_learners_engine(loud):
+    """The finish line: the real SmolLM2 through the learner's loop, and the reference beside it."""
+    command = [sys.executable, "-m", "gearworks", "generate", "smollm2", "The capital of France is", "--max-tokens", "6", "--json"]
+    plain = json.loads(subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout)
+    done = subprocess.run([*command, "--engine", str(loud)], capture_output=True, encoding="utf-8")
+    answer = json.loads(done.stdout)
+    assert answer["ids"] == plain["ids"][:3] and answer["finish_reason"] == "length"
+    assert answer["text"].isupper() and plain["text"].upper().startswith(answer["text"]) and not plain["text"].isupper()
+    assert done.stderr.startswith("[yours: pipeline.run_request; the rest is the reference's]")
+
+    chat = subprocess.run([sys.executable, "-m", "gearworks", "chat", "smollm2", f"--engine={loud}", "--temperature", "0"],
+                          input="Hello\n", capture_output=True, encoding="utf-8")
+    assert chat.returncode == 0 and "[3 tokens" in chat.stderr
+
+
+def test_an_engine_that_is_not_there_is_named(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "gearworks", "generate", "smollm2", "x", "--engine", str(tmp_path)],
+                          capture_output=True, encoding="utf-8")
+    assert done.returncode == 1 and "there is no engine in" in done.stderr and "autograder assemble" in done.stderr
+
+
+def test_the_references_tests_run_against_an_engine(loud, tmp_path):
+    """They pass where the engine is right and fail where it is wrong; without --engine they test the reference."""
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(REPOSITORY / "solutions" / "tests" / "test_pipeline.py"),
+                               *arguments], capture_output=True, encoding="utf-8", cwd=REPOSITORY)
+
+    done = run("--engine", str(loud))
+    assert done.returncode == 1 and " failed" in done.stdout and " passed" in done.stdout, done.stdout + done.stderr
+    assert run().returncode == 0
+    missing = run("--engine", str(tmp_path))
+    assert missing.returncode == 4 and "there is no engine" in missing.stderr
+
+
+def test_the_command_line(tmp_path, small, learner, capsys):
+    (tmp_path / "book" / "chapters").mkdir(parents=True)
+    (tmp_path / "book" / "chapters" / SMALL.name).write_bytes(SMALL.read_bytes())
+    (tmp_path / "chapters").mkdir()
+    damaged = editions.to_text(editions.solve(learner, {"pipeline-run_request": editions.solutions(small)["pipeline-run_request"]}))
+    (tmp_path / "chapters" / "mine.ipynb.txt").write_text(damaged[:damaged.index('"id": "accounting-parameter_count"')], encoding="utf-8")
+    arguments = ["assemble", str(tmp_path / "chapters"), "--to", str(tmp_path / "engine"), "--root", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr()
+    assert "1 of 3 gears are yours" in said.out and "yours      pipeline.run_request  (mine.ipynb.txt, cell" in said.out
+    assert "mine.ipynb.txt: damaged or cut off" in said.out and "gearworks chat --engine" in said.err
+    assert cli.main(["assemble", str(tmp_path / "nowhere"), "--root", str(tmp_path)]) == 1
+    assert "there is no" in capsys.readouterr().err

@@ -1,0 +1,168 @@
+"""How far a learner is: every stage, every way in which code can end, text and JSON. About 40 s, most of it one endless loop."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autograder import cli, editions, progress
+from autograder.chapter import Cell, Chapter, Exercise, read_chapter
+from autograder.checking import checks_of
+from autograder.intake import read_notebook
+from autograder.progress import Stage
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = Path(__file__).parent / "data" / "98_small.md"
+LOOP, COUNT, FLOPS = "pipeline.run_request", "accounting.parameter_count", "accounting.forward_flops"
+
+
+@pytest.fixture(scope="module")
+def chapter():
+    return read_chapter(SMALL)
+
+
+@pytest.fixture(scope="module")
+def learner(chapter):
+    return editions.learner_edition(chapter, REPOSITORY)
+
+
+@pytest.fixture(scope="module")
+def solved(chapter):
+    return editions.solutions(chapter)
+
+
+@pytest.fixture
+def measure(tmp_path, chapter, learner):
+    """measure({grade id: source}): the progress by exercise, as text and as JSON."""
+    def run(sources):
+        path = tmp_path / "98_small.ipynb"
+        path.write_text(editions.to_text(editions.solve(learner, sources)), encoding="utf-8")
+        notebooks = [read_notebook(path)]
+        found = progress.measure([chapter], notebooks)
+        text, data = progress.text(found, notebooks), progress.as_json(found, notebooks)
+        json.dumps(data)
+        return {each.exercise: each for each in found[0].exercises}, text, data["chapters"][0]
+    return run
+
+
+def worth(exercise):
+    return sum(check.points for check in checks_of(exercise))
+
+
+def test_nothing_is_started(measure):
+    found, text, data = measure({})
+    assert {each.stage for each in found.values()} == {Stage.NOT_STARTED}
+    assert data["points"] == data["bonus"] == 0 and data["total"] == worth(LOOP) + worth(COUNT)
+    assert text.startswith(f"98 · A small chapter: 0 of {data['total']:g} points\n  not started")
+
+
+def test_everything_is_solved(measure, solved):
+    found, text, data = measure(solved)
+    assert {each.stage for each in found.values()} == {Stage.PASSED} and all(not each.notes for each in found.values())
+    assert data["points"] == data["total"] and data["bonus"] == worth(FLOPS)
+    assert f"  passed  " in text and f"{FLOPS} (optional)" in text and "as a bonus" in text
+
+
+def test_a_wrong_answer_names_the_check_and_keeps_the_points_of_the_others(measure, solved):
+    wrong = {"pipeline-run_request": solved["pipeline-run_request"].replace("while len(ids) < max_tokens", "while len(ids) <= max_tokens")}
+    assert wrong["pipeline-run_request"] != solved["pipeline-run_request"]
+    found, text, data = measure(wrong)
+    each = found[LOOP]
+    titles = [check.title for check in checks_of(LOOP) if check.public]
+    assert each.stage is Stage.FAILING and each.failing in titles and each.found.startswith("Expected ") and each.hint
+    assert 0 < each.points < each.total and f"  failing  " in text and each.failing.split()[0] in text
+    assert each.notebook == "98_small.ipynb" and each.cell and data["exercises"][0]["stage"] == "failing"
+    assert found[COUNT].stage is Stage.NOT_STARTED
+
+
+@pytest.mark.parametrize("body, words", [
+    ("import sys; sys.exit()", "SystemExit"), ("import os; os._exit(0)", "ended the Python"),
+    ("raise KeyboardInterrupt", ""), ("return nowhere", "NameError"), ("return run_request(prompt)", "TypeError"),
+    ("import no_such_module", "ModuleNotFoundError"), ("import os; os.close(1); os.close(0); return 1", ""),
+    ("print('x' * 10**6); import sys; sys.stderr.write('y' * 10**6); sys.__stdout__.write('{}'); return 1", ""),
+    ("import threading\n    threading.Thread(target=print).start()\n    return 1", ""),
+    ("raise type('Odd', (BaseException,), {'__str__': lambda self: 1 / 0})()", ""),
+    ("yield 1", ""), ("return object()", ""),
+])
+def test_whatever_the_code_does_costs_its_own_exercise(body, words, measure, solved):
+    head = solved["pipeline-run_request"].split('"""')[0]
+    found, text, _ = measure(solved | {"pipeline-run_request": f"{head}    {body}\n"})
+    assert found[LOOP].stage is Stage.FAILING and found[LOOP].points == 0
+    assert words in found[LOOP].found
+    assert found[COUNT].stage is found[FLOPS].stage is Stage.PASSED
+
+
+@pytest.mark.parametrize("source, words", [
+    ("def run_request(:", "no Python"), ("LIMIT = 1 / 0\ndef run_request(*a, limit=LIMIT, **b):\n    pass\n    return 1", "ZeroDivisionError"),
+    ("import no_such_module as m\ndef run_request(*a, **b):\n    return m", "does not run: ModuleNotFoundError"),
+])
+def test_a_cell_that_does_not_run(source, words, measure, solved):
+    found, text, _ = measure(solved | {"pipeline-run_request": source})
+    assert found[LOOP].stage is Stage.FAILING and words in found[LOOP].found + " ".join(found[LOOP].notes)
+    assert found[COUNT].stage is Stage.PASSED and words in text.replace("\n", " ").replace("                 ", "")
+
+
+@pytest.mark.parametrize("body", ["while True:\n        pass", "while True:\n        try:\n            1\n        except BaseException:\n            1",
+                                  "while True:\n        try:\n            while True:\n                pass\n        except BaseException:\n            continue"],
+                         ids=["endless", "quick to catch", "catches everything"])
+def test_endless_loops_end(body, measure, solved, monkeypatch, tmp_path):
+    """The limit is told to the child by its environment, since it is another process."""
+    monkeypatch.setenv("GEARWORKS_EXERCISE_SECONDS", "2")
+    head = solved["pipeline-run_request"].split('"""')[0]
+    found, _, _ = measure(solved | {"pipeline-run_request": f"{head}    {body}\n"})
+    assert found[LOOP].stage is Stage.FAILING and "seconds of computing" in found[LOOP].found
+    assert found[COUNT].stage is found[FLOPS].stage is Stage.PASSED
+
+
+def test_half_of_an_exercise_of_two_names(tmp_path):
+    """The missing half is not the reference's here: what is not written earns nothing."""
+    two = Exercise("accounting", ("stored_bytes", "memory_bytes"), 10, 1, ("a", "b", "c"))
+    chapter = Chapter(Path("97_two.md"), (Cell("code", "", 1, exercise=two),))
+    [cut] = editions.cuts_of(chapter).values()
+    half = cut.solution.split("def memory_bytes")[0] + "def memory_bytes" + cut.stub.split("def memory_bytes")[1]
+    path = tmp_path / "97_two.ipynb"
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "id": two.grade_id, "source": half}]}), encoding="utf-8")
+    [found] = progress.measure([chapter], [read_notebook(path)])[0].exercises
+    assert found.stage is Stage.FAILING and 0 <= found.points < found.total
+    assert "not written" in found.found or "memory_bytes" in found.found
+
+
+def test_the_gears_are_judged_one_by_one(measure, solved):
+    """A wrong gear does not spoil those that use it: each is checked with the reference for everything else."""
+    own = solved["accounting-forward_flops"]
+    head, docstring, body = own.split('"""', 2)
+    uses = f'{head}"""{docstring}"""\n    parameter_count(shape){body}'
+    wrong = solved["accounting-parameter_count"].split('"""')[0] + "    raise ValueError('wrong')"
+    found, _, _ = measure(solved | {"accounting-forward_flops": uses, "accounting-parameter_count": wrong})
+    assert found[COUNT].stage is Stage.FAILING and found[FLOPS].stage is Stage.PASSED
+
+
+def test_the_command_line(tmp_path, learner, solved, monkeypatch):
+    (tmp_path / "book" / "chapters").mkdir(parents=True)
+    (tmp_path / "book" / "chapters" / SMALL.name).write_bytes(SMALL.read_bytes())
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "chapters" / "98_small.ipynb").write_text(editions.to_text(editions.solve(learner, solved)), encoding="utf-8")
+    (tmp_path / "chapters" / "broken.ipynb").write_text("{", encoding="utf-8")
+
+    def run(*arguments):
+        return subprocess.run([sys.executable, "-m", "autograder", "progress", "--root", str(tmp_path), *arguments],
+                              capture_output=True, encoding="utf-8")
+
+    done = run()
+    assert done.returncode == 0 and "passed" in done.stdout and "broken.ipynb: damaged or cut off" in done.stdout
+    data = json.loads(run("--json").stdout)
+    assert data["chapters"][0]["exercises"][0]["stage"] == "passed" and "broken.ipynb" in data["notes"]
+    for path in (tmp_path / "chapters").iterdir():
+        path.unlink()
+    done = run()
+    assert done.returncode == 0 and "not started" in done.stdout and "there are no notebooks there" in done.stderr
+
+
+def test_course_py_knows_the_way():
+    assert "autograder/progress.py" in (REPOSITORY / "course.py").read_text(encoding="utf-8")
+    assert (REPOSITORY / "autograder" / "progress.py").is_file()
+    with pytest.raises(SystemExit) as wrong_usage:
+        cli.main(["progress", "--no-such-option"])
+    assert wrong_usage.value.code == 2

@@ -1,0 +1,170 @@
+"""What a learner sees of a report, and what nbgrader records. Eight seconds: real kernels run a notebook."""
+
+from html.parser import HTMLParser
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbgrader.utils import determine_grade
+
+import autograder
+from autograder.grading import Outcome, Report, Status
+from autograder.judge import arm
+from autograder.report import markup, text
+from gearworks.layers import rms_norm
+
+HOSTILE = "</td><script>alert(1)</script> & \u202e \U0001f600"
+
+
+def outcome(status, **message):
+    return Outcome("f", "Says so.", 4, True, status, **message)
+
+
+def report(*outcomes):
+    return Report("arithmetic.double", outcomes, 10.0, seed=7)
+
+
+class Table(HTMLParser):
+    """Collects tags and text, and insists on every tag being closed."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.open, self.tags, self.headers, self.words = [], [], [], []
+        self.feed(source)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.tags.append(tag)
+        if tag == "th":
+            self.headers.append(dict(attrs)["scope"])
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+def test_a_failure_has_three_parts_in_text_and_in_html():
+    shown = report(outcome(Status.FAILED, expected="twice 4", found="16", hint="add"), outcome(Status.PASSED))
+    lines = text(shown).splitlines()
+    assert lines[1].startswith("✗ Says so. (failed)") and lines[1].endswith("0 / 4 points")
+    assert [line.split()[0] for line in lines[2:5]] == ["Expected", "Found", "Try"]
+    table = Table(markup(shown))
+    assert table.headers == ["col", "col", "col", "row", "row"]
+    assert {"caption", "dl", "dt", "dd"} <= {*table.tags}
+    assert {"failed", "passed", "twice 4.", "16.", "0 of 4", "4 of 4"} <= {*table.words}
+
+
+def test_whatever_code_says_is_escaped():
+    shown = report(outcome(Status.RAISED, error="<b>", expected=HOSTILE, found=HOSTILE, hint=HOSTILE))
+    assert "script" not in Table(markup(shown)).tags
+    assert "alert(1)" in markup(shown)
+
+
+def test_results_are_words_and_what_was_said_is_not_repeated():
+    kinds = [outcome(status, error="ValueError", expected="no error", found="it") for status in
+             (Status.RAISED, Status.RAISED, Status.OUT_OF_TIME, Status.NOT_ATTEMPTED)]
+    shown = text(report(*kinds))
+    for words in ("raised ValueError", "out of time", "not attempted", "as above"):
+        assert words in shown
+
+
+def test_not_attempted_is_not_wrong():
+    shown = report(outcome(Status.NOT_ATTEMPTED))
+    assert "not attempted yet; 0 of 10 points" in text(shown) and "✗" not in text(shown)
+    assert not shown.attempted and shown.score == 0.0
+
+
+def test_the_report_tells_its_seed_and_how_to_run_it_again(capsys):
+    def wrong(x, weight, eps):
+        return x + weight[0]
+    autograder.check("layers.rms_norm", wrong, seed=123)
+    first = capsys.readouterr().out
+    assert 'check("layers.rms_norm", …, seed=123)' in " ".join(first.split())
+    autograder.check("layers.rms_norm", wrong, seed=123)
+    assert capsys.readouterr().out == first
+    autograder.check("layers.rms_norm", wrong, seed=124)
+    assert capsys.readouterr().out != first
+
+
+def test_the_score_is_a_plain_float(capsys):
+    assert type(autograder.check("layers.rms_norm", rms_norm)) is float
+    arm("layers.rms_norm")
+    assert autograder.check("layers.rms_norm", rms_norm) == 10.0
+    shown = capsys.readouterr().out
+    assert shown.count("✓") == 5 + 8                                  # five public checks, then all eight
+
+
+@pytest.mark.parametrize("exercise, subjects, says", [
+    ("layers.rms_nrom", [rms_norm], "'layers.rms_norm'"), ("nowhere.at_all", [rms_norm], "no exercise"),
+    ("layers.rms_norm", [None], "check('layers.rms_norm', rms_norm)"), ("layers.rms_norm", [], "themselves"),
+    ("layers.rms_norm", [rms_norm, rms_norm], "themselves")])
+def test_a_damaged_check_cell_says_what_is_wrong_and_is_worth_nothing(exercise, subjects, says, capsys):
+    assert autograder.check(exercise, *subjects) == 0.0
+    assert says in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_known_mistake_is_named_and_an_unknown_one_is_not(capsys):
+    import numpy as np
+
+    def centred(x, weight, eps):
+        x = x - x.mean(axis=-1, keepdims=True)
+        return (x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(eps)) * weight).astype(np.float32)
+
+    def halved(x, weight, eps):
+        return rms_norm(x, weight, eps) / np.float32(2)
+    autograder.check("layers.rms_norm", centred)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("This is what you get when the mean is subtracted first") == 1
+    assert "The same mistake as above gives this." in shown
+    autograder.check("layers.rms_norm", halved)
+    assert "This is what you get" not in capsys.readouterr().out
+
+
+def test_a_console_that_knows_no_marks_still_prints(monkeypatch):
+    import io
+    import sys
+    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", console)
+    assert autograder.check("layers.rms_norm", rms_norm) == 10.0
+
+
+RIGHT = ("def rms_norm(x, weight, eps):\n    import sys, warnings\n    warnings.warn('hm')\n"
+         "    print('to stderr', file=sys.stderr)\n    print('to stdout')\n"
+         "    return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * weight")
+CELLS = {
+    "right": (RIGHT, 10.0),
+    "in place": ("def rms_norm(x, weight, eps):\n    x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps))\n"
+                 "    return x * weight", None),
+    "stub": ('def rms_norm(x, weight, eps):\n    raise NotImplementedError("layers.rms_norm: write this")', 0.0),
+    "exits": ("def rms_norm(x, weight, eps):\n    raise SystemExit", 0.0),
+}
+
+
+@pytest.fixture(scope="module")
+def graded_cells():
+    """One notebook with a definition and a check cell for each of CELLS, run by a real kernel; armed and not."""
+    kernel = {"name": "python3", "display_name": "", "language": ""}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    notebook.cells.append(nbformat.v4.new_code_cell("import numpy as np"))
+    for armed in ("", 'from autograder.judge import arm; arm("layers.rms_norm")\n'):
+        for source, _ in CELLS.values():
+            metadata = {"nbgrader": {"grade": True, "solution": False, "points": 10}}
+            notebook.cells += [nbformat.v4.new_code_cell(source), nbformat.v4.new_code_cell(
+                f'from autograder import check\n{armed}check("layers.rms_norm", rms_norm)', metadata=metadata)]
+    NotebookClient(notebook, timeout=120).execute()
+    return notebook.cells[2::2]
+
+
+@pytest.mark.parametrize("position", range(2 * len(CELLS)))
+def test_nbgrader_records_the_score(graded_cells, position):
+    cell = graded_cells[position]
+    score, points = determine_grade(cell)
+    kinds = [each.output_type for each in cell.outputs if each.output_type != "stream"]
+    assert kinds == ["display_data", "execute_result"] and points == 10
+    assert {*cell.outputs[-2].data} == {"text/plain", "text/html"}
+    expected = [*CELLS.values()][position % len(CELLS)][1]
+    assert (0 < score < 10) if expected is None else score == expected
+    assert all(each.get("name") != "stderr" for each in cell.outputs)

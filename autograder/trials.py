@@ -1,0 +1,153 @@
+"""Trials of an exercise's checks, on the reference, the stub, mutants and accepted versions, in a process of their own.
+
+A mutant may loop for ever, eat memory or end its process. So trials run in a worker process, one after the other, which
+announces every check before it starts it; when nothing more comes, the check announced last has killed the mutant.
+"""
+
+import dataclasses
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from autograder.checking import checks_of, names_of
+from autograder.cutting import stub_of
+from autograder.grading import CHECK_SECONDS, Status, collected_remarks, run_check
+from autograder.mutation import accepted_of, load_accepted, load_mutant, mutants_of, reference_subjects
+from gearworks.errors import GearworksError
+
+MUTANT_SECONDS = 3          # of processor time that a mutant may take for one check
+SILENCE_SECONDS = 300       # by the wall clock: what cannot be stopped from within is killed after this
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One version of an exercise under its checks. kind: "reference", "stub", "mutant" or "accepted"."""
+
+    exercise: str
+    kind: str
+    seed: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a trial ended. score: a fraction; failed, how: the first check that failed; error: why there was no trial."""
+
+    score: float = 0.0
+    failed: str = ""
+    how: str = ""
+    error: str = ""
+
+
+class Worker:
+    """A process that runs trials. It is started when the first is due, and again after it had to be killed."""
+
+    def __init__(self):
+        self._process: subprocess.Popen | None = None
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._end()
+
+    def run(self, trial: Trial, silence: float = SILENCE_SECONDS) -> Verdict:
+        """Run one trial. silence: seconds without any news after which the process is killed."""
+        if self._process is None:
+            self._process = subprocess.Popen([sys.executable, "-P", "-m", "autograder.trials"], encoding="utf-8",
+                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+            threading.Thread(target=_pump, args=(self._process.stdout, self._lines), daemon=True).start()
+        self._process.stdin.write(json.dumps(dataclasses.asdict(trial)) + "\n")
+        self._process.stdin.flush()
+        check = ""
+        while True:
+            try:
+                line = self._lines.get(timeout=silence)
+            except queue.Empty:
+                line = ""
+            if not line:                                     # silence, or its process has ended
+                self._end()
+                if not check:
+                    return Verdict(error="the worker did not start")
+                return Verdict(failed=check, how="ended its process")
+            news = json.loads(line)
+            if "verdict" in news:
+                return Verdict(**news["verdict"])
+            check = news["check"]
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdin.close()
+            self._process = None
+
+
+def trial_subjects(trial: Trial) -> list[Any]:
+    """The functions or classes that a trial is about. Raises GearworksError when there is no such version."""
+    match trial.kind:
+        case "reference":
+            return reference_subjects(trial.exercise)
+        case "stub":
+            namespace: dict[str, Any] = {"__name__": "stub"}
+            exec(compile(stub_of(trial.exercise), "<stub>", "exec", dont_inherit=True), namespace)
+            return [namespace[name] for name in names_of(trial.exercise)]
+        case "mutant":
+            mutant = next(each for each in mutants_of(trial.exercise) if f"{each.component}:{each.name}" == trial.name)
+            return load_mutant(trial.exercise, mutant)
+        case "accepted":
+            return load_accepted(trial.exercise, next(each for each in accepted_of(trial.exercise)
+                                                      if each.name == trial.name))
+    raise ValueError(f"a trial of an unknown kind, {trial.kind!r}")
+
+
+def run_trial(trial: Trial, announce: TextIO) -> Verdict:
+    """Run a trial in this process. A mutant's ends with the first check that kills it; others meet every check."""
+    try:
+        subjects = trial_subjects(trial)
+    except (GearworksError, ImportError, SyntaxError) as error:
+        return Verdict(error=f"{type(error).__name__}: {error}")
+    checks = checks_of(trial.exercise)
+    earned, failed, how = 0.0, "", ""
+    for check in checks:
+        _say(announce, {"check": check.name})
+        with collected_remarks():
+            outcome = run_check(check, subjects, trial.seed,
+                                seconds=MUTANT_SECONDS if trial.kind == "mutant" else CHECK_SECONDS)
+        earned += outcome.earned
+        if outcome.status is not Status.PASSED and not failed:
+            failed, how = check.name, f"raised {outcome.error}" if outcome.status is Status.RAISED else outcome.status
+            if trial.kind == "mutant":
+                break
+    return Verdict(earned / sum(check.points for check in checks), failed, str(how))
+
+
+def main(lines: TextIO) -> None:
+    """Run the trials that come in, one on each line."""
+    news = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)                                            # what a subject prints is no news
+    for line in lines:
+        verdict = run_trial(Trial(**json.loads(line)), news)
+        _say(news, {"verdict": dataclasses.asdict(verdict)})
+
+
+def _say(stream: TextIO, news: dict) -> None:
+    stream.write(json.dumps(news) + "\n")
+    stream.flush()
+
+
+def _pump(stream: TextIO, lines: "queue.SimpleQueue[str]") -> None:
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put("")
+
+
+if __name__ == "__main__":
+    main(sys.stdin)

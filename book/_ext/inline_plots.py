@@ -1,0 +1,69 @@
+"""Matplotlib's plots for a page that is light or dark: drawn as SVG without paper, with the page's own ink and font.
+
+An SVG in an <img> knows nothing of the page, so each plot stands in the page itself, with a description for those who do
+not see it: `mystnb: {image: {alt: …}}` on the cell that draws it.
+"""
+
+import re
+from html import escape
+
+from nbformat import NotebookNode
+
+from autograder.chapter import Chapter, ChapterError
+
+_SETTINGS = {"figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "inherit", "svg.fonttype": "none",
+             "svg.hashsalt": "gearworks", "figure.dpi": "72"}
+KERNEL_ARGUMENTS = ["--IPKernelApp.log_level=ERROR", "--InlineBackend.figure_formats=svg",
+                    *(f"--InlineBackend.rc={name}={value}" for name, value in _SETTINGS.items())]
+_STYLE = re.compile(r'<style type="text/css">\*\{stroke-linejoin: round; stroke-linecap: butt\}</style>')
+_IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
+
+
+def check_descriptions(chapter: Chapter) -> None:
+    """Raise ChapterError for a cell that shows a plot and has no description, before minutes are spent on running it."""
+    for cell in chapter.cells:
+        if cell.kind == "code" and "plt.show()" in cell.source:
+            _description(chapter, cell.source)
+
+
+def with_inline_plots(notebook: NotebookNode, chapter: Chapter) -> NotebookNode:
+    """The same notebook with every SVG made a part of the page. Raises ChapterError for a plot without a description."""
+    count = 0
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            svg = output.get("data", {}).pop("image/svg+xml", None)
+            if svg is not None:
+                count += 1
+                output.data["text/html"] = inline_svg(svg, _description(chapter, cell.source), f"plot{count}-")
+    return notebook
+
+
+def _description(chapter: Chapter, source: str) -> str:
+    """What the cell with this source says that its plot shows."""
+    cell = next((cell for cell in chapter.cells if cell.source == source), None)
+    alt = ((cell.metadata.get("mystnb") or {}).get("image") or {}).get("alt") if cell else None
+    if not alt:
+        place = f"{chapter.path.name}, line {cell.line}" if cell else f"{chapter.path.name}, {source[:40]!r}"
+        raise ChapterError(f"{place}: a plot without a description", "not every reader sees it",
+                           "add to the cell's metadata: mystnb: {image: {alt: what the plot shows}}")
+    return alt
+
+
+def inline_svg(svg: str, alt: str, prefix: str) -> str:
+    """An SVG of matplotlib's as a part of a page. prefix: for its ids, since those of two plots may be the same.
+
+    >>> print(inline_svg('<?xml version="1.0"?><svg height="9pt" viewBox="0 0 7 9" width="7pt" xmlns="http://www.w3.org/2000/svg">'
+    ...                  '<g id="a" style="stroke: #000000"/></svg>', "A line", "p1-"))
+    <div class="plot"><svg viewBox="0 0 7 9" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="A line" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt" style="max-width: 10px"><g id="p1-a" style="stroke: currentColor"/></svg></div>
+    """
+    start = svg.index("<svg")
+    end = svg.index(">", start)
+    opening, rest = svg[start:end], svg[end:]
+    width = float(re.search(r'\bwidth="([\d.]+)pt"', opening)[1])
+    opening = re.sub(r' (?:width|height)="[^"]*"', "", opening)
+    rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.S)
+    rest = _STYLE.sub("", rest)                # it would hold for the whole page; its settings are on the <svg> instead
+    rest = _IDS.sub(rf"\g<1>{prefix}", rest).replace("#000000", "currentColor")
+    rest = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", rest)
+    return (f'<div class="plot">{opening} role="img" aria-label="{escape(alt)}" fill="currentColor" stroke-linejoin="round" '
+            f'stroke-linecap="butt" style="max-width: {width * 4 / 3:.0f}px"{rest.rstrip()}</div>')
