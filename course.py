@@ -665,7 +665,7 @@ def book(arguments):
 
 
 def grade(arguments):
-    later("grade", "autograder/__main__.py", "the graders arrive with the first chapters")
+    later("grade", "autograder/class_grading.py", "the grader for whole classes comes later; book/instructors.md has nbgrader's way")
     prepare(MODEL)
     hand_over([sys.executable, "-m", "autograder", "grade", *arguments])
 

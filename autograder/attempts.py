@@ -1,8 +1,8 @@
 """Finds what a learner has written of each component, in notebooks that editors may have rearranged.
 
-A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's id belongs to it when it
-defines one of its names. What equals the start that the learner was given is no attempt, and the last attempt wins, a
-finished one before one that is only begun. Nothing is run.
+A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's id belongs to it when
+it defines one of its names. What equals the start that the learner was given is no attempt, and the last attempt wins,
+a finished one before one that is only begun. Nothing is run.
 """
 
 import ast
@@ -29,8 +29,8 @@ class State(StrEnum):
 class Component:
     """A function or class that an exercise asks for, and what was found of it.
 
-    chapter: the stem of its file. statements: the learner's definition. open_methods: of a class, those that are still to be written. notebook, cell:
-    where it was found. notes: what was strange about it.
+    chapter: the stem of its file. statements: the learner's definition. open_methods: of a class, those that are still
+    to be written. notebook, cell: where it was found. notes: what was strange about it.
     """
 
     chapter: str
@@ -87,20 +87,22 @@ def find_components(chapters: Sequence[Chapter], notebooks: Sequence[Notebook]) 
                 best = min(attempts, key=lambda component: list(State).index(component.state), default=None)
                 if best is None:
                     best = Component(chapter.stem, exercise, name)
-                others = [attempt.place for attempt in attempts if attempt is not best and attempt.state is State.FINISHED]
+                others = [attempt.place for attempt in attempts
+                          if attempt is not best and attempt.state is State.FINISHED]
                 notes = best.notes + ((f"also in {'; '.join(others)}: not used",) if others else ())
                 found.append(replace(best, notes=notes))
     return found
 
 
 def _chapter_of(notebook: Notebook, chapters: Sequence[Chapter]) -> Chapter | None:
-    """The chapter that a notebook is of: by the ids of its cells, by what they check, by its name, by what they define."""
+    """The chapter that a notebook is of: by the ids of its cells, what they check, its name, what they define."""
     def evidence(chapter: Chapter) -> tuple[int, ...]:
         ids = {exercise.grade_id for exercise in chapter.exercises}
         checks = {quote + exercise.name + quote for exercise in chapter.exercises for quote in "\"'"}
         names = {name for exercise in chapter.exercises for name in exercise.names}
         return (sum(bool(ids & _bare(cell.ids)) for cell in notebook.cells)
-                + sum("check(" in cell.source and any(check in cell.source for check in checks) for cell in notebook.cells),
+                + sum("check(" in cell.source and any(check in cell.source for check in checks)
+                      for cell in notebook.cells),
                 notebook.name.startswith(chapter.stem), notebook.name.startswith(chapter.stem[:2]),
                 len(names & {name for cell in notebook.cells for statement in statements_of(cell)
                              for name in statement.binds}))
@@ -142,7 +144,8 @@ def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut, notebook:
     state = min((attempt.state for attempt in attempts), key=list(State).index, default=State.NOT_STARTED)
     attempts = [attempt for attempt in attempts if attempt.state is state]
     if state is State.NOT_STARTED:
-        return replace(blank, state=State.BEGUN if broken else state, cell=broken[-1] if broken else None, notes=tuple(notes))
+        return replace(blank, state=State.BEGUN if broken else state, cell=broken[-1] if broken else None,
+                       notes=tuple(notes))
     if len(attempts) > 1:
         numbers = ", ".join(str(attempt.cell.number) for attempt in attempts)
         notes.append(f"cells {numbers} all define it: the last one counts")
@@ -172,15 +175,17 @@ def _attempts(cells: Sequence[Cell], blank: Component, start: Cut) -> list[Compo
 
 def _definition(statements: Sequence[Statement], name: str, given: Definition) -> tuple[Statement, ...]:
     """The statements of a cell that make up the definition of a name: the last attempt and what wraps it afterwards."""
-    binding = [statement for statement in statements if name in statement.binds and not _is_given(statement.node, given)]
-    written = [statement for statement in binding if not isinstance(statement.node, Function) or not _is_open(statement.node)]
+    binding = [statement for statement in statements
+               if name in statement.binds and not _is_given(statement.node, given)]
+    written = [statement for statement in binding
+               if not isinstance(statement.node, Function) or not _is_open(statement.node)]
     binding = written or binding[-1:]
     last = max((at for at, statement in enumerate(binding) if isinstance(statement.node, Definition)), default=0)
     return tuple(binding[last:])
 
 
 def _is_given(node: ast.stmt, given: Definition) -> bool:
-    """Whether a statement that binds an exercise's name is no attempt: the stub, the reference itself, a plain value."""
+    """Whether a statement that binds an exercise's name is no attempt: the stub, the reference, a plain value."""
     if isinstance(node, Definition):
         return _shape(node) == _shape(given)
     if isinstance(node, ast.ImportFrom):
@@ -201,7 +206,8 @@ def _shape(node: ast.AST) -> str:
 def _is_open(node: Function) -> bool:
     """Whether a function is still to be written: it is empty, or every call ends with NotImplementedError."""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    if all(isinstance(part, ast.Pass) or isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant) for part in body):
+    if all(isinstance(part, ast.Pass) or isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+           for part in body):
         return True
     for part in body:
         if isinstance(part, ast.Raise):
@@ -224,9 +230,11 @@ def _ends(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Return | ast.Raise)
 
 
-def _class_state(node: ast.ClassDef, given: ast.ClassDef, exercise: Exercise, name: str) -> tuple[State, tuple[str, ...]]:
+def _class_state(node: ast.ClassDef, given: ast.ClassDef, exercise: Exercise, name: str) \
+        -> tuple[State, tuple[str, ...]]:
     """How far a class is, and which of its methods are still to be written."""
-    wanted = [body.component.rpartition(".")[2] for body in module_source(exercise.module).bodies(name, exercise.methods)]
+    wanted = [body.component.rpartition(".")[2]
+              for body in module_source(exercise.module).bodies(name, exercise.methods)]
     starts = {part.name: part for part in given.body if isinstance(part, Function)}
     written = {part.name: part for part in node.body if isinstance(part, Function)}
     assigned = {target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets

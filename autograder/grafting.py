@@ -1,8 +1,8 @@
 """Puts a learner's definitions into a module of the reference: the cut, the other way round.
 
-A definition brings the statements that it depends on: from its own cell first, then from other cells of its notebook. What
-else the cells do is left behind. Names that would mean something else in the module are renamed; its own globals, and those
-that the reference gives the learner, are the module's.
+A definition brings the statements that it depends on: from its own cell first, then from other cells of its notebook.
+What else the cells do is left behind. Names that would mean something else in the module are renamed; its own globals,
+and those that the reference gives the learner, are the module's.
 """
 
 import ast
@@ -47,8 +47,8 @@ def grafts_of(module: ModuleSource, components: Sequence[Component], others: Seq
               whole: bool = True) -> list[Graft]:
     """The grafts of components of one module, which share what they have in common.
 
-    others: every component of the course: where one uses another of its chapter, it uses the engine's. whole: fill what is
-    still to be written of a class with the reference's methods; else it stays as the learner has it.
+    others: every component of the course: where one uses another of its chapter, it uses the engine's. whole: fill what
+    is still to be written of a class with the reference's methods; else it stays as the learner has it.
     """
     exercised = {(other.chapter, other.name): other for other in others}
     taken: dict[str, str] = {}                               # name in the module -> the source that gives it
@@ -57,7 +57,7 @@ def grafts_of(module: ModuleSource, components: Sequence[Component], others: Seq
 
 
 def grafted(module: ModuleSource, grafts: Sequence[Graft]) -> str:
-    """The module's text with the grafts in place of its own definitions, and a comment on top that says which they are."""
+    """The module's text with the grafts in place of its own definitions, and a comment on top that names them."""
     lines = module.text.splitlines()
     for graft in sorted(grafts, key=lambda graft: module.definition(graft.component.name).first, reverse=True):
         own = module.definition(graft.component.name)
@@ -67,14 +67,14 @@ def grafted(module: ModuleSource, grafts: Sequence[Graft]) -> str:
         first = module.tree.body[0] if module.tree.body else None
         documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
         lines.insert(first.end_lineno if documented else 0, f"\n{FUTURE}")
-    header = [f"# Assembled by `autograder assemble`: the reference's {module.name}, in which these definitions are yours:",
+    header = [f"# Assembled by `autograder assemble`: the reference's {module.name}, with definitions that are yours:",
               *(f"#   {graft.component.name}    from {graft.component.place}" for graft in grafts),
               "# It is made anew each time. Change the notebook, not this file."]
     return "\n".join([*header, *lines]) + "\n"
 
 
 def delays_annotations(component: Component) -> bool:
-    """Whether annotations were not evaluated where the learner wrote a component: IPython keeps that for all later cells."""
+    """Whether annotations were not evaluated where a component was written: IPython keeps that for all later cells."""
     return any(isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__"
                for cell in component.notebook.cells if cell.kind == "code" for statement in statements_of(cell))
 
@@ -88,22 +88,26 @@ def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[
     names: dict[str, str] = {}                               # new names of what would clash
     for loan in search.loans:
         _settle(module, component, loan.name, loan.text, names, taken)
-    for statement in brought:
+    for statement in brought:                                # what it depends on has its name by now
+        text = renamed(statement, names)
         for name in sorted(statement.binds):
-            _settle(module, component, name, statement.text, names, taken)
+            _settle(module, component, name, text, names, taken)
     imports, parts = list(search.imports), []
+    own: dict[str, str] = {}
     for loan in search.loans:
         new = names.get(loan.name, loan.name)
         if new not in taken:
-            taken[new] = loan.text
+            own[new] = loan.text
             (parts if "\n" in loan.text else imports).append(loan.under(new))
     for statement in brought:
+        text = renamed(statement, names)
         bound = {names.get(name, name) for name in statement.binds}
-        if bound and bound <= taken.keys():                  # another graft of this module has brought it
+        if bound and all(taken.get(name) == text for name in bound):         # an earlier graft has brought it
             continue
-        taken |= dict.fromkeys(bound, statement.text)
+        own |= dict.fromkeys(bound, text)
         is_import = isinstance(statement.node, ast.Import | ast.ImportFrom)
-        (imports if is_import else parts).append(renamed(statement, names))
+        (imports if is_import else parts).append(text)
+    taken |= own
     for statement in component.statements:
         text = renamed(statement, {old: new for old, new in names.items() if old != component.name})
         if isinstance(statement.node, ast.ClassDef):
@@ -115,7 +119,7 @@ def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[
 
 def _settle(module: ModuleSource, component: Component, name: str, text: str, names: dict[str, str],
             taken: Mapping[str, str]) -> None:
-    """Find a name for what a graft brings: its own, unless the module, Python or another graft uses that for something."""
+    """Find a name for what a graft brings: its own, unless the module, Python or another graft has a use for it."""
     def is_free(name: str) -> bool:
         if name in taken:
             return taken[name] == text
@@ -144,7 +148,7 @@ class _Loan:
 
     def under(self, name: str) -> str:
         """The source that binds it to a name."""
-        if self.late:                                        # a module that imports this one is not there when this one loads
+        if self.late:                                        # a module that imports this one comes after it
             return (f"def {name}(*arguments, **named):\n    from {self.module} import {self.there} as found\n"
                     "    return found(*arguments, **named)")
         if not self.module:
@@ -195,12 +199,12 @@ class _Search:
             self._guess(name)
 
     def _is_private(self, exercised: Component, cell: Cell, providers: Sequence[Statement]) -> bool:
-        """Whether a name of an exercise means something else in a cell: a helper of its own, beside the exercise's attempt."""
+        """Whether a name of an exercise means something else in a cell: a helper, beside the exercise's attempt."""
         return (exercised.name not in self._component.exercise.names and exercised.cell != cell
                 and any(provider.cell == cell for provider in providers))
 
     def _providers(self, name: str, cell: Cell) -> list[Statement]:
-        """The statements that make a name what it is for a cell: those of the cell, else of the nearest cell before it."""
+        """The statements that make a name what it is for a cell: those of the cell, else of the nearest before it."""
         before = [other for other in self._code if other.number < cell.number]
         after = [other for other in self._code if other.number > cell.number]
         for place in [cell, *reversed(before), *after]:
@@ -208,7 +212,7 @@ class _Search:
             binding = [statement for statement in statements if name in statement.binds]
             if not binding:
                 continue
-            last = max((at for at, statement in enumerate(binding) if isinstance(statement.node, Definition)), default=0)
+            last = max((at for at, part in enumerate(binding) if isinstance(part.node, Definition)), default=0)
             binding = binding[last:]
             if any(isinstance(statement.node, Definition | ast.Import | ast.ImportFrom) for statement in binding):
                 return binding
@@ -218,7 +222,8 @@ class _Search:
 
     def _bring(self, name: str, provider: Statement) -> None:
         if not provider.is_quiet:
-            self.notes.append(f"{name} of cell {provider.cell.number} is not brought along: it does more than compute a value")
+            self.notes.append(f"{name} of cell {provider.cell.number} is not brought along: it does more than compute "
+                              "a value")
             return
         node = provider.node
         if isinstance(node, ast.ImportFrom) and self._is_the_modules(name, node):
@@ -296,7 +301,7 @@ def _is_cycle(module: str, imported: str) -> bool:
 
 
 def _with_methods(text: str, module: ModuleSource, component: Component, whole: bool) -> str:
-    """A class's text with the reference's methods in place of lost given ones and, if whole, of those still to be written."""
+    """A class's text with the reference's methods in place of lost given ones, and if `whole` of unwritten ones."""
     node = _class_in(text)
     if node.body[0].lineno == node.lineno:                   # a body on the line of its `class`
         text = ast.unparse(node)
@@ -320,13 +325,13 @@ def _with_methods(text: str, module: ModuleSource, component: Component, whole: 
         first = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
         own = textwrap.dedent("\n".join(module.lines(first, method.end_lineno)))
         added.append(textwrap.indent(own, margin))
-    if whole:                                                # from the last to the first, so that the others stay where they are
+    if whole:                                                # from the last to the first, so that the others stay put
         for part in reversed(node.body):
             if isinstance(part, Function) and part.name in component.open_methods:
                 first = min([part.lineno, *(decorator.lineno for decorator in part.decorator_list)])
                 lines[first - 1:part.end_lineno] = [f"{margin}# {part.name} is the reference's, below"]
     if added:
-        lines += ["", f"{margin}# The reference's, since they were not yours to write, or are still to be written:", *added]
+        lines += ["", f"{margin}# The reference's: not yours to write, or still to be written.", *added]
     return "\n".join(lines)
 
 

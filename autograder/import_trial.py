@@ -1,8 +1,9 @@
 """Loads modules of an assembled engine, one after the other, each as the first, and tells which cannot be loaded.
 
-Run as a file, by an interpreter that has the engine's folder first on its path: it imports nothing of the course itself.
-Arguments: seconds, then `module:name,name` for each module, with the names that it must define. For each one a line of JSON:
-{"module", "error", "lines"}; lines are the places that the error passed through, outermost first. When the time is up, the stack goes to standard error.
+Run as a file, by an interpreter that has the engine's folder first on its path: it imports nothing of the course
+itself. Arguments: seconds, then `module:name,name` for each module, with the names that it must define. For each one a
+line of JSON: {"module", "error", "lines"}; lines are the places that the error passed through, outermost first. When
+the time is up, the stack goes to standard error.
 """
 
 import faulthandler

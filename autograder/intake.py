@@ -1,7 +1,8 @@
 """Reads notebooks as they really come: edited, cut off, converted, saved in another encoding, with their metadata gone.
 
-Nothing that a file holds raises an error here. What cannot be read is left out, and what was repaired is noted, in words
-for the person whose notebook it is. Left out on purpose: which cell solves which exercise (see `autograder.attempts`).
+Nothing that a file holds raises an error here. What cannot be read is left out, and what was repaired is noted, in
+words for the person whose notebook it is. Left out on purpose: which cell solves which exercise (see
+`autograder.attempts`).
 """
 
 import ast
@@ -12,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from autograder.chapter import python_of
 from gearworks.errors import GearworksError
@@ -25,7 +25,7 @@ SOURCE_START = re.compile(r'"(?:source|input)"\s*:\s*')
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell. number: its place in the notebook, from 1, text cells included. ids: its grade id, then its cell ids."""
+    """One cell. number: its place in the notebook, from 1, text cells included. ids: its grade id, then cell ids."""
 
     number: int
     kind: str
@@ -70,7 +70,8 @@ class Notebook:
 
 
 def notebook_paths(places: Iterable[Path]) -> list[Path]:
-    """The notebooks in folders, by name, and the files that are named. Raises GearworksError for a place that is not there.
+    """The notebooks in folders, by name, and the files that are named. Raises GearworksError for a place that is not
+    there.
 
     A download may have given a file another ending (`.ipynb.txt`, `.ipynb.json`). Hidden files are passed over.
     """
@@ -82,7 +83,8 @@ def notebook_paths(places: Iterable[Path]) -> list[Path]:
         elif place.is_file():
             found[place] = None
         else:
-            raise GearworksError(f"there is no {place}", "it is neither a folder nor a file", "name the folder of your notebooks")
+            raise GearworksError(f"there is no {place}", "it is neither a folder nor a file",
+                                 "name the folder of your notebooks")
     return list(found)
 
 

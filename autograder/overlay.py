@@ -1,8 +1,8 @@
 """Assembles the learner's engine: the reference package, in which the learner's definitions replace the reference's.
 
-`my_engine/gearworks/` is a package like the reference. It stands first on the path of a child process, so everything that
-runs there runs what the learner wrote: `gearworks chat --engine my_engine`, `pytest solutions/tests --engine my_engine`.
-What is unfinished, and what cannot be loaded, is the reference's, and gears.json lists which is whose.
+`my_engine/gearworks/` is a package like the reference. It stands first on the path of a child process, so everything
+that runs there runs what the learner wrote: `gearworks chat --engine my_engine`, `pytest solutions/tests --engine
+my_engine`. What is unfinished, and what cannot be loaded, is the reference's, and gears.json lists which is whose.
 """
 
 import importlib.util
@@ -42,10 +42,11 @@ class Gear:
 
 
 def assemble(chapters: Sequence[Chapter], notebooks: Sequence[Notebook], folder: Path) -> list[Gear]:
-    """Make the engine of a learner's notebooks in a folder, in place of the one that is there. Returns what it is made of.
+    """Make the engine of a learner's notebooks in a folder, in place of the one that is there. Returns what it is made
+    of.
 
-    The folder is complete or as it was before. Raises GearworksError when it holds anything else than an engine, or cannot
-    be written; never because of what the notebooks hold.
+    The folder is complete or as it was before. Raises GearworksError when it holds anything else than an engine, or
+    cannot be written; never because of what the notebooks hold.
     """
     reference = _reference()
     _require_engine_or_nothing(folder)
@@ -58,7 +59,8 @@ def assemble(chapters: Sequence[Chapter], notebooks: Sequence[Notebook], folder:
         shutil.copytree(reference, package, ignore=shutil.ignore_patterns("__pycache__", ".*"))
         gears = _fill(package, components)
         content = {"gears": {gear.component.path: _listed(gear) for gear in gears}}
-        (draft / LIST).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
+        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+        (draft / LIST).write_text(text, encoding="utf-8", newline="\n")
         _swap(draft, folder)
     except OSError as error:
         raise GearworksError(f"cannot make an engine in {folder}", str(error),
@@ -86,7 +88,7 @@ def _reference() -> Path:
     """The folder of the reference. It is not asked of the module, since an engine may be the one that runs."""
     package = Path(importlib.util.find_spec("gearworks").origin).parent
     if (package.parent / LIST).exists():
-        raise GearworksError("cannot assemble an engine from an engine", f"gearworks is the one in {package.parent} here",
+        raise GearworksError("cannot assemble an engine from an engine", f"gearworks is the one in {package.parent}",
                              "run this without that folder on PYTHONPATH")
     return package
 
@@ -96,7 +98,8 @@ def _require_engine_or_nothing(folder: Path) -> None:
         return
     strange = [] if not folder.is_dir() else sorted(entry.name for entry in folder.iterdir() if entry.name not in PARTS)
     if not folder.is_dir() or strange or any(folder.iterdir()) and not (folder / LIST).exists():
-        raise GearworksError(f"{folder} would be lost", f"it holds {strange[0]}" if strange else "it is no assembled engine",
+        raise GearworksError(f"{folder} would be lost",
+                             f"it holds {strange[0]}" if strange else "it is no assembled engine",
                              "name a folder that is not there yet, such as my_engine")
 
 
@@ -164,7 +167,7 @@ def _refused(package: Path, by_module: dict[str, list[Graft]], files: dict[str, 
 
 
 def _load(folder: Path, modules: Sequence[str]) -> tuple[list[dict], str]:
-    """Load modules, `module:name,name`, in a child process. Returns what it told of each, and what it wrote to standard error."""
+    """Load modules, `module:name,name`, in a child process. Returns what it told of each, and its standard error."""
     environment = os.environ | {"PYTHONPATH": engine_path(folder), "PYTHONIOENCODING": "utf-8"}
     trial = Path(__file__).with_name("import_trial.py")
     try:

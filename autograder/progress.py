@@ -1,8 +1,8 @@
 """How far a learner is: every exercise with what its public checks found, in plain text or as JSON.
 
 The checks run in a child process, one exercise after the other, on the learner's code with the reference for everything
-else. The child announces each check before it starts it. Whatever the code does (exit, loop, eat its own exceptions) ends
-as the outcome of that check, and a new child goes on with the next exercise.
+else. The child announces each check before it starts it. Whatever the code does (exit, loop, eat its own exceptions)
+ends as the outcome of that check, and a new child goes on with the next exercise.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ from autograder.grafting import FUTURE, delays_annotations, grafts_of
 from autograder.intake import Notebook
 from gearworks.errors import GearworksError
 
-EXERCISE_SECONDS = float(os.environ.get("GEARWORKS_EXERCISE_SECONDS", 20))     # of processor time: all checks of one exercise
+EXERCISE_SECONDS = 20       # of processor time: what the checks of one exercise may take together
 GRACE_SECONDS = 5           # of processor time: after it a child ends itself, whatever the learner's code catches
 SILENCE_SECONDS = 300       # by the wall clock: for code that waits, or that lets nothing else in its process run
 TOO_LONG = 77               # the exit code of a child that ended itself
@@ -49,7 +49,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class ExerciseProgress:
-    """An exercise. failing: the title of the first check that does not pass; found: what it found, in a sentence or two."""
+    """An exercise. failing: the title of the first check that does not pass; found: what that found, in words."""
 
     exercise: str
     optional: bool
@@ -146,12 +146,14 @@ def _measured(own: Sequence[Component], components: Sequence[Component], child: 
     try:
         checks = checks_of(exercise.name)
     except LookupError as error:
-        return ExerciseProgress(exercise.name, exercise.optional, Stage.NOT_STARTED, 0.0, 0.0, notes=(str(error), *notes))
+        return ExerciseProgress(exercise.name, exercise.optional, Stage.NOT_STARTED, 0.0, 0.0,
+                                notes=(str(error), *notes))
     total = float(sum(check.points for check in checks))
 
     def progress(stage: Stage, points: float = 0.0, **more: Any) -> ExerciseProgress:
         told = more.pop("notes", notes)
-        return ExerciseProgress(exercise.name, exercise.optional, stage, points, total, notes=tuple(dict.fromkeys(told)),
+        return ExerciseProgress(exercise.name, exercise.optional, stage, points, total,
+                                notes=tuple(dict.fromkeys(told)),
                                 notebook=place.notebook.name if place.cell is not None else "",
                                 cell=place.cell.number if place.cell is not None else None, **more)
 
@@ -170,7 +172,8 @@ def _measured(own: Sequence[Component], components: Sequence[Component], child: 
     delayed = source.delays_annotations or any(map(delays_annotations, written))
     code = "\n\n\n".join([*([FUTURE] if delayed else []), *(graft.text for graft in grafts)])
     missing = [part.name for part in own if part not in written]
-    report = child.run(_Task(exercise.name, exercise.module, place.place, code, tuple(missing)), checks)
+    task = _Task(exercise.name, exercise.module, place.place, code, tuple(missing), EXERCISE_SECONDS, fresh_seed())
+    report = child.run(task, checks)
     first = next((outcome for outcome in report.outcomes if outcome.status is not Status.PASSED), None)
     if first is None and not report.problem:
         return progress(Stage.PASSED, report.score, notes=notes)
@@ -197,11 +200,16 @@ class _Task:
     place: str
     code: str
     missing: tuple[str, ...]
-    seed: int = dataclasses.field(default_factory=fresh_seed)
+    seconds: float
+    seed: int
 
 
 class _Child:
-    """A process that runs tasks. It is started when the first is due, and again after it has ended or had to be killed."""
+    """A process that runs tasks. It is started when the first is due, and again after one that did not pass.
+
+    Code that works leaves its process in order, as a rule; of other code one cannot know what it has closed or
+    replaced.
+    """
 
     def __init__(self):
         self._process: subprocess.Popen | None = None
@@ -214,6 +222,12 @@ class _Child:
 
     def run(self, task: _Task, checks: Sequence[Check]) -> Report:
         """What the public checks found, as far as they came."""
+        report = self._run(task, checks)
+        if report.problem or any(outcome.status is not Status.PASSED for outcome in report.outcomes):
+            self._end()
+        return report
+
+    def _run(self, task: _Task, checks: Sequence[Check]) -> Report:
         public = [check for check in checks if check.public]
         total = float(sum(check.points for check in checks))
         outcomes: list[Outcome] = []
@@ -242,7 +256,8 @@ class _Child:
             elif not line:
                 break
         too_long = self._end() in (TOO_LONG, None)
-        why = f"no end after {EXERCISE_SECONDS:g} seconds of computing" if too_long else "that it ended the Python that ran it"
+        why = f"no end after {task.seconds:g} seconds of computing" if too_long else \
+            "that it ended the Python that ran it"
         if not announced:
             return Report(task.exercise, (), total, problem=f"Its cell was run, and found was {why}.")
         status = Status.OUT_OF_TIME if too_long else Status.RAISED
@@ -263,15 +278,15 @@ class _Child:
         if self._process is None:
             return None
         try:
+            self._process.stdin.close()                      # it ends when nothing more comes
+        except OSError:
+            pass
+        try:
             code = self._process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             code = None
             self._process.kill()
             self._process.wait()
-        try:
-            self._process.stdin.close()
-        except OSError:
-            pass
         self._process = None
         return code
 
@@ -316,7 +331,7 @@ def _run(task: _Task, say: Callable[[dict], None]) -> None:
 
     def watch() -> None:
         while not finished.wait(0.2):
-            if time.process_time() - start > EXERCISE_SECONDS + GRACE_SECONDS:
+            if time.process_time() - start > task.seconds + GRACE_SECONDS:
                 os._exit(TOO_LONG)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -329,7 +344,7 @@ def _run(task: _Task, say: Callable[[dict], None]) -> None:
         return
     for check in public:
         say({"check": check.name})
-        left = EXERCISE_SECONDS - (time.process_time() - start)
+        left = task.seconds - (time.process_time() - start)
         with collected_remarks():
             outcome = run_check(check, subjects, task.seed, seconds=max(0.1, left))
         say({"outcome": dataclasses.asdict(outcome)})

@@ -1,7 +1,7 @@
 """The statements of a cell: what each binds, uses and changes, and the same under other names.
 
-The overlay takes a definition out of a notebook with the statements that it depends on, and leaves the rest behind. So it
-has to know, without running anything, what a statement does to the names around it.
+The overlay takes a definition out of a notebook with the statements that it depends on, and leaves the rest behind. So
+it has to know, without running anything, what a statement does to the names around it.
 """
 
 import ast
@@ -18,12 +18,12 @@ Definition = Function | ast.ClassDef
 # What these compute is for the eye, or must not be computed while a module loads.
 EFFECT_FUNCTIONS = frozenset({"print", "display", "input", "open", "exec", "eval", "exit", "quit", "breakpoint", "help",
                               "get_ipython", "check"})
-EFFECT_METHODS = frozenset({"_exit", "abort", "exit", "system", "popen", "unlink", "rmdir", "rmtree", "mkdir", "makedirs",
-                            "chdir", "write", "write_text", "write_bytes", "savefig", "show", "plot", "sleep", "urlopen",
-                            "urlretrieve", "load", "from_pretrained", "find_model"})
+EFFECT_METHODS = frozenset({"_exit", "abort", "exit", "system", "popen", "unlink", "rmdir", "rmtree", "mkdir",
+                            "makedirs", "chdir", "write", "write_text", "write_bytes", "savefig", "show", "plot",
+                            "sleep", "urlopen", "urlretrieve", "load", "from_pretrained", "find_model"})
 EFFECT_OWNERS = frozenset({"plt", "matplotlib", "subprocess", "shutil", "requests", "socket", "webbrowser", "widgets"})
-CHANGING = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "sort", "reverse", "pop", "remove", "clear",
-                      "fill"})
+CHANGING = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "sort", "reverse", "pop",
+                      "remove", "clear", "fill"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +209,7 @@ class _Renaming(ast.NodeTransformer):
         return node
 
     def _visit_comprehension(self, node: ast.expr) -> ast.expr:
-        self.visit(node.generators[0].iter)                  # in the scope around; visiting it again below changes nothing
+        self.visit(node.generators[0].iter)                  # of the scope around; a second visit changes nothing
         targets = frozenset().union(*(_stored(loop.target) for loop in node.generators))
         self._within(targets, [part for part in ast.iter_child_nodes(node)])
         return node

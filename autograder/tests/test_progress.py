@@ -1,4 +1,4 @@
-"""How far a learner is: every stage, every way in which code can end, text and JSON. About 40 s, most of it one endless loop."""
+"""How far a learner is: every stage, every way in which code can end, as text and as JSON. About 40 s."""
 
 import json
 import subprocess
@@ -62,17 +62,18 @@ def test_everything_is_solved(measure, solved):
     found, text, data = measure(solved)
     assert {each.stage for each in found.values()} == {Stage.PASSED} and all(not each.notes for each in found.values())
     assert data["points"] == data["total"] and data["bonus"] == worth(FLOPS)
-    assert f"  passed  " in text and f"{FLOPS} (optional)" in text and "as a bonus" in text
+    assert "  passed  " in text and f"{FLOPS} (optional)" in text and "as a bonus" in text
 
 
 def test_a_wrong_answer_names_the_check_and_keeps_the_points_of_the_others(measure, solved):
-    wrong = {"pipeline-run_request": solved["pipeline-run_request"].replace("while len(ids) < max_tokens", "while len(ids) <= max_tokens")}
-    assert wrong["pipeline-run_request"] != solved["pipeline-run_request"]
-    found, text, data = measure(wrong)
+    right = solved["pipeline-run_request"]
+    wrong = right.replace("while len(ids) < max_tokens", "while len(ids) <= max_tokens")
+    assert wrong != right
+    found, text, data = measure({"pipeline-run_request": wrong})
     each = found[LOOP]
     titles = [check.title for check in checks_of(LOOP) if check.public]
     assert each.stage is Stage.FAILING and each.failing in titles and each.found.startswith("Expected ") and each.hint
-    assert 0 < each.points < each.total and f"  failing  " in text and each.failing.split()[0] in text
+    assert 0 < each.points < each.total and "  failing  " in text and each.failing.split()[0] in text
     assert each.notebook == "98_small.ipynb" and each.cell and data["exercises"][0]["stage"] == "failing"
     assert found[COUNT].stage is Stage.NOT_STARTED
 
@@ -87,7 +88,7 @@ def test_a_wrong_answer_names_the_check_and_keeps_the_points_of_the_others(measu
     ("yield 1", ""), ("return object()", ""),
 ])
 def test_whatever_the_code_does_costs_its_own_exercise(body, words, measure, solved):
-    head = solved["pipeline-run_request"].split('"""')[0]
+    head = solved["pipeline-run_request"].split('"""')[0].rstrip() + "\n"
     found, text, _ = measure(solved | {"pipeline-run_request": f"{head}    {body}\n"})
     assert found[LOOP].stage is Stage.FAILING and found[LOOP].points == 0
     assert words in found[LOOP].found
@@ -95,7 +96,8 @@ def test_whatever_the_code_does_costs_its_own_exercise(body, words, measure, sol
 
 
 @pytest.mark.parametrize("source, words", [
-    ("def run_request(:", "no Python"), ("LIMIT = 1 / 0\ndef run_request(*a, limit=LIMIT, **b):\n    pass\n    return 1", "ZeroDivisionError"),
+    ("def run_request(:", "no Python"),
+    ("LIMIT = 1 / 0\ndef run_request(*a, limit=LIMIT, **b):\n    return 1", "ZeroDivisionError"),
     ("import no_such_module as m\ndef run_request(*a, **b):\n    return m", "does not run: ModuleNotFoundError"),
 ])
 def test_a_cell_that_does_not_run(source, words, measure, solved):
@@ -104,13 +106,15 @@ def test_a_cell_that_does_not_run(source, words, measure, solved):
     assert found[COUNT].stage is Stage.PASSED and words in text.replace("\n", " ").replace("                 ", "")
 
 
-@pytest.mark.parametrize("body", ["while True:\n        pass", "while True:\n        try:\n            1\n        except BaseException:\n            1",
-                                  "while True:\n        try:\n            while True:\n                pass\n        except BaseException:\n            continue"],
-                         ids=["endless", "quick to catch", "catches everything"])
-def test_endless_loops_end(body, measure, solved, monkeypatch, tmp_path):
-    """The limit is told to the child by its environment, since it is another process."""
-    monkeypatch.setenv("GEARWORKS_EXERCISE_SECONDS", "2")
-    head = solved["pipeline-run_request"].split('"""')[0]
+@pytest.mark.parametrize("body", [
+    "while True:\n        pass",
+    "while True:\n        try:\n            1\n        except BaseException:\n            1",
+    "while True:\n        try:\n            while True:\n                pass\n        except BaseException:\n"
+    "            continue",
+], ids=["endless", "quick to catch", "catches everything"])
+def test_endless_loops_end(body, measure, solved, monkeypatch):
+    monkeypatch.setattr(progress, "EXERCISE_SECONDS", 2)
+    head = solved["pipeline-run_request"].split('"""')[0].rstrip() + "\n"
     found, _, _ = measure(solved | {"pipeline-run_request": f"{head}    {body}\n"})
     assert found[LOOP].stage is Stage.FAILING and "seconds of computing" in found[LOOP].found
     assert found[COUNT].stage is found[FLOPS].stage is Stage.PASSED
@@ -123,7 +127,8 @@ def test_half_of_an_exercise_of_two_names(tmp_path):
     [cut] = editions.cuts_of(chapter).values()
     half = cut.solution.split("def memory_bytes")[0] + "def memory_bytes" + cut.stub.split("def memory_bytes")[1]
     path = tmp_path / "97_two.ipynb"
-    path.write_text(json.dumps({"cells": [{"cell_type": "code", "id": two.grade_id, "source": half}]}), encoding="utf-8")
+    cell = {"cell_type": "code", "id": two.grade_id, "source": half}
+    path.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
     [found] = progress.measure([chapter], [read_notebook(path)])[0].exercises
     assert found.stage is Stage.FAILING and 0 <= found.points < found.total
     assert "not written" in found.found or "memory_bytes" in found.found
@@ -139,11 +144,12 @@ def test_the_gears_are_judged_one_by_one(measure, solved):
     assert found[COUNT].stage is Stage.FAILING and found[FLOPS].stage is Stage.PASSED
 
 
-def test_the_command_line(tmp_path, learner, solved, monkeypatch):
+def test_the_command_line(tmp_path, learner, solved):
     (tmp_path / "book" / "chapters").mkdir(parents=True)
     (tmp_path / "book" / "chapters" / SMALL.name).write_bytes(SMALL.read_bytes())
     (tmp_path / "chapters").mkdir()
-    (tmp_path / "chapters" / "98_small.ipynb").write_text(editions.to_text(editions.solve(learner, solved)), encoding="utf-8")
+    text = editions.to_text(editions.solve(learner, solved))
+    (tmp_path / "chapters" / "98_small.ipynb").write_text(text, encoding="utf-8")
     (tmp_path / "chapters" / "broken.ipynb").write_text("{", encoding="utf-8")
 
     def run(*arguments):

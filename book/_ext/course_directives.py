@@ -1,6 +1,6 @@
 """Sphinx extension: two directives for pages that show what the course knows about itself.
 
-    {engine-map}     the engine's map; the option `lit` names gears that are finished
+    {engine-map}     the engine's map, with nothing built yet
     {kill-matrix}    how good the checks are, from book/kill_matrix.json
 """
 
@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 from docutils import nodes
-from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+import autograder
 from autograder.checking import checks_of
 from autograder.mutation import mutants_of
 from gearworks import viz
@@ -22,11 +22,10 @@ MATRIX = Path("book") / "kill_matrix.json"
 class EngineMap(SphinxDirective):
     """The figure that every chapter shows, drawn by the same function."""
 
-    option_spec = {"lit": directives.unchanged}
-
     def run(self) -> list[nodes.Node]:
-        figure = viz.engine_map(lit=self.options.get("lit", "").split())
-        return [nodes.raw("", figure.html, format="html")]
+        for path in filter(Path.is_file, Path(viz.__file__).parent.iterdir()):
+            self.env.note_dependency(str(path))
+        return [nodes.raw("", viz.engine_map().html, format="html")]
 
 
 class KillMatrix(SphinxDirective):
@@ -34,21 +33,23 @@ class KillMatrix(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         path = Path(self.env.srcdir) / MATRIX
-        self.env.note_dependency(str(path))
+        folder = Path(autograder.__file__).parent
+        for source in (path, *folder.glob("mutants/*.toml"), *folder.glob("checks/*.py")):
+            self.env.note_dependency(str(source))
         rows = json.loads(path.read_text(encoding="utf-8"))["exercises"]
-        return [_summary(rows), *(_details(row) for row in rows)]
+        return [_summary(rows), nodes.container("", *(_details(row) for row in rows), classes=["kill-details"])]
 
 
-def _summary(rows: list[dict]) -> nodes.table:
+def _summary(rows: list[dict]) -> nodes.container:
     body = []
     for row in rows:
         count = len({**row["killed"], **row["survived"]})
         passed = sum(not failed for failed in row["accepted"].values())
-        checks = checks_of(row["exercise"])
-        body.append([nodes.literal("", row["exercise"]), f"{len(checks)}", f"{sum(not check.public for check in checks)}",
+        found = checks_of(row["exercise"])
+        body.append([nodes.literal("", row["exercise"]), f"{len(found)}", f"{sum(not check.public for check in found)}",
                      f"{count - len(row['survived'])} of {count}", f"{passed} of {len(row['accepted'])}",
-                     f"{row['reference']:.0%}", f"{row['stub']:.0%}"])
-    return _table(["Exercise", "Checks", "of them hidden", "Mutants killed", "Right versions passed", "Reference", "Stub"], body)
+                     f"{row['reference']:.0%} / {row['stub']:.0%}"])
+    return _table(["Exercise", "Checks", "Hidden", "Mutants killed", "Right versions passed", "Reference / stub"], body)
 
 
 def _details(row: dict) -> nodes.container:
@@ -57,14 +58,14 @@ def _details(row: dict) -> nodes.container:
         f"{mutant.component}:{mutant.name}", []))] for mutant in mutants_of(row["exercise"])]
     table = _table(["A plausible mistake", "Caught by the check"], body)
     opening = nodes.raw("", f"<details><summary><code>{row['exercise']}</code></summary>", format="html")
-    return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"), classes=["kill-matrix"])
+    return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
 
 
-def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.table:
+def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.container:
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in head), cols=len(head))
     group += nodes.thead("", _row(head))
     group += nodes.tbody("", *map(_row, body))
-    return nodes.table("", group)
+    return nodes.container("", nodes.table("", group), classes=["kill-matrix"])
 
 
 def _row(cells: list[str | nodes.Node]) -> nodes.row:

@@ -90,7 +90,7 @@ def _runs_in(engine: Path) -> bool:
 
 
 def _run_in(engine: Path, arguments: Sequence[str]) -> int:
-    """Run a command in another engine: in a process that finds that one first. Returns its exit code, where it returns."""
+    """Run a command in another engine, in a process that finds that one first; returns its exit code, if at all."""
     try:
         gears = json.loads((engine / "gears.json").read_text(encoding="utf-8"))["gears"]
         own = [name for name, gear in gears.items() if gear["from"] == "learner"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:                                       # nothing of the engine is loaded before --engine has said which one
+if TYPE_CHECKING:                                       # no engine is loaded before --engine has said which one
     from gearworks.language_model import LanguageModel
 
 
@@ -26,9 +26,10 @@ def pytest_configure(config):
     engine = config.getoption("--engine")
     if engine is None:
         return
-    if not (engine / "gears.json").is_file() or "gearworks" in sys.modules:
-        raise pytest.UsageError(f"there is no engine in {engine}: autograder assemble chapters --to {engine}"
-                                if "gearworks" not in sys.modules else "gearworks is loaded already: --engine comes too late")
+    if not (engine / "gears.json").is_file():
+        raise pytest.UsageError(f"there is no engine in {engine}: autograder assemble chapters --to {engine}")
+    if "gearworks" in sys.modules:
+        raise pytest.UsageError("--engine comes too late: gearworks is loaded already")
     path = str(engine.resolve())
     sys.path.insert(0, path)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))

@@ -422,6 +422,14 @@ def test_streaming_shows_whole_characters_at_once(smol):
         assert detokenizer.flush() == ""
 
 
+def test_nothing_waits_behind_a_broken_byte():
+    """A first byte whose character is cut short by ASCII will never be finished: all of it is shown at once."""
+    for chunks in ([b"\xff", b"a"], [b"\xe4", b"x"], [b"\xf0", b"\x9fz"], [b"\xc3", b"\xc3b"]):
+        ours, ids = from_chunks(chunks)
+        detokenizer = IncrementalDetokenizer(ours)
+        assert "".join(map(detokenizer.push, ids)) == b"".join(chunks).decode("utf-8", errors="replace")
+
+
 def test_half_a_character_at_the_end():
     ours, ids = from_chunks([b"a\xf0\x9f", b"\x98"])
     detokenizer = IncrementalDetokenizer(ours)
