@@ -349,6 +349,7 @@ def install(lock_file):
         say("Installing what is missing of the course's packages: up to 250 MB, 1 to 5 minutes")
     if torch_missing and sys.platform == "linux":
         say(LINUX_NOTE.format(python=sys.executable))
+    say("pip's last step, when everything is downloaded, takes a minute or two without a word")
     log = Path(sys.prefix) / "gearworks-setup.log"
     log.unlink(missing_ok=True)
     pip = [sys.executable, "-m", "pip"]

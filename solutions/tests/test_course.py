@@ -630,7 +630,7 @@ def test_usage_errors(new, arguments, words):
 
 @pytest.mark.parametrize("command, promise", [
     ("serve", "the server arrives with chapter 6"), ("book", "the book arrives"),
-    ("grade", "the graders arrive"), ("progress", "the progress page arrives"),
+    ("grade", "the grader for whole classes comes later"), ("progress", "the progress page arrives"),
 ])
 def test_commands_that_come_later(new, command, promise):
     """They say so at once, and set nothing up for it."""
