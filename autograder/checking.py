@@ -24,6 +24,7 @@ import numpy as np
 
 # What a learner reads stays readable: no message is longer than this many words.
 MESSAGE_WORDS = 160
+NOTHING = "that your function returned nothing; is there a `return`?"
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,24 @@ def expect(condition: Any, expected: str, found: str, hint: str = "") -> None:
         raise CheckFailure(expected, found, hint)
 
 
+def expect_returned(got: Any, expected: str) -> None:
+    """Fail when a function gave None, as one does that has no `return`. `expected` continues "Expected …"."""
+    if got is None:
+        raise CheckFailure(expected, NOTHING)
+
+
 def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str = "") -> None:
     """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples, sets and dicts of them.
 
     A list and a tuple of equal elements are equal, and so are a NumPy integer and an int. of: names the value in words.
+    None, where something else is expected, is taken for what a function without `return` gives.
     """
+    if expected is not None:
+        expect_returned(got, f"{of} to be {_kind(_plain(expected))} such as {_short(_plain(expected))}")
+    _expect_equal(got, expected, of, hint)
+
+
+def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
     got, expected = _plain(got), _plain(expected)
     if type(got) is not type(expected) and not (_is_number(got) and _is_number(expected)):
         raise CheckFailure(f"{of} to be {_kind(expected)} such as {_short(expected)}",
@@ -134,7 +148,7 @@ def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str =
             if key not in got:
                 raise CheckFailure(f"{of} to have the key {_short(key)}", f"the keys {_short(sorted(map(str, got)))}",
                                    hint)
-            expect_equal(got[key], expected[key], of=f"{of} at {_short(key)}", hint=hint)
+            _expect_equal(got[key], expected[key], f"{of} at {_short(key)}", hint)
         raise CheckFailure(f"{of} to have {len(expected)} keys",
                            f"{len(got)}, among them {_short(next(key for key in got if key not in expected))}", hint)
     raise CheckFailure(f"{of} to be {_short(expected)}", _short(got), hint)
@@ -148,6 +162,7 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     must have; None accepts any floating dtype. nan equals nan, and infinities equal themselves.
     """
     expected = np.asarray(expected)
+    expect_returned(got, f"{of} to be a NumPy array of shape {expected.shape}")
     if not isinstance(got, np.ndarray) and not np.isscalar(got):
         raise CheckFailure(f"{of} to be a NumPy array of shape {expected.shape}", f"{_kind(got)}: {_short(got)}", hint)
     got = np.asarray(got)
@@ -179,9 +194,22 @@ def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
     except kinds:
         return
     except Exception as error:
-        raise CheckFailure(f"{_names(kinds)} when {when}", f"{type(error).__name__}: {_short(str(error))}",
+        raise CheckFailure(f"{_names(kinds)} when {when}", f"{type(error).__name__}: {error_text(error)}".removesuffix(": "),
                            hint) from error
     raise CheckFailure(f"{_names(kinds)} when {when}", "no error at all", hint)
+
+
+def error_text(error: BaseException) -> str:
+    """What an exception says, in one line.
+
+    >>> error_text(ValueError("no such file\\n  Try  another name"))
+    'no such file; Try another name'
+    """
+    try:
+        text = "; ".join(" ".join(line.split()) for line in str(error).splitlines() if line.strip())
+    except Exception:
+        return "an error that cannot be shown"
+    return text if len(text) <= 300 else text[:300] + " …"
 
 
 @contextmanager

@@ -34,7 +34,8 @@ def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
     failed = [outcome.name for outcome in report.outcomes if outcome.status is Status.FAILED]
     if not failed:
         return report
-    checks = [check for check in checks_of(report.exercise) if check.public]
+    endless = {outcome.name for outcome in report.outcomes if outcome.status is Status.OUT_OF_TIME}
+    checks = [check for check in checks_of(report.exercise) if check.public and check.name not in endless]
     checks.sort(key=lambda check: check.name not in failed)          # those that tell mistakes apart come first
     try:
         mutant = diagnose(checks, subjects, report.seed)

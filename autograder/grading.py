@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking import MESSAGE_WORDS, Check, CheckFailure, checks_of, components_of
+from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of, components_of,
+                                 error_text)
 from autograder.learner_code import is_learners, is_not_attempted, own_line
 from autograder.limits import TimeLimit, time_limit
 
 CHECK_SECONDS = 20          # of processor time: what one check may take
+SHORTER_SECONDS = 4         # and each one after the first that was out of time: the others will hardly fare better
 EXERCISE_SECONDS = 60       # and all checks of an exercise together
 
 
@@ -121,11 +123,11 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *, seconds: floa
         raise
     except TimeLimit as error:
         return outcome(Status.OUT_OF_TIME, error, expected="an answer in reasonable time",
-                       found=f"no end after {seconds:g} seconds of computing",
+                       found=f"no end after {seconds:.2g} seconds of computing",
                        hint="look for a loop whose condition never changes, or for work that is done again and again")
     except BaseException as error:
         if is_not_attempted(error):
-            text = _text_of(error)
+            text = error_text(error)
             is_its_own = text.startswith(tuple(f"{component}:" for component in components_of(check.exercise)))
             return outcome(Status.NOT_ATTEMPTED, error,
                            found="" if is_its_own else f"something that is not written yet: {text}")
@@ -137,12 +139,17 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *, seconds: floa
 
 
 def run_checks(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> list[Outcome]:
-    """Run several checks; together they may take EXERCISE_SECONDS, and those that come too late are out of time."""
-    outcomes, start = [], time.process_time()
+    """Run several checks; together they may take EXERCISE_SECONDS, and those that come too late are out of time.
+
+    Once a check was out of time, each later one may take SHORTER_SECONDS.
+    """
+    outcomes, start, limit = [], time.process_time(), CHECK_SECONDS
     for check in checks:
         left = EXERCISE_SECONDS - (time.process_time() - start)
         if left > 0:
-            outcomes.append(run_check(check, subjects, seed, seconds=min(CHECK_SECONDS, left)))
+            outcomes.append(run_check(check, subjects, seed, seconds=min(limit, left)))
+            if outcomes[-1].status is Status.OUT_OF_TIME:
+                limit = SHORTER_SECONDS
         else:
             outcomes.append(never_reached(check.name, check.title, check.points, check.public))
     return outcomes
@@ -222,16 +229,13 @@ def _within_words(message: dict[str, str]) -> dict[str, str]:
 
 def _raised(error: BaseException, checks: str) -> dict[str, str]:
     line = getattr(error, "line", None) or own_line(error, checks)
-    found = f"{type(error).__name__}: {_text_of(error)}".removesuffix(": ")
+    found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if line:
-        return {"found": f"{found}, raised at {line}", "hint": "run that line alone, with the values it had"}
+        hint = "run that line alone, with the values it had"
+        if isinstance(error, NameError):
+            hint = "is the name spelled as where it was defined?"
+        return {"found": f"{found}, raised at {line}", "hint": hint}
+    if isinstance(error, (TypeError, AttributeError)) and "'NoneType'" in found:
+        return {"found": NOTHING}                            # the check wanted to use what was returned
     return {"found": f"{found}, raised when the check called your code or used its result",
             "hint": "compare the signature, and what the function returns, with its docstring"}
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        return "an error that cannot be shown"
-    return text if len(text) <= 300 else text[:300] + " …"

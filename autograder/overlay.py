@@ -72,7 +72,7 @@ def assemble(chapters: Sequence[Chapter], notebooks: Sequence[Notebook], folder:
 
 def summary(gears: Sequence[Gear], notebooks: Sequence[Notebook] = ()) -> str:
     """What an engine is made of, one line for each component."""
-    lines = [f"{sum(gear.is_learners for gear in gears)} of {len(gears)} gears are yours"]
+    lines = [f"{sum(gear.is_learners for gear in gears)} of {len(gears)} parts are yours"]
     for gear in gears:
         component = gear.component
         told = component.place if gear.is_learners else gear.why

@@ -4,6 +4,7 @@ Nothing is told by colour alone, and no colour is set: text and lines take those
 """
 
 import html
+import re
 import textwrap
 from dataclasses import dataclass
 
@@ -51,24 +52,27 @@ def text(report: Report) -> str:
 
 def markup(report: Report) -> str:
     """The report as HTML: one table with a caption and real headers, which needs no style sheet and no script."""
-    cell = "text-align:left;vertical-align:top;padding:.35em .8em .35em 0;white-space:normal"
+    cell = "text-align:left;vertical-align:top;padding:.35em .8em .35em 0;white-space:normal;overflow-wrap:break-word"
+    head = f'<th scope="col" style="{cell};width:'
     rows = []
     for outcome, message_parts in _told(report):
         message = "".join(f'<dt style="font-weight:600">{part}</dt>'
-                          f'<dd style="margin:0 0 .3em 1em;white-space:pre-line">{html.escape(content)}</dd>'
+                          f'<dd style="margin:0 0 .3em 1em;white-space:pre-line">'
+                          f"{_with_code(content) if part == 'Try' else html.escape(content)}</dd>"
                           for part, content in message_parts)
         message = f'<dl style="margin:.3em 0 0">{message}</dl>' if message else ""
         weight = 400 if outcome.status is Status.PASSED else 600
         rows.append(
-            f'<tr><th scope="row" style="{cell};font-weight:{weight};max-width:22em">{html.escape(outcome.title)}</th>'
+            f'<tr><th scope="row" style="{cell};font-weight:{weight}">{_with_code(outcome.title)}</th>'
             f'<td style="{cell}"><span aria-hidden="true">{_MARKS[outcome.status]} </span>'
             f"<strong>{html.escape(result(outcome))}</strong>{message}</td>"
             f'<td style="{cell};white-space:nowrap">{outcome.earned:g} of {outcome.points:g}</td></tr>')
     table = "" if not rows else (
-        '<table style="border-collapse:collapse;margin:.3em 0;color:inherit">'
+        '<table style="table-layout:fixed;width:100%;max-width:64em;border-collapse:collapse;margin:.3em 0;'
+        'color:inherit">'
         f'<caption style="text-align:left;color:inherit">Checks of {html.escape(report.exercise)}</caption>'
-        f'<thead><tr style="border-bottom:1px solid currentColor"><th scope="col" style="{cell}">Check</th>'
-        f'<th scope="col" style="{cell}">Result</th><th scope="col" style="{cell}">Points</th></tr></thead>'
+        f'<thead><tr style="border-bottom:1px solid currentColor">{head}33%">Check</th>{head}auto">Result</th>'
+        f'{head}5em">Points</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>")
     notes = "".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>' for note in _notes(report))
     return (f'<div class="gearworks-report" style="color:inherit"><p style="margin:.2em 0"><strong>'
@@ -85,6 +89,11 @@ def parts(outcome: Outcome) -> list[tuple[str, str]]:
     named = (("Expected", outcome.expected), ("Found", outcome.found), ("Try", outcome.hint))
     return [(part, message if message.endswith((".", "?", "…")) else f"{message}.")
             for part, message in named if message]
+
+
+def _with_code(words: str) -> str:
+    """Words as HTML, with what stands between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(words))
 
 
 def _told(report: Report) -> list[tuple[Outcome, list[tuple[str, str]]]]:

@@ -88,7 +88,8 @@ def accepted(style: str, name: str = "conversation_ids") -> Callable:
     return names[name]
 
 
-def expect_right_code_passes(test: Callable, exhibit: str = "conversation_ids", styles: tuple = ("find", "table")) -> None:
+def expect_right_code_passes(test: Callable, exhibit: str = "conversation_ids",
+                             styles: tuple = ("find", "table")) -> None:
     for version, name in ((reference_subjects(f"museum.{exhibit}")[0], "the repaired function"),
                           (accepted(styles[0], exhibit), "the same function written otherwise"),
                           (accepted(styles[1], exhibit), "the same function in a third style")):
@@ -152,11 +153,13 @@ def conversation(rng) -> dict:
     return {"messages": [{"role": "system", "content": message(rng, 3)}, {"role": "user", "content": message(rng, 5)}]}
 
 
-def expect_prompt(prompt_ids, request: dict, tokenizer: Tokenizer, of: str, hint: str, template: str = CHAT_TEMPLATE) -> None:
+def expect_prompt(prompt_ids, request: dict, tokenizer: Tokenizer, of: str, hint: str,
+                  template: str = CHAT_TEMPLATE) -> None:
     got = prompt_ids(request, template, "<bos>", tokenizer.encode)
     wanted = reference_prompt_ids(request, template, "<bos>", tokenizer.encode)
     expect(isinstance(got, list) and all(type(id) is int for id in got), "a list of ids", repr(got)[:60])
-    expect_equal(tokenizer.decode(got), tokenizer.decode(wanted), of=f"the text of {of}, special tokens shown", hint=hint)
+    expect_equal(tokenizer.decode(got), tokenizer.decode(wanted), of=f"the text of {of}, special tokens shown",
+                 hint=hint)
     expect_equal(got, wanted, of=f"the ids of {of}", hint=hint)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from autograder.checking import check, expect, expect_equal
+from autograder.checking import CheckFailure, check, expect, expect_equal, expect_returned
 from gearworks.pipeline import run_request as reference
 
 # A loop that never stops is stopped after this many forward passes.
@@ -25,24 +25,34 @@ class Machine:
     def forward(self, ids):
         if len(self.seen) == PATIENCE:
             raise RuntimeError(f"the model was asked {PATIENCE} times and the request still has not stopped")
-        self.seen.append([int(id) for id in ids])
+        self.seen.append(id_list("forward", ids))
         return len(self.seen) - 1
 
     def choose(self, step):
         return self.script[step] if step < len(self.script) else 3
 
     def decode(self, ids):
-        self.decoded.append([int(id) for id in ids])
-        return " ".join(str(int(id)) for id in ids)
+        self.decoded.append(id_list("decode", ids))
+        return words(self.decoded[-1])
 
     def answer(self, run_request, prompt="40 41 42", **options):
         completion = run_request(prompt, encode=self.encode, forward=self.forward, choose=self.choose,
                                  decode=self.decode, **options)
+        expect_returned(completion, "the request to give back a `Completion`")
         for field in ("prompt_ids", "ids", "text", "finish_reason"):
-            expect(hasattr(completion, field), "the request to give back a `Completion`",
-                   f"a {type(completion).__name__}, which has no `{field}`",
+            expect(getattr(completion, field, None) is not None, "the request to give back a `Completion`",
+                   f"a {type(completion).__name__} without {field}",
                    "Build it at the end: Completion(prompt_ids, ids, text, finish_reason).")
         return completion
+
+
+def id_list(box: str, ids) -> list[int]:
+    """What a black box was given, as a list of integers."""
+    try:
+        return [int(id) for id in ids]
+    except (TypeError, ValueError):
+        raise CheckFailure(f"`{box}` to be given a list of ids", f"that `{box}` was given {str(ids)[:60]}, not a list "
+                           "of ids", "One id is a list too: `[id]`.") from None
 
 
 def tokens(rng: np.random.Generator, count: int, low: int = 100) -> list[int]:

@@ -30,7 +30,8 @@ def unknown_words(longest_match, rng):
     """A word of which any part is missing is unknown as a whole; so is one that is too long."""
     expect_pieces(longest_match, "abxab", {"ab", "##ab"}, "Nothing of the word is kept.")
     expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"}, "Compare the length first.", longest_word=11, unknown="<?>")
-    expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"}, "A word of exactly that length is not too long.", longest_word=12)
+    expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"}, "A word of exactly that length is not too long.",
+                  longest_word=12)
     expect_pieces(longest_match, "", {"ab"}, "")
 
 

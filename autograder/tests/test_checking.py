@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (MESSAGE_WORDS, CheckFailure, check, checks_of, components_of, exercises, expect_close,
                                  expect_equal, expect_error, expect_unchanged, names_of)
+from autograder import grading
 from autograder.grading import Status, run_check, run_checks, run_exercise
 from autograder.limits import TimeLimit, time_limit
 from gearworks.layers import rms_norm
@@ -57,6 +58,31 @@ def test_an_error_shows_its_type_its_message_and_the_learners_own_line(tmp_path)
     assert (outcome.status, outcome.error) == (Status.RAISED, "JSONDecodeError")
     assert "Expecting property name" in outcome.found
     assert outcome.found.endswith("raised at line 7: return json.loads('{')  # here")
+
+
+@pytest.mark.parametrize("exercise, subject", [
+    ("arithmetic.double", lambda x: None), ("layers.rms_norm", lambda x, weight, eps: None),
+    ("accounting.parameter_count", lambda shape: None), ("accounting.forward_flops", lambda *a, **b: None),
+    ("pipeline.run_request", lambda prompt, **black_boxes: None)])
+def test_a_forgotten_return_is_said_to_be_one(exercise, subject):
+    checks = [doubles] if exercise == "arithmetic.double" else [check for check in checks_of(exercise) if check.public]
+    outcomes = [outcome for outcome in run_checks(checks, [subject], 1) if outcome.status is not Status.PASSED]
+    assert {outcome.found for outcome in outcomes} == {"that your function returned nothing; is there a `return`?"}
+
+
+def test_a_misspelt_name_is_said_to_be_one(tmp_path):
+    outcome = run_check(doubles, [learners("def double(x):\n    return 2 * y\n", tmp_path=tmp_path)], 1)
+    assert outcome.error == "NameError" and "spelled" in outcome.hint and "return 2 * y" in outcome.found
+
+
+def test_a_black_box_says_what_it_was_given():
+    def run_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens, on_token=None):
+        new = encode(prompt)
+        while True:
+            new = choose(forward(new))
+    outcome = run_exercise("pipeline.run_request", [run_request]).outcomes[0]
+    assert outcome.status is Status.FAILED
+    assert "`forward` was given" in outcome.found and outcome.found.endswith("not a list of ids")
 
 
 def test_a_wrong_signature_is_the_learners_error():
@@ -119,6 +145,14 @@ def test_an_endless_loop_is_stopped_and_the_other_checks_keep_their_points():
     assert outcome.status is Status.OUT_OF_TIME
     after = run_checks([doubles], [lambda x: 2 * x], 1)
     assert after[0].status is Status.PASSED
+
+
+def test_checks_after_one_that_was_out_of_time_get_less_of_it(monkeypatch):
+    monkeypatch.setattr(grading, "CHECK_SECONDS", 0.4567)
+    monkeypatch.setattr(grading, "SHORTER_SECONDS", 0.1)
+    outcomes = run_checks([doubles] * 3, [endless], 1)
+    assert [outcome.found for outcome in outcomes] == [f"no end after {seconds} seconds of computing"
+                                                       for seconds in (0.46, 0.1, 0.1)]
 
 
 def test_an_endless_generator_is_stopped():
@@ -217,6 +251,9 @@ def test_an_expected_error_must_come_and_a_stub_is_no_error():
         raise ValueError
     with pytest.raises(CheckFailure, match="no error at all"), expect_error(ValueError, when="asked"):
         pass
+    with pytest.raises(CheckFailure) as failure, expect_error(ValueError, when="asked"):
+        raise TypeError("f() missing 2 required positional arguments: 'why' and 'hint'")
+    assert failure.value.found == "TypeError: f() missing 2 required positional arguments: 'why' and 'hint'"
     with pytest.raises(NotImplementedError), expect_error(RuntimeError, when="asked"):
         raise NotImplementedError
 

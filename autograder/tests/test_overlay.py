@@ -523,7 +523,7 @@ def test_the_command_line(tmp_path, small, learner, capsys):
     arguments = ["assemble", str(tmp_path / "chapters"), "--to", str(tmp_path / "engine"), "--root", str(tmp_path)]
     assert cli.main(arguments) == 0
     said = capsys.readouterr()
-    assert "1 of 3 gears are yours" in said.out and "yours      pipeline.run_request  (mine.ipynb.txt, cell" in said.out
+    assert "1 of 3 parts are yours" in said.out and "yours      pipeline.run_request  (mine.ipynb.txt, cell" in said.out
     assert "mine.ipynb.txt: damaged or cut off" in said.out and "gearworks chat --engine" in said.err
     assert cli.main(["assemble", str(tmp_path / "nowhere"), "--root", str(tmp_path)]) == 1
     assert "there is no" in capsys.readouterr().err

@@ -57,6 +57,15 @@ def test_a_failure_has_three_parts_in_text_and_in_html():
     assert {"failed", "passed", "twice 4.", "16.", "0 of 4", "4 of 4"} <= {*table.words}
 
 
+def test_columns_keep_their_width_and_backticks_become_code():
+    named = Outcome("f", "`forward` sees <ids>.", 4, True, Status.FAILED, expected="all", found="a ` and a `", hint="`[id]`")
+    source = markup(report(named))
+    assert "table-layout:fixed" in source and 'width:33%">Check<' in source and 'width:5em">Points<' in source
+    assert "<code>forward</code> sees &lt;ids&gt;." in source and "<code>[id]</code>." in source
+    assert "a ` and a `." in source                                  # what code gave stays as it is
+    assert "`forward`" in text(report(named)) and Table(source).tags.count("code") == 2
+
+
 def test_whatever_code_says_is_escaped():
     shown = report(outcome(Status.RAISED, error="<b>", expected=HOSTILE, found=HOSTILE, hint=HOSTILE))
     assert "script" not in Table(markup(shown)).tags

@@ -1,8 +1,8 @@
 """Sphinx extension: a page of `chapters/NN_name.ipynb` shows the chapter's book edition.
 
 The file on the disk is the learner's notebook: without outputs, and with a cell that installs the course. While Sphinx
-reads it, its text is replaced by the edition that was executed with the reference. So page names, the Colab button and the
-download are the learner notebook's, and the page has outputs.
+reads it, its text is replaced by the edition that was executed with the reference. So page names, the Colab button and
+the download are the learner notebook's, and the page has outputs.
 """
 
 import re
@@ -45,7 +45,8 @@ def chapter_of(app: Sphinx, docname: str) -> Chapter | None:
     return read_chapter(path) if folder == "chapters" and path.is_file() else None
 
 
-def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
+def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
+                     removed: set[str]) -> list[str]:
     """The pages to read again although their notebook is as it was: the reference gives other outputs, for example."""
     try:
         chapters = {docname: chapter_of(app, docname) for docname in env.found_docs - added - changed}

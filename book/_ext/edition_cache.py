@@ -1,7 +1,7 @@
 """Executed chapters, kept: a chapter runs again only when something has changed that can change its outputs.
 
 What decides: the chapter, every module of `gearworks` and `autograder` that it imports, directly or through others, the
-checks and exhibits of its exercises, the pins of the model (they stand in a module), and the versions of other packages.
+checks and exhibits of its exercises, the pins of the model, which stand in a module, and the versions of other packages.
 """
 
 import ast
@@ -30,7 +30,8 @@ KEPT = 4                                       # executed editions of one chapte
 def edition_key(chapter: Chapter) -> str:
     """A digest of everything that decides what a chapter's book edition looks like."""
     packages = {name: Path(importlib.util.find_spec(name).origin).parent for name in PACKAGES}
-    cells = [python_of(cell.source) for cell in chapter.cells if cell.kind == "code" and "raises-exception" not in cell.tags]
+    cells = [python_of(cell.source) for cell in chapter.cells
+             if cell.kind == "code" and "raises-exception" not in cell.tags]
     modules = {exercise.module for exercise in chapter.exercises}
     checks = [f"import gearworks.{module}, autograder.checks.{module}" for module in sorted(modules)]
     files, others = imported_files([*cells, *checks, MAKERS, "from autograder import check"], packages)
@@ -74,7 +75,8 @@ def imported_files(sources: Iterable[str], packages: Mapping[str, Path]) -> tupl
                 continue
             files.add(file)
             if file.name == "__init__.py":
-                files |= {other for other in file.parent.iterdir() if other.is_file() and not other.suffix.startswith(".py")}
+                files |= {other for other in file.parent.iterdir()
+                          if other.is_file() and not other.suffix.startswith(".py") and other.name[0] != "."}
             waiting += _imports(file.read_text(encoding="utf-8"))
     return files, others
 

@@ -1,7 +1,7 @@
 """Matplotlib's plots for a page that is light or dark: drawn as SVG without paper, with the page's own ink and font.
 
-An SVG in an <img> knows nothing of the page, so each plot stands in the page itself, with a description for those who do
-not see it: `mystnb: {image: {alt: …}}` on the cell that draws it.
+An SVG in an <img> knows nothing of the page, so each plot stands in the page itself, with a description for those who
+do not see it: `mystnb: {image: {alt: …}}` on the cell that draws it.
 """
 
 import re
@@ -11,8 +11,8 @@ from nbformat import NotebookNode
 
 from autograder.chapter import Chapter, ChapterError
 
-_SETTINGS = {"figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "inherit", "svg.fonttype": "none",
-             "svg.hashsalt": "gearworks", "figure.dpi": "72"}
+_SETTINGS = {"figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "inherit", "figure.dpi": "72",
+             "svg.fonttype": "none", "svg.hashsalt": "gearworks"}
 KERNEL_ARGUMENTS = ["--IPKernelApp.log_level=ERROR", "--InlineBackend.figure_formats=svg",
                     *(f"--InlineBackend.rc={name}={value}" for name, value in _SETTINGS.items())]
 _STYLE = re.compile(r'<style type="text/css">\*\{stroke-linejoin: round; stroke-linecap: butt\}</style>')
@@ -20,14 +20,14 @@ _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 
 
 def check_descriptions(chapter: Chapter) -> None:
-    """Raise ChapterError for a cell that shows a plot and has no description, before minutes are spent on running it."""
+    """Raise ChapterError for a cell that shows a plot and does not describe it, before minutes go into running it."""
     for cell in chapter.cells:
         if cell.kind == "code" and "plt.show()" in cell.source:
             _description(chapter, cell.source)
 
 
 def with_inline_plots(notebook: NotebookNode, chapter: Chapter) -> NotebookNode:
-    """The same notebook with every SVG made a part of the page. Raises ChapterError for a plot without a description."""
+    """The same notebook with every SVG made a part of the page. Raises ChapterError for a plot without description."""
     count = 0
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -52,18 +52,19 @@ def _description(chapter: Chapter, source: str) -> str:
 def inline_svg(svg: str, alt: str, prefix: str) -> str:
     """An SVG of matplotlib's as a part of a page. prefix: for its ids, since those of two plots may be the same.
 
-    >>> print(inline_svg('<?xml version="1.0"?><svg height="9pt" viewBox="0 0 7 9" width="7pt" xmlns="http://www.w3.org/2000/svg">'
-    ...                  '<g id="a" style="stroke: #000000"/></svg>', "A line", "p1-"))
-    <div class="plot"><svg viewBox="0 0 7 9" xmlns="http://www.w3.org/2000/svg" role="img" aria-label="A line" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt" style="max-width: 10px"><g id="p1-a" style="stroke: currentColor"/></svg></div>
+    >>> svg = '<?xml version="1.0"?><svg viewBox="0 0 7 9" width="7pt" height="9pt"><g id="a"/></svg>'
+    >>> inline_svg(svg, "A line", "p1-").startswith('<div class="plot"><svg viewBox="0 0 7 9" role="img"')
+    True
     """
     start = svg.index("<svg")
     end = svg.index(">", start)
     opening, rest = svg[start:end], svg[end:]
-    width = float(re.search(r'\bwidth="([\d.]+)pt"', opening)[1])
+    width = float(re.search(r'\bwidth="([\d.]+)pt"', opening)[1]) * 4 / 3      # in CSS pixels
     opening = re.sub(r' (?:width|height)="[^"]*"', "", opening)
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.S)
     rest = _STYLE.sub("", rest)                # it would hold for the whole page; its settings are on the <svg> instead
     rest = _IDS.sub(rf"\g<1>{prefix}", rest).replace("#000000", "currentColor")
     rest = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", rest)
-    return (f'<div class="plot">{opening} role="img" aria-label="{escape(alt)}" fill="currentColor" stroke-linejoin="round" '
-            f'stroke-linecap="butt" style="max-width: {width * 4 / 3:.0f}px"{rest.rstrip()}</div>')
+    opening += (f' role="img" aria-label="{escape(alt)}" fill="currentColor" stroke-linejoin="round" stroke-linecap="butt"'
+                f' style="width: {width:.0f}px; min-width: min({width:.0f}px, 30rem)"')
+    return f'<div class="plot">{opening}{rest.rstrip()}</div>'

@@ -1,7 +1,7 @@
 """Sphinx extension: takes scripts off the pages that are there twice, or that serve nothing here.
 
-`sphinx_thebe`, which Jupyter Book always loads, writes its settings into every page twice, so that the second one fails; and it
-would fetch a script from another host. Live kernels are switched off in this book.
+`sphinx_thebe`, which Jupyter Book always loads, writes its settings into every page twice, so that the second one fails;
+and it would fetch a script from another host. Live kernels are switched off in this book.
 """
 
 from sphinx.application import Sphinx

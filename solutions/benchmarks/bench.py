@@ -233,6 +233,8 @@ def run(only: Sequence[str] | None = None, json_path: Path | None = None, thread
     if unknown:
         raise GearworksError(f"cannot measure {', '.join(sorted(unknown))}", "there is no such measurement",
                              f"name some of {', '.join(MEASUREMENTS)}")
+    if json_path is not None and not json_path.absolute().parent.is_dir():
+        raise GearworksError(f"cannot save to {json_path}", "its folder does not exist", "make it first")
     setting = Setting(hub.smollm2_folder(), threads or os.cpu_count() or 1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(setting.threads)

@@ -2,6 +2,9 @@
 
 import sys
 
-from gearworks.cli import main
+try:
+    from gearworks.cli import main
+except KeyboardInterrupt:                                   # interrupted while Python was still reading the program
+    sys.exit(130)
 
 sys.exit(main())

@@ -28,9 +28,18 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 class ModelShape:
     """The facts of a decoder that decide what it costs, in Hugging Face's names where those exist.
 
-    qkv_bias, o_bias: whether the q, k and v projections, and the output projection, add a vector. mlp_bias: the same
-    for the three matrices of the feed-forward network. qk_norm: whether each head's queries and keys pass through a
-    norm of their own; one weight of size d serves all query heads of a layer, a second one all key heads.
+    Sizes: vocab_size V, hidden_size D, intermediate_size F, num_hidden_layers L, num_attention_heads H (query heads),
+    num_key_value_heads K, head_dim d. Switches, all off by default:
+    tie_word_embeddings: the output head is the embedding table itself, not a second one.
+    qkv_bias: the projections q, k and v each add a bias. o_bias: so does the projection o. mlp_bias: so do gate, up and
+    down. A bias has one number for each output of its matrix.
+    qk_norm: queries and keys pass through a norm of their own; in each layer one weight (d,) serves all query heads, a
+    second one all key heads.
+
+    >>> shape = ModelShape(vocab_size=10, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
+    ...                    num_attention_heads=2, num_key_value_heads=1, head_dim=2, o_bias=True)
+    >>> shape.head_dim, shape.o_bias, shape.qkv_bias
+    (2, True, False)
     """
 
     vocab_size: int                          # V
@@ -102,8 +111,8 @@ def parameter_count(shape: ModelShape) -> int:
 
     The decoder: an embedding table (V, D); L layers; a final norm (D,); an output head (V, D), which is the embedding
     table itself where the two are tied. A layer: the projections q (H·d, D), k and v (K·d, D each), o (D, H·d); gate
-    and up (F, D each), down (D, F); two norms (D,); and whatever `shape` says of biases and of norms on queries and
-    keys.
+    and up (F, D each), down (D, F); two norms (D,); and whatever the switches of `shape` add: `help(ModelShape)` says
+    which matrices each of them covers.
     Equal to `num_parameters()` of the same model in `transformers`.
 
     >>> parameter_count(ModelShape(vocab_size=10, hidden_size=4, intermediate_size=6, num_hidden_layers=1,
@@ -130,7 +139,8 @@ def parameter_count(shape: ModelShape) -> int:
 def stored_bytes(count: int, dtype: str) -> int:
     """Bytes that `count` numbers take when stored as `dtype`, a key of `BLOCKS`. Blocks are stored whole.
 
-    Raises ModelError for a dtype that is not in `BLOCKS`.
+    Raises ModelError for a dtype that is not in `BLOCKS`. A ModelError is made of three texts, ModelError(what, why,
+    hint): what cannot be done, why, and what to try.
 
     >>> stored_bytes(1000, "float16"), stored_bytes(64, "q4_0"), stored_bytes(65, "q4_0")
     (2000, 36, 54)
@@ -146,7 +156,8 @@ def memory_bytes(shape: ModelShape, dtype: str, tokens: int = 0, cache_dtype: st
     """What a model keeps in memory while it serves: {"weights": bytes, "kv_cache": bytes}.
 
     dtype, cache_dtype: keys of `BLOCKS`, for all weights and for the cache. tokens: all tokens whose keys and values
-    are kept, of all sequences together; each layer keeps one key and one value of size d for every key/value head.
+    are kept, of all sequences together; each layer keeps one key and one value of size d for every key/value head. The
+    numbers of the weights are stored in one run of blocks, those of the cache in another.
     Raises ModelError for an unknown dtype.
 
     >>> memory_bytes(SHAPES["SmolLM2-135M"], "float32", tokens=100)
@@ -181,10 +192,11 @@ def bytes_moved(shape: ModelShape, dtype: str, batch: int = 1, new_tokens: int =
                 cache_dtype: str = "float16") -> int:
     """Bytes that one step must bring from memory to the processor, or back, however well it is written.
 
-    batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads each matrix once,
-    whatever the batch; each sequence reads the keys and values of its past and writes those of its new tokens. The
+    batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads each weight, bias and norm
+    once, whatever the batch; each sequence reads the keys and values of its past and writes those of its new tokens. The
     embedding look-up takes a few rows, which do not count, so a table that serves the look-up alone is not read; the
-    output head is read whole. Activations are not counted.
+    output head is read whole. Activations are not counted. Blocks as for `memory_bytes`: the weights that are read are
+    one run, all keys and values another.
 
     >>> bytes_moved(SHAPES["SmolLM2-135M"], "float32", batch=2, past_tokens=49)
     540364032

@@ -15,15 +15,17 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from gearworks import __version__
-from gearworks.errors import GearworksError, ModelError, NotAvailableError
+from gearworks.errors import GearworksError, NotAvailableError
 
 MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    for stream in (sys.stdout, sys.stderr):                 # a console that cannot show an emoji still gets the rest
-        stream.reconfigure(errors="replace")
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:                      # the shell closed it: `>&-`
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+        getattr(sys, name).reconfigure(errors="replace")    # what cannot be read or shown is no reason to end
     options = _parser().parse_args(arguments)
     try:
         engine = getattr(options, "engine", None)
@@ -40,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:                                 # the reader, such as `head`, has seen enough
         sys.stdout = open(os.devnull, "w", encoding="utf-8")    # nothing left to flush into the closed pipe at exit
+        return 1
+    except OSError as error:                                # a full disk behind `>`
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+        print(f"gearworks: the answer could not be written\n  Why  {error}\n  Try  another place for it", file=sys.stderr)
         return 1
 
 
@@ -60,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("chat", help="talk with a model", description="Talk with a model.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
     command.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    command.add_argument("--context", type=_count, default=8192, metavar="N",
+                         help="longest conversation in tokens (default %(default)s, or what the model was made for)")
     _add_engine(command)
     _add_sampling(command, temperature=0.7)
     command.set_defaults(run=_chat)
@@ -71,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
                          help="decode, prefill, load, tokenizer or memory; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
-    command.add_argument("--threads", type=int, help="threads for both engines; by default one for each core")
+    command.add_argument("--threads", type=_count, help="threads for both engines; by default one for each core")
     command.set_defaults(run=_bench)
 
     command = commands.add_parser("fetch", help="get a model ready for use", description="Get a model ready for use.")
@@ -115,8 +123,15 @@ def _run_in(engine: Path, arguments: Sequence[str]) -> int:
             continue
 
 
+def _count(text: str) -> int:
+    """An argument that is a number of things, at least 0."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
 def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
-    command.add_argument("--max-tokens", type=int, default=256, metavar="N", help="longest answer (default %(default)s)")
+    command.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="longest answer (default %(default)s)")
     command.add_argument("--temperature", type=float, default=temperature, metavar="T",
                          help="0 is greedy; higher is more varied (default %(default)s)")
     command.add_argument("--top-k", type=int, default=0, metavar="K", help="choose among the K likeliest; 0 among all")
@@ -172,7 +187,7 @@ def _chat(options: argparse.Namespace) -> None:
 
     params = _sampling_params(options)
     model = _load(options.model)
-    context = Context(model.model)
+    context = Context(model.model, options.context)
     beginning = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(beginning)
     model.chat_prompt([*messages, {"role": "user", "content": "?"}])       # a model that cannot chat says so at once
@@ -205,7 +220,7 @@ def _chat(options: argparse.Namespace) -> None:
             print(f"[{_summary(generation)}]", file=sys.stderr)
         except KeyboardInterrupt:                           # what was said so far stays in the conversation
             print()
-        except ModelError as error:
+        except GearworksError as error:
             print(f"{error}\n  (the conversation is as before this message; /reset starts a new one)", file=sys.stderr)
             continue
         messages += [{"role": "user", "content": message}, {"role": "assistant", "content": "".join(pieces)}]
@@ -238,7 +253,8 @@ def _fetch(options: argparse.Namespace) -> None:
 
 
 def _read_stdin() -> str:
-    return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    return sys.stdin.read()
 
 
 def _print_now(text: str) -> None:

@@ -44,8 +44,9 @@ class ModelConfig:
                 raise _bad_config(f"{name} is {value!r}, where a positive integer is needed")
         for name in ("rms_norm_eps", "rope_theta"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-                raise _bad_config(f"{name} is {value!r}, where a positive number is needed")
+            # Within float32's range, in which the engine computes with them.
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
+                raise _bad_config(f"{name} is {value!r:.80}, where a positive number is needed")
         if not isinstance(self.tie_word_embeddings, bool):
             raise _bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r}, where true or false is needed")
         if self.num_attention_heads % self.num_key_value_heads:
@@ -73,12 +74,17 @@ class ModelConfig:
             if config.get(field, only) != only:
                 raise _bad_config(f"{field} is {config[field]!r}; this engine computes {only!r} only")
         # transformers 5 keeps theta and scaling together in `rope_parameters`; older files have two fields
-        rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-        if not isinstance(rope, Mapping):
-            raise _bad_config(f"the RoPE parameters are {rope!r}, where an object is needed")
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        if rope_type != "default":
-            raise _bad_config(f"RoPE scaling {rope_type!r} is not supported")
+        rope = {}
+        for field in ("rope_parameters", "rope_scaling"):
+            parameters = config.get(field)
+            if parameters is None:
+                continue
+            if not isinstance(parameters, Mapping):
+                raise _bad_config(f"{field} is {parameters!r:.80}, where an object is needed")
+            rope_type = parameters.get("rope_type", parameters.get("type", "default"))
+            if rope_type != "default":
+                raise _bad_config(f"RoPE scaling {rope_type!r:.80} is not supported")
+            rope |= parameters
         try:
             heads = config["num_attention_heads"]
             head_dim = config.get("head_dim")
@@ -109,42 +115,44 @@ class ModelConfig:
         Raises ModelError as `from_hf` does.
         """
         name = metadata.get("general.architecture")
-        if name not in _GGUF_ARCHITECTURES:
+        if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
             raise _unsupported_architecture(name)
-        scaling = metadata.get(f"{name}.rope.scaling.type", "none")
-        if scaling != "none":
-            raise _bad_config(f"RoPE scaling {scaling!r} is not supported")
 
-        def field(key: str, *default):
+        def field(key: str, kind: type, *default):
             value = metadata.get(f"{name}.{key}", *default)
             if value is None:
                 raise _bad_config(f"the metadata key {name}.{key} is missing")
+            if type(value) not in (kind, int):              # a whole number may stand for a float
+                raise _bad_config(f"the metadata key {name}.{key} is a {type(value).__name__}, not a {kind.__name__}")
             return value
 
-        heads = field("attention.head_count")
-        head_dim = metadata.get(f"{name}.attention.key_length")
-        if head_dim is None:
-            head_dim = _divide(field("embedding_length"), heads)
-        if metadata.get(f"{name}.attention.value_length", head_dim) != head_dim:
+        # llama.cpp scales by a factor whether or not a type is named with it
+        scaling = field("rope.scaling.type", str, "none")
+        factors = [field(key, float, 1) for key in ("rope.scaling.factor", "rope.scale_linear")]
+        if scaling != "none" or any(factor not in (0, 1) for factor in factors):
+            raise _bad_config(f"RoPE scaling ({scaling!r:.80}, factors {factors}) is not supported")
+        heads = field("attention.head_count", int)
+        head_dim = field("attention.key_length", int, 0) or _divide(field("embedding_length", int), heads)
+        if field("attention.value_length", int, head_dim) != head_dim:
             raise _bad_config("keys and values of different sizes are not supported")
-        if metadata.get(f"{name}.rope.dimension_count", head_dim) != head_dim:
+        if field("rope.dimension_count", int, head_dim) != head_dim:
             raise _bad_config("RoPE over a part of each head is not supported")
         tokens = metadata.get("tokenizer.ggml.tokens")
-        if tokens is None:
-            raise _bad_config("the metadata key tokenizer.ggml.tokens is missing")
+        if not isinstance(tokens, list):
+            raise _bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
         return cls(
             architecture=_GGUF_ARCHITECTURES[name],
             vocab_size=len(tokens),
-            hidden_size=field("embedding_length"),
-            intermediate_size=field("feed_forward_length"),
-            num_hidden_layers=field("block_count"),
+            hidden_size=field("embedding_length", int),
+            intermediate_size=field("feed_forward_length", int),
+            num_hidden_layers=field("block_count", int),
             num_attention_heads=heads,
-            num_key_value_heads=field("attention.head_count_kv", heads),
+            num_key_value_heads=field("attention.head_count_kv", int, heads),
             head_dim=head_dim,
-            max_position_embeddings=field("context_length"),
+            max_position_embeddings=field("context_length", int),
             # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits give it back
-            rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon'):.6g}"),
-            rope_theta=field("rope.freq_base", 10_000.0),
+            rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
+            rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
         )
 

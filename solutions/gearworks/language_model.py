@@ -8,7 +8,7 @@ from typing import Any
 
 from gearworks.chat import render_chat
 from gearworks.decoding import Generation, generate
-from gearworks.errors import ModelError
+from gearworks.errors import FormatError, ModelError
 from gearworks.gguf import GGUFFile
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
@@ -27,7 +27,10 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path, progress: Callable[[Iterable], Iterable] = iter) -> "LanguageModel":
-        """Load a GGUF file, or a folder as Hugging Face lays it out; progress and errors as `load_checkpoint`."""
+        """Load a GGUF file, or a folder as Hugging Face lays it out; progress and errors as `load_checkpoint`.
+
+        Of generation_config.json only the EOS ids count: how tokens are chosen is up to each request.
+        """
         path = Path(path)
         if path.is_dir():
             tokenizer = Tokenizer.from_file(path / "tokenizer.json")
@@ -37,13 +40,17 @@ class LanguageModel:
             with closing(GGUFFile.open(path)) as file:
                 tokenizer = Tokenizer.from_gguf(file.metadata)
                 settings = tokenizer_config_from_gguf(file.metadata)
-                eos_ids = frozenset(gguf_eos_ids(file.metadata))
+                eos_ids = gguf_eos_ids(file.metadata)
         config, weights = load_checkpoint(path, progress)
+        wrong = [id for id in eos_ids if type(id) is not int or not 0 <= id < config.vocab_size]
+        if wrong:
+            raise FormatError(f"cannot use the model in {path}", f"{wrong[0]!r:.80} is no id that could end a text",
+                              "check eos_token_id against the model's publisher")
         if tokenizer.vocab_size > config.vocab_size:
             raise ModelError(f"cannot use the model in {path}",
                              f"its tokenizer knows {tokenizer.vocab_size} tokens, and its embedding only "
                              f"{config.vocab_size}", "is the tokenizer that of another model?")
-        return cls(Model(config, weights), tokenizer, settings, eos_ids)
+        return cls(Model(config, weights), tokenizer, settings, frozenset(eos_ids))
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
         """The text of a conversation as the model was trained to read it, ready for its answer.
@@ -68,35 +75,39 @@ class LanguageModel:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, with the chat template from wherever this folder keeps it."""
-    settings = read_json(folder / "tokenizer_config.json")
-    separate = folder / "chat_template.jinja"               # where transformers 5 writes it
+    """The content of tokenizer_config.json, if there is one, with the chat template from wherever this folder keeps it.
+
+    Raises FormatError or NotAvailableError for files that cannot be read.
+    """
+    path, separate = folder / "tokenizer_config.json", folder / "chat_template.jinja"     # transformers 5 writes both
+    settings = read_json(path) if path.exists() else {}
+    template = settings.get("chat_template")
     if separate.is_file():
-        settings["chat_template"] = separate.read_text(encoding="utf-8")
-    elif isinstance(settings.get("chat_template"), list):   # several named templates
-        named = {entry["name"]: entry["template"] for entry in settings["chat_template"]}
+        try:
+            settings["chat_template"] = separate.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise FormatError(f"cannot read {separate}", str(error), "fetch the model again") from None
+    elif isinstance(template, list):                        # several named ones
+        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         settings["chat_template"] = named.get("default")
     return settings
 
 
-def gguf_eos_ids(metadata: Mapping[str, Any]) -> list[int]:
-    """The ids that end a text, as a GGUF file names them."""
+def gguf_eos_ids(metadata: Mapping[str, Any]) -> list[Any]:
+    """The ids that end a text, as a GGUF file names them, unchecked."""
     keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return sorted({int(metadata[key]) for key in keys if key in metadata})
+    ids = [metadata[key] for key in keys if key in metadata]
+    return ids[:1] if ids[:1] == ids[1:] else ids
 
 
-def _eos_ids(folder: Path) -> frozenset[int]:
-    """All EOS ids: those of generation_config.json, or of config.json where the former says nothing."""
-    for name in ("generation_config.json", "config.json"):
-        if (folder / name).is_file():
-            ids = read_json(folder / name).get("eos_token_id")
-            if ids is not None:
-                return frozenset(ids if isinstance(ids, list) else [ids])
-    return frozenset()
+def _eos_ids(folder: Path) -> list[Any]:
+    """The EOS ids of generation_config.json, or of config.json where there is no such file, unchecked."""
+    path = folder / "generation_config.json"
+    ids = read_json(path if path.exists() else folder / "config.json").get("eos_token_id")
+    return ids if isinstance(ids, list) else [] if ids is None else [ids]
 
 
-def _token_text(token: str | Mapping[str, Any] | None) -> str:
-    """A special token in tokenizer_config.json is a string, or an object with its flags."""
-    if token is None:
-        return ""
-    return token if isinstance(token, str) else token["content"]
+def _token_text(token: Any) -> str:
+    """A special token in tokenizer_config.json is a string, or an object with its flags, or missing."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else ""

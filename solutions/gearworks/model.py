@@ -80,7 +80,13 @@ class Model:
 
     def forward(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
                 logits_at: np.ndarray | Sequence[int] | slice = slice(None)) -> np.ndarray:
-        """See the function `forward`. Raises ModelError for ids that the vocabulary does not have."""
+        """See the function `forward`.
+
+        Raises ModelError for ids that the vocabulary does not have, ValueError unless each has a position.
+        """
+        input_ids, positions = np.asarray(input_ids), np.asarray(positions)
+        if input_ids.shape != positions.shape or input_ids.ndim != 1:
+            raise ValueError(f"ids of shape {input_ids.shape} and positions of shape {positions.shape}; both are (T,)")
         if len(input_ids) and not 0 <= np.min(input_ids) <= np.max(input_ids) < self.config.vocab_size:
             raise ModelError("cannot run the model on these token ids",
                              f"they go from {np.min(input_ids)} to {np.max(input_ids)}, and the vocabulary has "

@@ -21,7 +21,8 @@ def conversation_ids(past: Sequence[int], message: str, characters: str) -> dict
     input_ids: the whole conversation, message included. It begins with BOS, once. EOS is the model's word for "I have
     finished"; the engine never says it on the user's behalf. positions: each id's place in the conversation, from 0.
     The message "/reset" forgets everything: both lists are empty.
-    Raises ModelError for a character that is not in the alphabet, since text is never dropped in silence.
+    Raises ModelError(what, why, hint), an error of three texts, for a character that is not in the alphabet, since text
+    is never dropped in silence.
 
     >>> conversation_ids([], "ba", "abc")
     {'input_ids': [1, 4, 3], 'positions': [0, 1, 2]}
@@ -62,7 +63,7 @@ def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
     """The ids that a model reads for a request: {"messages": [...]}, a conversation, or {"prompt": "..."}, a text.
 
     template: the model's chat template, for `render_chat`; bos_token: the text of its BOS. encode: the model's own
-    `Tokenizer.encode`, called as encode(text, add_special_tokens=...), which knows whether the model wants BOS in front.
+    `Tokenizer.encode`, called as encode(text, add_special_tokens=...), which knows whether the model wants BOS.
     A conversation is the model's as its template writes it, special tokens included, no more and no fewer, and it ends
     with the words that open the assistant's answer. A text to continue is given to the model as its tokenizer wants it.
 

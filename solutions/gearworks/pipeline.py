@@ -31,7 +31,10 @@ def run_request(prompt: str, *, encode: Callable[[str], list[int]], forward: Cal
     encode: text to ids. forward: takes the ids that the model has not seen yet (the whole prompt first, then one
     token at a time) and returns the logits after the last. choose: logits to the next id. decode: generated ids to text.
     The request stops at any of `eos_ids`, the very first token included, and after `max_tokens` tokens (0 is allowed);
-    the model is never asked for a token that nobody wants. on_token: called with each generated id; true stops.
+    the model is never asked for a token that nobody wants. on_token: called with each generated id; when it returns
+    true, the request stops there, and that id stays.
+    Returns Completion(prompt_ids, ids, text, finish_reason): ids are the generated ones, without an EOS; finish_reason
+    is "stop" after an EOS or at the wish of `on_token`, "length" at the limit.
 
     >>> count = run_request("1 2", encode=lambda text: [int(word) for word in text.split()],
     ...                     forward=lambda ids: ids[-1], choose=lambda last: last + 1,

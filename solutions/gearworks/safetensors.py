@@ -57,7 +57,8 @@ class TensorInfo:
 def map_file(path: str | Path) -> memoryview:
     """Return the file's bytes as a read-only view, mapped into memory: pages are read when they are touched.
 
-    The mapping lives until the last view of it is gone. An empty file gives an empty view. Raises NotAvailableError
+    The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile ends the process, as the
+    operating system has no other way to say so. An empty file gives an empty view. Raises NotAvailableError
     if there is no such file, it is not a plain file, or it may not be read.
     """
     path = Path(path)

@@ -26,10 +26,11 @@ class SamplingParams:
 
     def __post_init__(self):
         for name, valid, range_ in (
-            ("temperature", 0 <= self.temperature < float("inf"), "at least 0"),
+            # Beyond these bounds float32 has no room for the quotients.
+            ("temperature", self.temperature == 0 or 1e-6 <= self.temperature <= 1e6, "of 0, or from 1e-6 to 1e6"),
             ("top_k", self.top_k >= 0, "at least 0"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < float("inf"), "above 0"),
+            ("repetition_penalty", 1e-6 <= self.repetition_penalty <= 1e6, "from 1e-6 to 1e6"),
             ("seed", self.seed is None or self.seed >= 0, "at least 0"),
         ):
             if not valid:

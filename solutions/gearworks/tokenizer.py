@@ -6,7 +6,8 @@ A text passes through five stages, each a function here:
     pre-tokenization  `pre_tokenize` cuts the rest into pieces, roughly words; no token crosses their borders
     bytes             UTF-8; the vocabulary writes every byte as one printable character, `bytes_to_unicode`
     merging           `encode_piece` joins neighbouring symbols, lowest rank first
-Which pairs merge, and in which order, was learned from texts, once and for ever: `train_bpe`. The way back is shorter: `decode` joins the tokens' bytes, and `IncrementalDetokenizer` does so while they arrive.
+Which pairs merge, and in which order, was learned from texts, once and for all: `train_bpe`. The way back is shorter:
+`decode` joins the tokens' bytes, and `IncrementalDetokenizer` does so while they arrive.
 
 Words: a symbol is an id on its way to becoming a token, a pair two neighbouring symbols, the rank of a merge its place
 in the list that training made. Left out on purpose: offsets, batches, truncation, padding, and a trainer for more
@@ -113,8 +114,8 @@ def pre_tokenize(text: str, splitters: Sequence[str]) -> list[str]:
     """Cut a text into the pieces within which tokens may form; joined, they are the text again.
 
     splitters: patterns for `regex`, such as `splitter` gives, whose matches cover any text. The first one cuts the
-    text, each further one cuts the pieces that the one before it left. An empty text has no pieces to give a token, so
-    its list is empty, unless there are no splitters: then the text is one piece.
+    text, each further one cuts the pieces that the one before it left. Without splitters the text is one piece; with
+    any, an empty text has none.
 
     >>> pre_tokenize("in 2024", [splitter("digits"), splitter("gpt2")])
     ['in', ' ', '2', '0', '2', '4']

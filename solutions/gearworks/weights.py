@@ -102,6 +102,10 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     Raises ModelError with all missing, unexpected and misshapen tensors. Only what carries no information may be
     left over: RoPE frequencies that can be computed, and the second copy of a tied head.
     """
+    if config.num_hidden_layers > len(found):            # a number in a file must not decide how much memory is taken
+        raise ModelError("the checkpoint does not match its configuration",
+                         f"{config.num_hidden_layers} layers are announced, and the file holds {len(found)} tensors",
+                         "check that the file and the configuration are of the same model, and that the file is whole")
     expected = expected_shapes(config)
     if any(name.startswith("blk.") for name in found):
         names = {name: gguf_name(name) for name in expected}
@@ -158,7 +162,12 @@ def load_checkpoint(path: Path, progress: Callable[[Iterable], Iterable] = iter)
                              "use a model that keeps them in one model.safetensors")
         with closing(SafetensorsFile.open(path / "model.safetensors")) as file:
             names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-            return config, _assemble(config, progress(names.items()), file.tensor)
+            weights = _assemble(config, progress(names.items()), file.tensor)
+            if config.tie_word_embeddings and "lm_head.weight" in file.tensors and not np.array_equal(
+                    file.tensor("lm_head.weight"), weights.embed_tokens):
+                raise ModelError(f"cannot load {path}", "its configuration ties the head to the embedding, and the file "
+                                 "holds a head of its own", "set tie_word_embeddings to false in config.json")
+            return config, weights
     with closing(GGUFFile.open(path)) as file:
         config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
@@ -178,6 +187,8 @@ def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
 def read_json(path: Path) -> dict:
     """Read a JSON object from a file. Raises NotAvailableError or FormatError, with the file's name."""
     try:
+        if path.exists() and not path.is_file():             # a pipe or a device could be read for ever
+            raise NotAvailableError(f"cannot read {path}", "it is no plain file", "fetch the model again")
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise NotAvailableError(f"cannot read {path}", "there is no such file",

@@ -49,11 +49,15 @@ def test_generate_reads_standard_input_and_a_seed(smollm2_gguf):
     (["generate", "no-such-model", "x"], 1, "no model 'no-such-model'"),
     (["generate", "smollm2", ""], 1, "prompt is empty"),
     (["generate", "smollm2", "x", "--temperature", "-1"], 1, "temperature is -1"),
-    (["generate", "smollm2", "x", "--max-tokens", "-1"], 1, "max_tokens is -1"),
+    (["generate", "smollm2", "x", "--max-tokens", "-1"], 2, "--max-tokens"),
+    (["generate", "smollm2", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45"),
+    (["generate", "x" * 5000, "x"], 1, "name too long" if os.name == "posix" else "x"),
+    (["generate", "~nobody-of-this-name/model", "x"], 1, "~nobody-of-this-name"),
+    (["bench", "--only", "load", "--json", os.path.join("no", "such", "folder.json")], 1, "folder does not exist"),
     (["generate", __file__, "x"], 1, "GGUF"),
     (["generate", os.path.dirname(__file__), "x"], 1, "tokenizer.json"),
     (["bench", "--only", "nothing"], 1, "nothing"),
-], ids=lambda value: " ".join(map(os.path.basename, value)) if isinstance(value, list) else None)
+], ids=lambda value: " ".join(map(os.path.basename, value))[:60] if isinstance(value, list) else None)
 def test_failures_have_a_message_and_a_code(arguments, code, complaint):
     result = run(*arguments)
     assert result.returncode == code
@@ -106,6 +110,21 @@ def test_interrupts_and_closed_pipes():
     error = process.stderr.read()
     assert process.wait(timeout=30) == 1 and "Traceback" not in error and "Exception ignored" not in error
     assert time.monotonic() - started < 20             # the client is gone, so the engine stops
+
+
+@pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
+@pytest.mark.parametrize("command, code, says", [
+    ("{} --version >&-", 0, ""),
+    ("{} generate smollm2 hi --max-tokens 2 2>&-", 0, ""),
+    ("{} generate smollm2 - <&-", 1, "prompt is empty"),
+    ("{} chat smollm2 <&-", 0, "Type a message"),
+    ("{} generate smollm2 hi --max-tokens 2 >/dev/full", 1, "could not be written"),
+    ("printf '\\377\\376\\n/quit\\n' | {} chat smollm2 --max-tokens 2", 0, "tokens"),
+])
+def test_closed_full_and_binary_streams(command, code, says):
+    result = subprocess.run(["sh", "-c", command.format(" ".join(GEARWORKS))], capture_output=True, encoding="utf-8",
+                            timeout=120)
+    assert result.returncode == code and says in result.stderr and "Traceback" not in result.stderr
 
 
 def test_output_on_a_console_without_unicode():

@@ -112,9 +112,10 @@ def test_the_context_is_the_last_limit(small):
     prompt = "word " * 120
     answer = small.generate(prompt, max_tokens=10_000)
     assert len(answer.prompt_ids) + len(answer.ids) == 256 and answer.finish_reason == "length"
-    assert small.generate("word " * 255, max_tokens=5).usage["total_tokens"] == 256
-    with pytest.raises(ModelError, match="301 tokens, and the context 256"):
-        small.generate("word " * 300, max_tokens=1)
+    assert small.generate("word " * 254, max_tokens=5).usage["total_tokens"] == 256
+    for count in (255, 300):                                    # not even one token has room
+        with pytest.raises(ModelError, match="tokens, and the context 256"):
+            small.generate("word " * count, max_tokens=1)
 
 
 @pytest.mark.parametrize("options, complaint", [({"prompt": ""}, "empty"), ({"max_tokens": -1}, "max_tokens is -1")],

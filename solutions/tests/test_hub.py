@@ -67,6 +67,12 @@ def test_an_unreachable_hub_is_a_clear_error(monkeypatch):
         hub.find_model("owner/model")
 
 
+def test_an_id_that_the_hub_cannot_have_is_not_a_network_problem():
+    with pytest.raises(NotAvailableError, match="owner/model") as failure:
+        hub.find_model("foo/..")
+    assert "cannot be reached" not in failure.value.why
+
+
 def test_a_killed_fetch_and_two_at_once(home):
     """A fetch is killed in the middle; then two start together: one file comes out, whole, and nothing else is left."""
     first = start(*FETCH)
@@ -106,6 +112,18 @@ def test_a_killed_conversion_leaves_no_folder(home, smollm2_gguf):
     assert not list(home.glob(".unfinished-*"))
     with safe_open(folder / "model.safetensors", "numpy") as file:
         assert len(file.keys()) == 272
+
+
+def test_a_damaged_cache_is_made_whole_again(home, smollm2_gguf):
+    home.mkdir(parents=True)
+    shutil.copy(smollm2_gguf, home)
+    folder = hub.smollm2_folder()
+    (folder / "tokenizer.json").unlink()
+    with open(folder / "model.safetensors", "r+b") as file:
+        file.truncate(1_000_000)
+    with safe_open(hub.smollm2_folder() / "model.safetensors", "numpy") as file:
+        assert len(file.keys()) == 272
+    assert (folder / "tokenizer.json").is_file()
 
 
 def test_no_network_says_what_to_try(home):

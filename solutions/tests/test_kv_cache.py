@@ -64,8 +64,30 @@ def test_tokens_are_written_in_place(rng):
     assert keys.nbytes + values.nbytes == 2 * L * K * 50 * d * 4
 
 
+def test_a_step_that_does_not_fit_stores_nothing_in_any_cache(rng):
+    """The first sequence has room, the second has not: after the error both are as they were."""
+    roomy, full = KVCache(CONFIG, 50), KVCache(CONFIG, 2)
+    with pytest.raises(ModelError, match="full"):
+        RaggedBatch([roomy, full], [3, 3]).attend(0, *step(rng, 6))
+    assert roomy.lengths == full.lengths == [0] * L
+
+
+def test_a_sequence_may_have_no_token_in_a_step(rng):
+    caches, tokens = [KVCache(CONFIG, 9) for _ in range(3)], step(rng, 5)
+    out = RaggedBatch(caches, [0, 5, 0]).attend(0, *tokens)
+    np.testing.assert_allclose(out, attention(*tokens), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("capacity", [10**13, 10**30])
+def test_more_memory_than_there_is_is_refused(capacity):
+    with pytest.raises(ModelError, match="GB"):
+        KVCache(CONFIG, capacity)
+
+
 def test_ragged_batch_refuses_what_does_not_add_up(rng):
     caches = [KVCache(CONFIG, 9), KVCache(CONFIG, 9)]
+    with pytest.raises(ValueError, match="below 0"):
+        RaggedBatch(caches, [-1, 4])
     with pytest.raises(ValueError, match="once"):
         RaggedBatch([caches[0], caches[0]], [1, 2])
     with pytest.raises(ValueError, match="one count"):

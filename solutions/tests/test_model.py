@@ -152,10 +152,38 @@ def test_no_warning_on_extreme_inputs(tiny_llama, rng):
         assert np.isfinite(whole(model, rng.integers(0, model.config.vocab_size, 70))).all()
 
 
+def test_every_token_needs_a_position_of_its_own(tiny_llama):
+    _, folder = tiny_llama(5)
+    model = Model.load(folder)
+    with pytest.raises(ValueError, match="positions"):
+        model.forward(np.array([5, 6]), np.array([5]), model.new_cache(4))
+    assert model.forward([5, 6], [0, 1], model.new_cache(4)).shape == (2, 211)
+
+
+@pytest.mark.parametrize("change", [
+    {"general.architecture": "mamba"}, {"general.architecture": [1]}, {"llama.block_count": "many"},
+    {"llama.block_count": None}, {"llama.attention.head_count": -1}, {"llama.attention.key_length": [4]},
+    {"llama.attention.value_length": 6}, {"llama.rope.dimension_count": 2}, {"llama.rope.scaling.type": "linear"},
+    {"llama.rope.scaling.factor": 4.0}, {"llama.rope.scale_linear": 4.0}, {"llama.rope.freq_base": "fast"},
+    {"llama.attention.layer_norm_rms_epsilon": "x"}, {"tokenizer.ggml.tokens": 7}, {"llama.context_length": True},
+], ids=str)
+def test_gguf_metadata_that_cannot_be_computed_is_refused(change):
+    metadata = {"general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 48,
+                "llama.feed_forward_length": 64, "llama.attention.head_count": 6, "llama.attention.head_count_kv": 2,
+                "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.context_length": 64, "llama.rope.freq_base": 1e4,
+                "tokenizer.ggml.tokens": ["a", "b"]}
+    assert ModelConfig.from_gguf(metadata, tied=True).head_dim == 8
+    with pytest.raises(ModelError):
+        ModelConfig.from_gguf({key: value for key, value in (metadata | change).items() if value is not None}, tied=True)
+
+
 @pytest.mark.parametrize("change, complaint", [
     ({"architectures": ["MambaForCausalLM"]}, "(?s)MambaForCausalLM.*LlamaForCausalLM"),
     ({"architectures": []}, "names no architecture"),
     ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+    ({"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2.0}}, "linear"),
+    ({"rope_scaling": [2]}, "rope_scaling"),
+    ({"rope_theta": 10**400}, "rope_theta"),
     ({"hidden_act": "gelu"}, "gelu"),
     ({"attention_bias": True}, "attention_bias"),
     ({"num_attention_heads": 5}, "divide"),

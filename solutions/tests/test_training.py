@@ -23,7 +23,7 @@ SPLITTERS = {
                                           pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
 }
 ALPHABETS = ["ab", "aab", "abc ", "ab cd", "abcdefgh   ", "é中ab ", "a1 2b", "👩\u200d e\u0301", "\n \tx'sSt"]
-ENGLISH = ("It isn't the tokens that cost you, it's the tokenizer's borders: 1024 of them, 2048 of them, and then some. "
+ENGLISH = ("It isn't the tokens that cost you, it's the tokenizer's borders: 1024 of them, 2048 of them, and more. "
            "The inference engine infers; the inferencer inferred. 推理引擎,推理。 for i in range(10):\n    print(i)\n" * 3)
 
 
@@ -62,7 +62,7 @@ def test_training_on_prose_equals_hf(splitters):
 
 
 def test_ties_by_hand():
-    """All pairs occur once, and "a" has id 64: so ab goes before ac, and both before dc, which comes first in the text."""
+    """All pairs occur once, and "a" has id 64: so ab goes before ac, and both before dc, the first in the text."""
     ids = train_bpe([], 256).tokens
     assert (ids["!"], ids["a"], ids["Ġ"], max(ids.values())) == (0, 64, 220, 255)
     assert [*train_bpe(["dc", "ac", "ab"], 258).tokens][-2:] == ["ab", "ac"]

@@ -1,7 +1,9 @@
 """Loading: names, layouts, and that nothing less than a complete match is accepted."""
 
 import json
+import os
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -83,6 +85,11 @@ def test_all_faults_are_listed_at_once():
         "1 misshapen: model.layers.0.self_attn.k_proj.weight is (24, 8), expected (8, 24)")
 
 
+def test_a_huge_number_of_layers_is_refused_before_anything_is_made_of_it():
+    with pytest.raises(ModelError, match="3000000 layers are announced, and the file holds 20 tensors"):
+        map_names(expected_shapes(TIED), replace(TIED, num_hidden_layers=3_000_000))
+
+
 def test_a_prefix_that_was_not_stripped_is_an_error():
     shapes = {f"module.{name}": shape for name, shape in expected_shapes(CONFIG).items()}
     with pytest.raises(ModelError, match="21 missing.*and 13 more; 21 unexpected"):
@@ -126,6 +133,24 @@ def test_damaged_folders_are_refused(folder, fault, error, complaint):
     with pytest.raises(error, match=complaint) as failure:
         load_checkpoint(folder)
     assert failure.value.hint
+
+
+def test_a_second_copy_of_a_tied_head_must_be_one(tiny_llama, tmp_path):
+    _, made = tiny_llama(3, tie_word_embeddings=True)
+    folder = shutil.copytree(made, tmp_path / "tied")
+    rewrite(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].copy()}))
+    load_checkpoint(folder)
+    rewrite(folder, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"][::-1].copy()}))
+    with pytest.raises(ModelError, match="head of its own"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="has no named pipes in its file system")
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder):
+    (folder / "config.json").unlink()
+    os.mkfifo(folder / "config.json")
+    with pytest.raises(NotAvailableError, match="no plain file"):
+        load_checkpoint(folder)
 
 
 def test_sharing_a_config_with_another_model_is_caught(folder):

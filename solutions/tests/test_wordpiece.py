@@ -13,7 +13,8 @@ def test_pieces_equal_hf(prefix):
     rng = random.Random(len(prefix))
     for _ in range(500):
         alphabet = rng.choice(["ab", "abc", "aé中"])
-        pieces = {before + "".join(rng.choices(alphabet, k=rng.randrange(1, 4))) for before in ("", prefix) for _ in range(8)}
+        pieces = {before + "".join(rng.choices(alphabet, k=rng.randrange(1, 4)))
+                  for before in ("", prefix) for _ in range(8)}
         vocabulary = {piece: id for id, piece in enumerate(["<?>", *sorted(pieces)])}
         hf = Tokenizer(models.WordPiece(vocabulary, unk_token="<?>", max_input_chars_per_word=20,
                                         continuing_subword_prefix=prefix))
