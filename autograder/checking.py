@@ -194,8 +194,8 @@ def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
     except kinds:
         return
     except Exception as error:
-        raise CheckFailure(f"{_names(kinds)} when {when}", f"{type(error).__name__}: {error_text(error)}".removesuffix(": "),
-                           hint) from error
+        found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
+        raise CheckFailure(f"{_names(kinds)} when {when}", found, hint) from error
     raise CheckFailure(f"{_names(kinds)} when {when}", "no error at all", hint)
 
 

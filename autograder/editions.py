@@ -48,6 +48,8 @@ if not (find_spec("gearworks") and find_spec("autograder")):
     extras = "" if all(map(find_spec, ("torch", "transformers", "matplotlib"))) else "[truth,course]"
     %pip install --quiet "gearworks{{extras}} @ git+{homepage}\""""
 
+PLOT_IN_WORDS = "<details><summary>The plot in words</summary>\n\n{}\n\n</details>"
+
 # The states of an exercise's cell: the fields of a Cut, and the chapter's own import.
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
 State = Literal["stub", "solution", "marked", "import"]
@@ -284,6 +286,9 @@ def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False, i
         # IPython keeps this for all the cells that follow; in the solution cells it would have to come first.
         future = f"{FUTURE}\n" if "setup" in cell.tags and delayed and FUTURE not in cell.source else ""
         cells.append(new_code_cell(future + cell.source, id=id, metadata=_metadata(cell.tags)))
+        description = ((cell.metadata.get("mystnb") or {}).get("image") or {}).get("alt")
+        if description and state != "import":                # an editor shows a plot without it; the book's page has it
+            cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description), id=f"{id}-in-words"))
     return new_notebook(cells=cells, metadata=KERNEL)
 
 

@@ -52,7 +52,7 @@ def id_list(box: str, ids) -> list[int]:
         return [int(id) for id in ids]
     except (TypeError, ValueError):
         raise CheckFailure(f"`{box}` to be given a list of ids", f"that `{box}` was given {str(ids)[:60]}, not a list "
-                           "of ids", "One id is a list too: `[id]`.") from None
+                           "of ids", "It takes a list in every round, also when there is a single id in it.") from None
 
 
 def tokens(rng: np.random.Generator, count: int, low: int = 100) -> list[int]:

@@ -93,6 +93,18 @@ def test_pictures_are_inside(learner):
     assert re.search(r'src="data:image/svg\+xml;base64,[\w+/=]{100,}"', text)
 
 
+def test_a_plot_is_followed_by_its_description_except_on_the_page(tmp_path):
+    plot = "```{code-cell} python\n---\nmystnb:\n  image:\n    alt: A line that rises.\n---\nplt.show()\n```\n"
+    text = SMALL.read_text(encoding="utf-8") + "\n" + plot
+    path = tmp_path / SMALL.name
+    path.write_text(text, encoding="utf-8")
+    chapter = read_chapter(path)
+    for edition in (editions.learner_edition(chapter, REPOSITORY), editions.source_edition(chapter, REPOSITORY)):
+        assert edition.cells[-2].source == "plt.show()" and edition.cells[-1].cell_type == "markdown"
+        assert edition.cells[-1].source.startswith("<details>") and "\n\nA line that rises.\n\n" in edition.cells[-1].source
+    assert editions._notebook(chapter, REPOSITORY, "import").cells[-1].source == "plt.show()"
+
+
 def test_the_first_code_cell_installs_only_where_the_course_is_missing(learner):
     from IPython.core.interactiveshell import InteractiveShell
 

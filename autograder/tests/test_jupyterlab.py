@@ -85,13 +85,19 @@ def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):
 
     def run(cell):
         """Run one cell and wait until its output is there, as somebody does who watches."""
-        before = cell.locator(".jp-InputPrompt").text_content()
+        prompt = cell.locator(".jp-InputPrompt")
+        before = prompt.text_content()
         edit(cell)
         page.keyboard.press("Control+Enter")
-        page.wait_for_function("([cell, before]) => { const now = cell.querySelector('.jp-InputPrompt').textContent;"
-                               " return now !== before && /\\[\\d+\\]/.test(now); }", arg=[cell.element_handle(), before])
-        page.locator(IDLE).wait_for()
-        return "\n".join(cell.locator(".jp-OutputArea-output").all_inner_texts())
+        for second in range(120):
+            page.wait_for_timeout(1000 if second else 200)
+            now = prompt.text_content()
+            if now != before and re.search(r"\[\d+\]", now):
+                page.locator(IDLE).wait_for()
+                return "\n".join(cell.locator(".jp-OutputArea-output").all_inner_texts())
+            if now == before and second % 10 == 9:                # nothing started: the kernel was not yet listening
+                page.keyboard.press("Control+Enter")
+        raise AssertionError(f"the cell did not end: {before} {now}")
 
     def write(cell, source):
         edit(cell)

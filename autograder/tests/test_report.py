@@ -58,7 +58,8 @@ def test_a_failure_has_three_parts_in_text_and_in_html():
 
 
 def test_columns_keep_their_width_and_backticks_become_code():
-    named = Outcome("f", "`forward` sees <ids>.", 4, True, Status.FAILED, expected="all", found="a ` and a `", hint="`[id]`")
+    named = Outcome("f", "`forward` sees <ids>.", 4, True, Status.FAILED, expected="all", found="a ` and a `",
+                    hint="`[id]`")
     source = markup(report(named))
     assert "table-layout:fixed" in source and 'width:33%">Check<' in source and 'width:5em">Points<' in source
     assert "<code>forward</code> sees &lt;ids&gt;." in source and "<code>[id]</code>." in source

@@ -192,11 +192,11 @@ def bytes_moved(shape: ModelShape, dtype: str, batch: int = 1, new_tokens: int =
                 cache_dtype: str = "float16") -> int:
     """Bytes that one step must bring from memory to the processor, or back, however well it is written.
 
-    batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads each weight, bias and norm
-    once, whatever the batch; each sequence reads the keys and values of its past and writes those of its new tokens. The
-    embedding look-up takes a few rows, which do not count, so a table that serves the look-up alone is not read; the
-    output head is read whole. Activations are not counted. Blocks as for `memory_bytes`: the weights that are read are
-    one run, all keys and values another.
+    batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads each weight, bias and
+    norm once, whatever the batch; each sequence reads the keys and values of its past and writes those of its new
+    tokens. The embedding look-up takes a few rows, which do not count, so a table that serves the look-up alone is not
+    read; the output head is read whole. Activations are not counted. Blocks as for `memory_bytes`: the weights that are
+    read are one run, all keys and values another.
 
     >>> bytes_moved(SHAPES["SmolLM2-135M"], "float32", batch=2, past_tokens=49)
     540364032

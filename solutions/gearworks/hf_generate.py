@@ -33,7 +33,13 @@ def decode_step_seconds(network: PreTrainedModel, input_ids: torch.Tensor, token
 def decode_step_operators(network: PreTrainedModel, input_ids: torch.Tensor) -> list[str]:
     """The operators that Python asks PyTorch for in one decode step, by name and in their order.
 
-    input_ids: (1, T), at least one token. An operator that runs inside another one does not count.
+    input_ids: (1, T), at least one token.
+
+    >>> from transformers import LlamaConfig, LlamaForCausalLM
+    >>> network = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+    ...                                        num_attention_heads=2))
+    >>> decode_step_operators(network, torch.tensor([[3, 4]])).count("embedding")
+    1
     """
     with _Operators() as operators:
         steps = _Steps(lambda: len(operators.names))

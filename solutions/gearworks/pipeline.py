@@ -28,8 +28,9 @@ def run_request(prompt: str, *, encode: Callable[[str], list[int]], forward: Cal
                 max_tokens: int, on_token: Callable[[int], bool] | None = None) -> Completion:
     """Answer one prompt: encode, then forward and choose until it is time to stop, then decode.
 
-    encode: text to ids. forward: takes the ids that the model has not seen yet (the whole prompt first, then one
-    token at a time) and returns the logits after the last. choose: logits to the next id. decode: generated ids to text.
+    encode: text to ids. forward: takes a list of the ids that the model has not seen yet (the whole prompt first, then
+    one token at a time) and returns the logits after the last. choose: logits to the next id. decode: generated ids to
+    text.
     The request stops at any of `eos_ids`, the very first token included, and after `max_tokens` tokens (0 is allowed);
     the model is never asked for a token that nobody wants. on_token: called with each generated id; when it returns
     true, the request stops there, and that id stays.
