@@ -172,7 +172,10 @@ def one_bos(prompt_ids, rng):
 
 @check("museum.prompt_ids", points=1, public=True)
 def plain_text(prompt_ids, rng):
-    """A text to continue still begins with BOS, if the model wants one."""
+    """A text to continue still begins with BOS, if the model wants one, and a conversation has no second one."""
+    # Both in one check: of a text the exhibit is right, and left as it was it must earn nothing.
+    expect_prompt(prompt_ids, conversation(rng), model_tokenizer(prefix=True), "a conversation",
+                  "Who writes BOS here: the template, the tokenizer, or both?")
     request = {"prompt": message(rng, 6)}
     for prefix in (True, False):
         expect_prompt(prompt_ids, request, model_tokenizer(prefix), "a text to continue, for a model that wants "
