@@ -72,7 +72,7 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | No
     """
     T, H, d = q.shape
     S, K, _ = k.shape
-    q = q * np.float32(d ** -0.5)
+    q = q * d ** -0.5
     q = q.reshape(T, K, H // K, d).transpose(1, 2, 0, 3).reshape(K, -1, d)         # (K, H/K * T, d)
     scores = q @ k.transpose(1, 2, 0)                                            # (K, H/K * T, S)
     if mask is not None or T > 1:                                                # one last token sees every key

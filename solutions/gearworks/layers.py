@@ -1,6 +1,7 @@
 """The operators of a decoder, in NumPy.
 
-Shapes: T tokens, D hidden size, F feed-forward size. All arrays are float32 and stay so.
+Shapes: T tokens, D hidden size, F feed-forward size. All arrays are float32 and stay so:
+Python's own numbers take the dtype of the array that they meet, while a NumPy float64 would widen it.
 Left out on purpose: dropout, gradients, and any batch dimension (model.py says how batches work).
 """
 
@@ -31,10 +32,10 @@ def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     >>> softmax(np.array([1000., 1000., -np.inf], np.float32))
     array([0.5, 0.5, 0. ], dtype=float32)
     """
-    peak = np.maximum(x.max(axis=-1, keepdims=True), LOWEST)               # -inf - -inf would be nan
+    peak = np.maximum.reduce(x, axis=-1, keepdims=True, initial=LOWEST)    # not -inf, since -inf - -inf is nan
     out = np.subtract(x, peak, out=out)
     np.exp(out, out=out)
-    out /= np.maximum(out.sum(axis=-1, keepdims=True), np.float32(1))      # the peak alone adds exp(0) = 1
+    out /= np.maximum(np.add.reduce(out, axis=-1, keepdims=True), 1)       # the peak alone adds exp(0) = 1
     return out
 
 
@@ -47,8 +48,8 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     >>> rms_norm(np.array([3., 4.], np.float32), np.ones(2, np.float32), 0.0)
     array([0.84852815, 1.1313709 ], dtype=float32)
     """
-    mean_square = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])       # (..., 1)
-    normed = x / np.sqrt(mean_square + np.float32(eps))
+    mean_square = np.vecdot(x, x)[..., None] / x.shape[-1]                   # (..., 1)
+    normed = x / np.sqrt(mean_square + eps)
     normed *= weight
     return normed
 
@@ -64,7 +65,7 @@ def silu(x: np.ndarray) -> np.ndarray:
     out = -x                                             # one array from here on: fresh memory costs more than exp
     with np.errstate(over="ignore"):                     # exp overflows to inf below -88; x / inf is the right limit
         np.exp(out, out=out)
-    out += np.float32(1)
+    out += 1
     return np.divide(x, out, out=out)
 
 
