@@ -36,7 +36,6 @@ from autograder.mutation import accepted_of, mutants_of
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOOK = REPOSITORY / "book"
 CHAPTERS = [path.stem for path in chapter_paths(BOOK / "chapters")]
-BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
 REBUILD_SECONDS = 30                            # of processor time, with nothing changed
 
 sys.path.append(str(BOOK / "_ext"))
@@ -223,18 +222,6 @@ def test_pages_load_nothing_from_other_hosts(pages):
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None or importlib.util.find_spec("playwright") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no Playwright for Python")
-    from playwright.sync_api import sync_playwright
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
 def address(site):
     """Where the book is served."""
     class Quiet(SimpleHTTPRequestHandler):
@@ -248,12 +235,12 @@ def address(site):
 
 
 @pytest.fixture
-def show(chromium, address):
+def show(browser, address):
     """A function that opens a page of the book; at the end, nothing was asked of another host and no script failed."""
     asked, contexts = [], []
 
     def open_page(name, width=1280, **settings):
-        context = chromium.new_context(viewport={"width": width, "height": 800}, **settings)
+        context = browser.new_context(viewport={"width": width, "height": 800}, **settings)
         contexts.append(context)
         page = context.new_page()
         page.on("request", lambda request: asked.append(request.url))
