@@ -1,8 +1,9 @@
 """The engine beside Hugging Face's, on the same weights, threads and machine, in one run.
 
-Run it with `gearworks bench`. Every comparison alternates the two sides and keeps the best of several rounds, so that
-whatever else the machine does disturbs both alike; what counts is their ratio. The README shows `results.json`, which
-`gearworks bench --publish` replaces together with the README's table.
+Run it with `gearworks bench`. Every comparison lets the two sides take turns, and what counts is the median over a
+fixed number of rounds of the ratio within one round: whatever else the machine does disturbs both sides of a round
+alike, and no round is chosen. The README shows `results.json`, which `gearworks bench --publish` replaces together with
+the README's table.
 """
 
 import datetime
@@ -11,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
 import time
@@ -50,8 +52,18 @@ class Result:
     ours: float
     beside: str                 # what ours is held against: an engine, the machine's limit, or a bound that we set
     theirs: float
-    ratio: float
+    ratio: float                # the median over the rounds; `low` and `high` are the smallest and the largest
+    low: float
+    high: float
     target: float               # the ratio that is promised
+
+    @classmethod
+    def of(cls, what: str, unit: str, ours: Sequence[float], beside: str, theirs: Sequence[float], target: float,
+           amount: float = 0) -> "Result":
+        """From what each round measured. `amount` turns seconds into amount per second; then more is better."""
+        ratios = [their / our for our, their in zip(ours, theirs)]
+        shown = [amount / statistics.median(side) if amount else statistics.median(side) for side in (ours, theirs)]
+        return cls(what, unit, shown[0], beside, shown[1], statistics.median(ratios), min(ratios), max(ratios), target)
 
 
 @dataclass(frozen=True)
@@ -99,8 +111,8 @@ def decode(setting: Setting) -> list[Result]:
             return timed(lambda: [list(pool.map(lambda part: part @ part, parts)) for _ in range(count)]) / count
 
     mine, hf, limit = alternate(ours, hugging_face, memory_reads)
-    return [Result("decode, batch 1", "tokens/s", 1 / mine, "HF generate", 1 / hf, hf / mine, 2.0),
-            Result("decode, batch 1", "tokens/s", 1 / mine, "memory bandwidth", 1 / limit, limit / mine, 0.8)]
+    return [Result.of("decode, batch 1", "tokens/s", mine, "HF generate", hf, 2.0, amount=1),
+            Result.of("decode, batch 1", "tokens/s", mine, "memory bandwidth", limit, 0.8, amount=1)]
 
 
 def prefill(setting: Setting) -> list[Result]:
@@ -110,14 +122,14 @@ def prefill(setting: Setting) -> list[Result]:
     mine, hf = alternate(
         lambda: timed(lambda: Context(model, 512).forward(prompt)),
         lambda: timed(lambda: setting.theirs(ids, logits_to_keep=1)))
-    return [Result("prefill, 512 tokens", "s", mine, "HF forward", hf, hf / mine, 1.0)]
+    return [Result.of("prefill, 512 tokens", "s", mine, "HF forward", hf, 1.0)]
 
 
 def load(setting: Setting) -> list[Result]:
     """Opening the GGUF file and dequantizing all of it into the engine's layout."""
     gguf = hub.smollm2_gguf()
     mine, = alternate(lambda: timed(lambda: load_checkpoint(gguf)))
-    return [Result("load the GGUF", "s", mine, "bound", 3.0, 3.0 / mine, 1.0)]
+    return [Result.of("load the GGUF", "s", mine, "bound", [3.0] * len(mine), 1.0)]
 
 
 def tokenizer(setting: Setting) -> list[Result]:
@@ -132,12 +144,13 @@ def tokenizer(setting: Setting) -> list[Result]:
             cold = Tokenizer.from_file(path)
             return timed(lambda: cold.encode(text))
         mine, theirs = alternate(ours, lambda: timed(lambda: hf.encode(text)))
-        results.append(Result(what, "MB/s", nbytes / mine / MEGABYTE, "HF tokenizers", nbytes / theirs / MEGABYTE,
-                              theirs / mine, target))
-    cold = Tokenizer.from_file(path)
-    half, whole = (timed(lambda: cold.encode("a" + "bcdefghij" * (length // 9))) for length in (500_000, MEGABYTE))
-    results.append(Result("encode one word of 1 MB", "s", whole, "twice half of it", 2 * half, 2 * half / whole, 0.7))
-    return results
+        results.append(Result.of(what, "MB/s", mine, "HF tokenizers", theirs, target, amount=nbytes / MEGABYTE))
+
+    def word(length: int) -> float:
+        cold = Tokenizer.from_file(path)
+        return timed(lambda: cold.encode("a" + "bcdefghij" * (length // 9)))
+    whole, half_twice = alternate(lambda: word(MEGABYTE), lambda: 2 * word(MEGABYTE // 2), rounds=3)
+    return [*results, Result.of("encode one word of 1 MB", "s", whole, "twice half of it", half_twice, 0.7)]
 
 
 def memory(setting: Setting) -> list[Result]:
@@ -157,17 +170,17 @@ def memory(setting: Setting) -> list[Result]:
     if chat.wait() != 0:
         raise GearworksError("cannot measure the memory of a chat", f"`gearworks chat` ended with code {chat.returncode}",
                              "run `gearworks chat` by hand and see what it says")
-    return [Result("peak memory of chat", "GB", peak / 1e9, "bound", 1.3, 1.3e9 / peak, 1.0)]
+    return [Result.of("peak memory of chat", "GB", [peak / 1e9], "bound", [1.3], 1.0)]
 
 
 MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
     "decode": decode, "prefill": prefill, "load": load, "tokenizer": tokenizer, "memory": memory}
 
 
-def alternate(*sides: Callable[[], float], rounds: int = 7) -> list[float]:
-    """The best seconds of each side, over rounds in which the sides take turns; one more round warms up."""
+def alternate(*sides: Callable[[], float], rounds: int = 15) -> list[tuple[float, ...]]:
+    """The seconds of each side in every round, over rounds in which the sides take turns; one more round warms up."""
     measured = [[side() for side in sides] for _ in range(rounds + 1)]
-    return [min(column) for column in zip(*measured[1:])]
+    return list(zip(*measured[1:]))
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -207,10 +220,11 @@ def chinese() -> str:
 def table(report: dict[str, Any]) -> str:
     """The results in Markdown, with the machine that they come from."""
     machine = report["machine"]
-    lines = ["| what | ours | beside | theirs | ratio | promised |", "|---|--:|---|--:|--:|--:|"]
+    lines = ["| what | ours | beside | theirs | ratio | its range | promised |", "|---|--:|---|--:|--:|--:|--:|"]
     for result in (Result(**entry) for entry in report["results"]):
         lines.append(f"| {result.what} | {result.ours:.3g} {result.unit} | {result.beside} | "
-                     f"{result.theirs:.3g} {result.unit} | **{result.ratio:.2f}** | ≥ {result.target:g} |")
+                     f"{result.theirs:.3g} {result.unit} | **{result.ratio:.2f}** | {result.low:.2f} to {result.high:.2f} | "
+                     f"≥ {result.target:g} |")
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return "\n".join([*lines, "", f"Measured by `gearworks bench` on {report['date']}: {machine['processor']}, "
                       f"{report['threads']} threads, {machine['memory_gb']} GB, {machine['system']}; {versions}."]) + "\n"

@@ -35,7 +35,7 @@ def softmax(x: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     peak = np.maximum.reduce(x, axis=-1, keepdims=True, initial=LOWEST)    # not -inf, since -inf - -inf is nan
     out = np.subtract(x, peak, out=out)
     np.exp(out, out=out)
-    out /= np.maximum(np.add.reduce(out, axis=-1, keepdims=True), 1)       # the peak alone adds exp(0) = 1
+    out *= 1 / np.maximum(np.add.reduce(out, axis=-1, keepdims=True), 1)   # the peak alone adds exp(0) = 1
     return out
 
 

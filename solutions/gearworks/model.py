@@ -21,6 +21,9 @@ from gearworks.layers import linear, rms_norm, swiglu
 from gearworks.weights import LayerWeights, Weights, load_checkpoint
 
 
+Rows = np.ndarray | Sequence[int] | slice
+
+
 class Cache(Protocol):
     """What the model needs of a KV cache: `KVCache` for one sequence, `RaggedBatch` for several."""
 
@@ -28,18 +31,18 @@ class Cache(Protocol):
 
 
 def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos: np.ndarray, sin: np.ndarray,
-                  cache: Cache, index: int) -> np.ndarray:
+                  cache: Cache, index: int, rows: Rows = slice(None)) -> np.ndarray:
     """One pre-norm layer: attention, then the feed-forward network, each added to the residual stream.
 
-    x: (T, D); cos, sin: (T, 1, d) from `rope_angles`; index: the layer's number in the cache; returns (T, D).
-    The cache receives this step's rotated keys.
+    x: (T, D); cos, sin: (T, 1, d) from `rope_angles`; index: the layer's number in the cache; rows: the tokens whose
+    output is wanted, by default all; returns (rows, D). The cache receives this step's rotated keys, of every token.
     """
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     hidden = rms_norm(x, weights.input_layernorm, config.rms_norm_eps)
     qkv = linear(hidden, weights.qkv_proj).reshape(len(x), H + 2 * K, d)
     qk = apply_rope(qkv[:, :H + K], cos, sin)
     attended = cache.attend(index, qk[:, :H], qk[:, H:], qkv[:, H + K:])              # (T, H, d)
-    x = x + linear(attended.reshape(len(x), H * d), weights.o_proj)
+    x = x[rows] + linear(attended[rows].reshape(-1, H * d), weights.o_proj)
 
     hidden = rms_norm(x, weights.post_attention_layernorm, config.rms_norm_eps)
     gate_up = linear(hidden, weights.gate_up_proj)                                    # (T, 2F)
@@ -48,7 +51,7 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
-            logits_at: np.ndarray | Sequence[int] | slice = slice(None)) -> np.ndarray:
+            logits_at: Rows = slice(None)) -> np.ndarray:
     """Run the decoder over the tokens of one step.
 
     input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence; logits_at: which rows'
@@ -56,10 +59,11 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
     """
     cos, sin = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta))
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                         # (T, D)
+    last = len(weights.layers) - 1
     for index, layer in enumerate(weights.layers):
-        x = decoder_layer(x, layer, config, cos, sin, cache, index)
-    x = rms_norm(x[logits_at], weights.norm, config.rms_norm_eps)
-    return linear(x, weights.lm_head)
+        rows = logits_at if index == last else slice(None)         # what the others would say, nobody asks any more
+        x = decoder_layer(x, layer, config, cos, sin, cache, index, rows)
+    return linear(rms_norm(x, weights.norm, config.rms_norm_eps), weights.lm_head)
 
 
 class Model:
@@ -79,7 +83,7 @@ class Model:
         return KVCache(self.config, capacity)
 
     def forward(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
-                logits_at: np.ndarray | Sequence[int] | slice = slice(None)) -> np.ndarray:
+                logits_at: Rows = slice(None)) -> np.ndarray:
         """See the function `forward`.
 
         Raises ModelError for ids that the vocabulary does not have, ValueError unless each has a position.
