@@ -51,23 +51,26 @@ def apply_rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return turned
 
 
-def causal_mask(T: int, S: int) -> np.ndarray:
+def causal_mask(T: int, S: int, window: int | None = None) -> np.ndarray:
     """Which of S keys each of the last T tokens may see: those up to itself.
 
-    Returns (T, S) bool, true where the query may look. The T queries are the last T of the S positions.
+    Returns (T, S) bool, true where the query may look. The T queries are the last T of the S positions. window: with a
+    number, a query sees so many keys at most, itself included, the nearest ones.
 
     >>> causal_mask(2, 4).astype(int)
     array([[1, 1, 1, 0],
            [1, 1, 1, 1]])
     """
-    return np.tri(T, S, k=S - T, dtype=bool)
+    mask = np.tri(T, S, k=S - T, dtype=bool)
+    return mask if window is None else mask & ~np.tri(T, S, k=S - T - window, dtype=bool)
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """Scaled dot-product attention with grouped key/value heads.
 
-    q: (T, H, d); k, v: (S, K, d), where K divides H; mask: (T, S) bool, true where a query may look, by default
-    the causal mask; returns (T, H, d). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
+    q: (T, H, d); k: (S, K, d), where K divides H; v: (S, K, e), where e is d in most models; mask: (T, S) bool, true
+    where a query may look, by default the causal mask; returns (T, H, e). A query that may see nothing gets zeros.
+    Scores are scaled by 1/sqrt(d).
     Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023, "GQA".
     """
     T, H, d = q.shape
@@ -78,5 +81,5 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | No
     if mask is not None or T > 1:                                                # one last token sees every key
         visible = causal_mask(T, S) if mask is None else mask
         np.copyto(scores.reshape(K, -1, T, S), np.float32(-np.inf), where=~visible)
-    out = softmax(scores, out=scores) @ v.transpose(1, 0, 2)                                   # (K, H/K * T, d)
-    return out.reshape(K, -1, T, d).transpose(2, 0, 1, 3).reshape(T, H, d)
+    out = softmax(scores, out=scores) @ v.transpose(1, 0, 2)                       # (K, H/K * T, e)
+    return out.reshape(K, H // K, T, -1).transpose(2, 0, 1, 3).reshape(T, H, -1)

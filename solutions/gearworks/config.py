@@ -4,15 +4,68 @@ Only the fields that change a computation are kept. A field that this engine wou
 is an error, never a silent approximation: a model that runs with the wrong RoPE still speaks English.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gearworks.errors import ModelError
+from gearworks.rope_scaling import RopeScaling
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
 
-_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """The mixture of experts in some of a model's layers.
+
+    sparse_layers: for each layer, whether it has experts instead of one feed-forward network. scoring: "softmax" or
+    "sigmoid", what makes weights of the router's scores. groups, kept_groups, best_of_group: as for
+    `moe.keep_best_groups`; a single group means no limit. scale: multiplies the weights of the chosen experts.
+    shared_size: the feed-forward size of the network that every token visits besides, 0 for none.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    intermediate_size: int
+    normalize: bool
+    sparse_layers: tuple[bool, ...]
+    scoring: str = "softmax"
+    groups: int = 1
+    kept_groups: int = 1
+    best_of_group: int = 1
+    scale: float = 1.0
+    shared_size: int = 0
+
+    def __post_init__(self):
+        _require_sizes(self, "num_experts", "num_experts_per_tok", "intermediate_size", "groups", "kept_groups")
+        _require_positive(self, "scale")
+        if not isinstance(self.normalize, bool):
+            raise _bad_config(f"norm_topk_prob is {self.normalize!r:.80}, where true or false is needed")
+        if self.shared_size:
+            _size("the size of the shared experts", self.shared_size)
+        if self.num_experts % self.groups or self.kept_groups > self.groups:
+            raise _bad_config(f"{self.num_experts} experts cannot form {self.groups} groups of which {self.kept_groups} stay")
+        available = self.num_experts // self.groups * self.kept_groups
+        if self.num_experts_per_tok > available or self.best_of_group > self.num_experts // self.groups:
+            raise _bad_config(f"a token cannot choose {self.num_experts_per_tok} of {available} experts")
+
+
+@dataclass(frozen=True)
+class LatentConfig:
+    """Multi-head latent attention: sizes of the compressed queries, keys and values. Names are Hugging Face's."""
+
+    q_lora_rank: int | None             # None: queries are not compressed
+    kv_lora_rank: int                   # the latent, from which keys and values are made
+    qk_nope_head_dim: int               # of a head's query and key, the part that does not turn
+    qk_rope_head_dim: int               # the part that does; all heads share one such key
+    v_head_dim: int
+
+    def __post_init__(self):
+        _require_sizes(self, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+                       *(["q_lora_rank"] if self.q_lora_rank is not None else []))
+
+    @property
+    def cached_size(self) -> int:
+        """Numbers that a layer keeps of each token: the latent, and the key's turning part."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True)
@@ -21,6 +74,7 @@ class ModelConfig:
 
     D is `hidden_size`, F `intermediate_size`, L `num_hidden_layers`, H `num_attention_heads`,
     K `num_key_value_heads`, d `head_dim`, V `vocab_size`; the context is `max_position_embeddings` tokens.
+    What follows `tie_word_embeddings` belongs to some families only.
     """
 
     architecture: str
@@ -32,28 +86,42 @@ class ModelConfig:
     num_key_value_heads: int
     head_dim: int
     max_position_embeddings: int
-    rms_norm_eps: float
+    rms_norm_eps: float                 # of GPT-2, its layer norm's eps
     rope_theta: float
     tie_word_embeddings: bool
+    rope_scaling: RopeScaling | None = None
+    windows: tuple[int | None, ...] = ()            # how many tokens each layer looks back, None for all; () for all layers
+    qkv_bias: bool = False                          # Qwen2
+    qk_norm: bool = False                           # Qwen3, Gemma-3
+    experts: ExpertsConfig | None = None            # Mixtral, Qwen3-MoE, DeepSeek
+    latent: LatentConfig | None = None              # DeepSeek
+    rope_local_theta: float | None = None           # Gemma-3: of the layers with a window
+    query_pre_attn_scalar: float | None = None      # Gemma-3: scores are divided by its root instead of that of d
+    rope_interleaved: bool = False                  # DeepSeek: rows of a RoPE pair are neighbours
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens a query of this layer looks back, itself included; None for all."""
+        return self.windows[layer] if self.windows else None
 
     def __post_init__(self):
-        for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                     "num_key_value_heads", "head_dim", "max_position_embeddings"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise _bad_config(f"{name} is {value!r}, where a positive integer is needed")
-        for name in ("rms_norm_eps", "rope_theta"):
-            value = getattr(self, name)
-            # Within float32's range, in which the engine computes with them.
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
-                raise _bad_config(f"{name} is {value!r:.80}, where a positive number is needed")
+        _require_sizes(self, "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+                       "num_key_value_heads", "head_dim", "max_position_embeddings")
+        _require_positive(self, "rms_norm_eps", "rope_theta")
         if not isinstance(self.tie_word_embeddings, bool):
             raise _bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r}, where true or false is needed")
         if self.num_attention_heads % self.num_key_value_heads:
             raise _bad_config(f"{self.num_attention_heads} query heads cannot share "
                               f"{self.num_key_value_heads} key/value heads evenly")
-        if self.head_dim % 2:
+        if self.head_dim % 2 and self.architecture != "GPT2LMHeadModel":
             raise _bad_config(f"head_dim is {self.head_dim}, and RoPE rotates pairs")
+        if self.rope_scaling is not None and self.rope_scaling.kind == "dynamic" and self.head_dim == 2:
+            raise _bad_config("dynamic RoPE scaling needs heads of more than one pair")
+        for window in self.windows:
+            if window is not None:
+                _size("sliding_window", window)
+        for name in ("rope_local_theta", "query_pre_attn_scalar"):
+            if getattr(self, name) is not None:
+                _require_positive(self, name)
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
@@ -68,45 +136,13 @@ class ModelConfig:
         if not isinstance(architectures, list) or not architectures:
             raise _bad_config("it names no architecture")
         architecture = architectures[0]
-        if architecture not in SUPPORTED_ARCHITECTURES:
+        if architecture not in _FAMILIES:
             raise _unsupported_architecture(architecture)
-        for field, only in {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}.items():
-            if config.get(field, only) != only:
-                raise _bad_config(f"{field} is {config[field]!r}; this engine computes {only!r} only")
-        # transformers 5 keeps theta and scaling together in `rope_parameters`; older files have two fields
-        rope = {}
-        for field in ("rope_parameters", "rope_scaling"):
-            parameters = config.get(field)
-            if parameters is None:
-                continue
-            if not isinstance(parameters, Mapping):
-                raise _bad_config(f"{field} is {parameters!r:.80}, where an object is needed")
-            rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-            if rope_type != "default":
-                raise _bad_config(f"RoPE scaling {rope_type!r:.80} is not supported")
-            rope |= parameters
         try:
-            heads = config["num_attention_heads"]
-            head_dim = config.get("head_dim")
-            if head_dim is None:
-                head_dim = _divide(config["hidden_size"], heads)
-            kv_heads = config.get("num_key_value_heads")
-            return cls(
-                architecture=architecture,
-                vocab_size=config["vocab_size"],
-                hidden_size=config["hidden_size"],
-                intermediate_size=config["intermediate_size"],
-                num_hidden_layers=config["num_hidden_layers"],
-                num_attention_heads=heads,
-                num_key_value_heads=heads if kv_heads is None else kv_heads,
-                head_dim=head_dim,
-                max_position_embeddings=config["max_position_embeddings"],
-                rms_norm_eps=config["rms_norm_eps"],
-                rope_theta=rope.get("rope_theta", config.get("rope_theta", 10_000.0)),
-                tie_word_embeddings=config.get("tie_word_embeddings", False),
-            )
+            fields = _FAMILIES[architecture](config)
         except KeyError as missing:
             raise _bad_config(f"the field {missing} is missing") from None
+        return cls(architecture=architecture, **fields)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tied: bool) -> "ModelConfig":
@@ -116,7 +152,9 @@ class ModelConfig:
         """
         name = metadata.get("general.architecture")
         if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
-            raise _unsupported_architecture(name)
+            raise ModelError(f"the GGUF architecture {name!r} is not supported",
+                             "this engine reads " + ", ".join(_GGUF_ARCHITECTURES) + " from GGUF files",
+                             "use the model's safetensors, if its family is one of " + ", ".join(SUPPORTED_ARCHITECTURES))
 
         def field(key: str, kind: type, *default):
             value = metadata.get(f"{name}.{key}", *default)
@@ -126,41 +164,62 @@ class ModelConfig:
                 raise _bad_config(f"the metadata key {name}.{key} is a {type(value).__name__}, not a {kind.__name__}")
             return value
 
-        # llama.cpp scales by a factor whether or not a type is named with it
-        scaling = field("rope.scaling.type", str, "none")
-        factors = [field(key, float, 1) for key in ("rope.scaling.factor", "rope.scale_linear")]
-        if scaling != "none" or any(factor not in (0, 1) for factor in factors):
-            raise _bad_config(f"RoPE scaling ({scaling!r:.80}, factors {factors}) is not supported")
-        heads = field("attention.head_count", int)
+        heads, layers = field("attention.head_count", int), field("block_count", int)
+        context = field("context_length", int)
         head_dim = field("attention.key_length", int, 0) or _divide(field("embedding_length", int), heads)
         if field("attention.value_length", int, head_dim) != head_dim:
             raise _bad_config("keys and values of different sizes are not supported")
         if field("rope.dimension_count", int, head_dim) != head_dim:
             raise _bad_config("RoPE over a part of each head is not supported")
+        if field("expert_count", int, 0):
+            raise _bad_config("a mixture of experts is read from safetensors only")
+        # llama.cpp scales by a factor whether or not a type is named with it
+        scaling = field("rope.scaling.type", str, "none")
+        factors = {field(key, float, 1) for key in ("rope.scaling.factor", "rope.scale_linear")} - {0, 1}
+        if scaling not in ("none", "linear") or len(factors) > 1:
+            raise _bad_config(f"RoPE scaling ({scaling!r:.80}, factors {sorted(factors)}) is not supported")
         tokens = metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list):
             raise _bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
+        window = field("attention.sliding_window", int, 0)
+        family: dict[str, Any] = {}
+        if name == "gemma3":
+            family = _gemma3_layers(window, layers, 6) | {
+                "qk_norm": True, "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
+        elif window and window < context:
+            raise _bad_config("a sliding window is read from safetensors only")
         return cls(
             architecture=_GGUF_ARCHITECTURES[name],
             vocab_size=len(tokens),
             hidden_size=field("embedding_length", int),
             intermediate_size=field("feed_forward_length", int),
-            num_hidden_layers=field("block_count", int),
+            num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=field("attention.head_count_kv", int, heads),
             head_dim=head_dim,
-            max_position_embeddings=field("context_length", int),
+            max_position_embeddings=context,
             # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits give it back
             rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
             rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
+            rope_scaling=RopeScaling.from_hf({"rope_type": "linear", "factor": factors.pop()}, context) if factors else None,
+            **{"qkv_bias": name == "qwen2", "qk_norm": name == "qwen3"} | family,
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The object to write as `config.json`, as `transformers` 5 reads it; `from_hf` is its inverse."""
+        """The object to write as `config.json`, as `transformers` 5 reads it; `from_hf` is its inverse.
+
+        Raises ModelError for a model that has no plain form: of another family than Llama, Qwen2 and Qwen3, or with
+        scaled RoPE.
+        """
+        families = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+        if self.architecture not in families or self.rope_scaling is not None or self.windows:
+            raise ModelError(f"cannot convert a model of the architecture {self.architecture}",
+                             "only plain Llama, Qwen2 and Qwen3 models can be written as a Hugging Face folder",
+                             "run the file as it is: the engine reads it")
         return {
             "architectures": [self.architecture],
-            "model_type": "llama",
+            "model_type": families[self.architecture],
             "vocab_size": self.vocab_size,
             "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size,
@@ -178,6 +237,226 @@ class ModelConfig:
             "mlp_bias": False,
             "dtype": "float32",
         }
+
+
+def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that all families but GPT-2 name in the same way."""
+    for field, only in {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "partial_rotary_factor": 1.0,
+                        "attn_logit_softcapping": None, "final_logit_softcapping": None}.items():
+        if config.get(field, only) != only and not (field == "partial_rotary_factor" and config[field] is None):
+            raise _bad_config(f"{field} is {config[field]!r:.80}; this engine computes {only!r} only")
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
+    head_dim = config.get("head_dim")
+    return {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": config["hidden_size"],
+        "intermediate_size": config["intermediate_size"],
+        "num_hidden_layers": config["num_hidden_layers"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads if kv_heads is None else kv_heads,
+        "head_dim": _divide(config["hidden_size"], heads) if head_dim is None else head_dim,
+        "max_position_embeddings": config["max_position_embeddings"],
+        "rms_norm_eps": config["rms_norm_eps"],
+        "tie_word_embeddings": config.get("tie_word_embeddings", False),
+    }
+
+
+def _rope(config: Mapping[str, Any], default_theta: float = 10_000.0) -> dict[str, Any]:
+    """transformers 5 keeps theta and scaling together in `rope_parameters`; older files have two fields."""
+    fields, context = ("rope_parameters", "rope_scaling"), config["max_position_embeddings"]
+    scalings = {RopeScaling.from_hf(_objects(config, field), context) for field in fields} - {None}
+    if len(scalings) > 1:
+        raise _bad_config("rope_parameters and rope_scaling contradict each other")
+    return {"rope_theta": _objects(config, *fields).get("rope_theta", config.get("rope_theta", default_theta)),
+            "rope_scaling": scalings.pop() if scalings else None}
+
+
+def _objects(config: Mapping[str, Any], *fields: str) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for field in fields:
+        value = config.get(field)
+        if value is not None and not isinstance(value, Mapping):
+            raise _bad_config(f"{field} is {value!r:.80}, where an object is needed")
+        merged |= value or {}
+    return merged
+
+
+def _windows(config: Mapping[str, Any], in_use: bool) -> dict[str, Any]:
+    """The layers that look back over a window only: those that `layer_types` names, else all."""
+    window, layers = config.get("sliding_window"), config["num_hidden_layers"]
+    if window is None or not in_use:
+        return {}
+    types = config.get("layer_types")
+    if types is None:
+        first = config.get("max_window_layers", 0) if "use_sliding_window" in config else 0
+        return {"windows": tuple(window if layer >= first else None for layer in _layer_range(layers))}
+    return {"windows": tuple(window if kind == "sliding_attention" else None for kind in _layer_types(types, layers))}
+
+
+def _layer_types(types: Any, layers: int) -> list[str]:
+    known = {"full_attention", "sliding_attention"}
+    if not isinstance(types, list) or len(types) != layers or not all(kind in known for kind in types):
+        raise _bad_config(f"layer_types is {types!r:.120}, where one of {sorted(known)} is needed for each layer")
+    return types
+
+
+def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _decoder(config) | _rope(config)
+
+
+def _mistral(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _decoder(config) | _rope(config) | _windows(config, in_use=True)
+
+
+def _qwen2(config: Mapping[str, Any]) -> dict[str, Any]:
+    window = _windows(config, in_use=config.get("use_sliding_window", False) is True)
+    return _decoder(config) | _rope(config) | window | {"qkv_bias": True}
+
+
+def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
+    window = _windows(config, in_use=config.get("use_sliding_window", False) is True)
+    return _decoder(config) | _rope(config) | window | {"qk_norm": True}
+
+
+def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers = len(_layer_range(config["num_hidden_layers"]))
+    return _decoder(config) | _rope(config, 1e6) | _windows(config, in_use=True) | {"experts": ExpertsConfig(
+        config["num_local_experts"], config["num_experts_per_tok"], config["intermediate_size"], True, (True,) * layers)}
+
+
+def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    layers = _layer_range(config["num_hidden_layers"])
+    _size("decoder_sparse_step", step)
+    sparse = tuple(layer not in dense and (layer + 1) % step == 0 for layer in layers)
+    experts = config["num_experts"] if "num_experts" in config else config["num_local_experts"]
+    window = {} if config.get("use_sliding_window", False) is not True else {
+        "windows": (config.get("sliding_window"),) * len(layers)}
+    return _decoder(config) | _rope(config) | window | {"qk_norm": True, "experts": ExpertsConfig(
+        experts, config["num_experts_per_tok"], config["moe_intermediate_size"], config.get("norm_topk_prob", False), sparse)}
+
+
+def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
+    latent = LatentConfig(config.get("q_lora_rank"), config["kv_lora_rank"], config["qk_nope_head_dim"],
+                          config["qk_rope_head_dim"], config["v_head_dim"])
+    layers = _layer_range(config["num_hidden_layers"])
+    sparse = tuple(layer >= config.get("first_k_dense_replace", 0) for layer in layers)
+    if config.get("moe_layer_freq", 1) != 1:
+        raise _bad_config(f"moe_layer_freq is {config['moe_layer_freq']!r:.80}; this engine computes 1 only")
+    method = config.get("topk_method", "greedy" if version == 2 else "noaux_tc")
+    if method not in (("greedy", "group_limited_greedy") if version == 2 else ("noaux_tc",)):
+        raise _bad_config(f"topk_method is {method!r:.80}, which is not supported")
+    grouped = method != "greedy"
+    experts = ExpertsConfig(
+        config["n_routed_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"],
+        # DeepSeek-V2 of transformers never normalizes, whatever its configuration says
+        normalize=version == 3 and config.get("norm_topk_prob", True), sparse_layers=sparse,
+        scoring="softmax" if version == 2 else "sigmoid",
+        groups=config["n_group"] if grouped else 1, kept_groups=config["topk_group"] if grouped else 1,
+        best_of_group=version - 1, scale=config.get("routed_scaling_factor", 1.0),
+        shared_size=(config.get("n_shared_experts") or 0) * config["moe_intermediate_size"])
+    interleaved = True if version == 2 else config.get("rope_interleave", True)
+    return _decoder(config) | _rope(config) | {
+        "head_dim": latent.qk_rope_head_dim, "latent": latent, "experts": experts, "rope_interleaved": interleaved}
+
+
+def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
+    if config.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
+        raise _bad_config(f"hidden_activation is {config['hidden_activation']!r:.80}, which is not supported")
+    if config.get("use_bidirectional_attention"):
+        raise _bad_config("attention in both directions is not supported")
+    layers, context = config["num_hidden_layers"], config["max_position_embeddings"]
+    rope = _objects(config, "rope_parameters", "rope_scaling")
+    if "full_attention" in rope:                                    # transformers 5: one object for each kind of layer
+        whole, local = _objects(rope, "full_attention"), _objects(rope, "sliding_attention")
+    else:
+        whole = {"rope_theta": config.get("rope_theta", 1e6)} | rope
+        local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
+    if RopeScaling.from_hf(local, context) is not None:
+        raise _bad_config("RoPE scaling in the layers with a window is not supported")
+    if config.get("layer_types") is not None:
+        windows = _windows(config, in_use=True)
+    else:
+        windows = _gemma3_layers(config["sliding_window"], layers, config.get("sliding_window_pattern", 6))
+    return _decoder(config) | windows | {
+        "tie_word_embeddings": config.get("tie_word_embeddings", True), "qk_norm": True,
+        "rope_theta": whole.get("rope_theta", 1e6), "rope_scaling": RopeScaling.from_hf(whole, context),
+        "rope_local_theta": local.get("rope_theta", 10_000.0),
+        "query_pre_attn_scalar": config["query_pre_attn_scalar"]}
+
+
+def _gemma3_layers(window: int, layers: int, pattern: int) -> dict[str, Any]:
+    """Of every `pattern` layers, the last one looks at everything, the others look back over the window."""
+    pattern = _size("sliding_window_pattern", pattern)
+    return {"windows": tuple(window if (layer + 1) % pattern else None
+                             for layer in _layer_range(layers))}
+
+
+def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
+    for field, only in {"activation_function": "gelu_new", "scale_attn_weights": True, "add_cross_attention": False,
+                        "scale_attn_by_inverse_layer_idx": False}.items():
+        if config.get(field, only) != only:
+            raise _bad_config(f"{field} is {config[field]!r:.80}; this engine computes {only!r} only")
+    D, heads = config["n_embd"], config["n_head"]
+    inner = config.get("n_inner")
+    return {
+        "vocab_size": config["vocab_size"],
+        "hidden_size": D,
+        "intermediate_size": 4 * _size("n_embd", D) if inner is None else inner,
+        "num_hidden_layers": config["n_layer"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": _divide(D, heads),
+        "max_position_embeddings": config["n_positions"],
+        "rms_norm_eps": config["layer_norm_epsilon"],
+        "rope_theta": 10_000.0,                                     # unused: positions are learned
+        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+    }
+
+
+_FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "LlamaForCausalLM": _llama,
+    "Qwen2ForCausalLM": _qwen2,
+    "Qwen3ForCausalLM": _qwen3,
+    "MistralForCausalLM": _mistral,
+    "MixtralForCausalLM": _mixtral,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
+    "GPT2LMHeadModel": _gpt2,
+    "Gemma3ForCausalLM": _gemma3,
+    "DeepseekV2ForCausalLM": lambda config: _deepseek(config, 2),
+    "DeepseekV3ForCausalLM": lambda config: _deepseek(config, 3),
+}
+
+SUPPORTED_ARCHITECTURES = tuple(_FAMILIES)
+
+_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+                       "gemma3": "Gemma3ForCausalLM"}
+
+
+def _size(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise _bad_config(f"{name} is {value!r:.80}, where a positive integer is needed")
+    return value
+
+
+def _layer_range(layers: Any) -> range:
+    """The layers to describe one by one. A number in a file must not decide how much memory that takes."""
+    if _size("num_hidden_layers", layers) > 100_000:
+        raise _bad_config(f"num_hidden_layers is {layers}, and no model has so many")
+    return range(layers)
+
+
+def _require_sizes(config: Any, *names: str) -> None:
+    for name in names:
+        _size(name, getattr(config, name))
+
+
+def _require_positive(config: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        # Within float32's range, in which the engine computes with them.
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
+            raise _bad_config(f"{name} is {value!r:.80}, where a positive number is needed")
 
 
 def _divide(hidden_size: Any, heads: Any) -> int:

@@ -8,17 +8,25 @@ Shapes: T new tokens, S stored tokens, L layers, H query heads, K key/value head
 """
 
 from collections.abc import Sequence
-from math import prod
+from typing import Protocol
 
 import numpy as np
 
-from gearworks.attention import attention
+from gearworks.attention import attention, causal_mask
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 
 # Queries of a long prompt go through attention in blocks of this many, so that the scores stay in the processor's
 # cache and each block multiplies only with keys that it can see. The result does not depend on it.
 QUERY_BLOCK = 64
+
+Rows = np.ndarray | Sequence[int] | slice
+
+
+class Cache(Protocol):
+    """What a model needs of a KV cache: `KVCache` for one sequence, `RaggedBatch` for several."""
+
+    def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray: ...
 
 
 class KVCache:
@@ -28,15 +36,24 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, capacity: int):
-        """Reserve room for `capacity` tokens: 2 · L · K · capacity · d float32. Raises ModelError when that fails."""
-        shape = (config.num_hidden_layers, config.num_key_value_heads, capacity, config.head_dim)
+        """Reserve room for `capacity` tokens: 2 · L · K · capacity · d float32. Raises ModelError when that fails.
+
+        With latent attention the one key of a token holds its value too, so there is a single array.
+        """
+        L, K, d = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
+        arrays = 2
+        if config.latent is not None:
+            K, d, arrays = 1, config.latent.cached_size, 1
         try:
-            self.keys = np.empty(shape, np.float32)      # (L, K, capacity, d): each head's keys lie together
-            self.values = np.empty(shape, np.float32)
+            self.keys = np.empty((L, K, capacity, d), np.float32)       # each head's keys lie together
+            self.values = (np.empty((L, K, capacity, d), np.float32) if config.latent is None
+                           else self.keys[..., :config.latent.kv_lora_rank])
         except (MemoryError, ValueError):                # ValueError: a size or a number of bytes beyond all memory
             raise ModelError(f"cannot reserve a KV cache for {capacity} tokens",
-                             f"it would take {8e-9 * prod(shape):,.1f} GB", "make do with fewer tokens") from None
-        self.lengths = [0] * config.num_hidden_layers
+                             f"it would take {4e-9 * arrays * L * K * capacity * d:,.1f} GB",
+                             "make do with fewer tokens") from None
+        self.windows = [config.window(layer) for layer in range(L)]
+        self.lengths = [0] * L
         self.capacity = capacity
 
     def __len__(self) -> int:
@@ -62,14 +79,24 @@ class KVCache:
         self.keys[layer, :, start:end] = k.transpose(1, 0, 2)
         self.values[layer, :, start:end] = v.transpose(1, 0, 2)
         self.lengths[layer] = end
+        return self.look(layer, q)
+
+    def look(self, layer: int, q: np.ndarray) -> np.ndarray:
+        """Attention of the last tokens over all that the layer holds, or over the layer's window of it.
+
+        q: (T, H, d), the queries of the last T stored tokens; returns (T, H, d). Long prompts are cut into blocks of
+        queries, each of which multiplies only with keys that some of its queries can see.
+        """
+        start, window = self.lengths[layer] - len(q), self.windows[layer]
         keys = self.keys[layer].transpose(1, 0, 2)         # (capacity, K, d), a view
         values = self.values[layer].transpose(1, 0, 2)
-        if len(q) <= QUERY_BLOCK:
-            return attention(q, keys[:end], values[:end])
-        out = np.empty_like(q)
+        out = np.empty((*q.shape[:2], values.shape[-1]), np.float32)
         for first in range(0, len(q), QUERY_BLOCK):
-            last = min(first + QUERY_BLOCK, len(q))
-            out[first:last] = attention(q[first:last], keys[:start + last], values[:start + last])
+            block = q[first:first + QUERY_BLOCK]
+            end = start + first + len(block)
+            begin = 0 if window is None else max(0, end - len(block) - window + 1)
+            mask = None if window is None else causal_mask(len(block), end - begin, window)
+            out[first:first + len(block)] = attention(block, keys[begin:end], values[begin:end], mask)
         return out
 
     def truncate(self, length: int) -> None:
@@ -100,7 +127,7 @@ class RaggedBatch:
         parts = list(zip(self.caches, self.borders, self.borders[1:]))
         for cache, start, end in parts:                  # before the first one writes: all of the step or nothing
             cache.require_room(layer, end - start)
-        out = np.empty_like(q)
+        out = np.empty((*q.shape[:2], v.shape[-1]), np.float32)
         for cache, start, end in parts:
             out[start:end] = cache.attend(layer, q[start:end], k[start:end], v[start:end])
         return out

@@ -54,6 +54,24 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return normed
 
 
+def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+    """Shift each vector to mean zero, scale it to variance one, then apply a learned weight and bias.
+
+    x: (..., D); weight, bias: (D,); returns the shape of x. The variance is the mean of the squared distances from the
+    mean, over all D elements; `eps` is added to it, under the root.
+    Source: Ba, Kiros & Hinton 2016, "Layer Normalization"; equal to torch.nn.LayerNorm.
+
+    >>> layer_norm(np.array([1., 3.], np.float32), np.array([1., 2.], np.float32), np.array([0., 5.], np.float32), 0.0)
+    array([-1.,  7.], dtype=float32)
+    """
+    centred = x - np.mean(x, axis=-1, keepdims=True)
+    variance = np.vecdot(centred, centred)[..., None] / x.shape[-1]          # (..., 1)
+    normed = centred / np.sqrt(variance + eps)
+    normed *= weight
+    normed += bias
+    return normed
+
+
 def silu(x: np.ndarray) -> np.ndarray:
     """The activation x · sigmoid(x), element by element.
 
@@ -81,3 +99,14 @@ def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     hidden = silu(gate)
     hidden *= up
     return hidden
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """The activation x · Φ(x), with tanh standing in for the normal distribution, as GPT-2 and Gemma compute it.
+
+    Source: Hendrycks & Gimpel 2016, section 2.
+
+    >>> gelu(np.array([-100., 0., 100.], np.float32))
+    array([ -0.,   0., 100.], dtype=float32)
+    """
+    return 0.5 * x * (1 + np.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x * x * x)))

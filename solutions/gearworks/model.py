@@ -7,47 +7,66 @@ keys each query may see. So prefill, chunked prefill, decoding and batches are t
 Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, V vocabulary. All float32.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
-from gearworks.attention import apply_rope, rope_angles, rope_frequencies
+from gearworks import deepseek, gemma3, gpt2
+from gearworks.attention import apply_rope, rope_angles
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.kv_cache import KVCache
+from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
-from gearworks.weights import LayerWeights, Weights, load_checkpoint
-
-
-Rows = np.ndarray | Sequence[int] | slice
-
-
-class Cache(Protocol):
-    """What the model needs of a KV cache: `KVCache` for one sequence, `RaggedBatch` for several."""
-
-    def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray: ...
+from gearworks.layouts import LayerWeights, Weights
+from gearworks.moe import mixture, route
+from gearworks.rope_scaling import scaled_frequencies
+from gearworks.weights import load_checkpoint
 
 
 def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos: np.ndarray, sin: np.ndarray,
                   cache: Cache, index: int, rows: Rows = slice(None)) -> np.ndarray:
     """One pre-norm layer: attention, then the feed-forward network, each added to the residual stream.
 
-    x: (T, D); cos, sin: (T, 1, d) from `rope_angles`; index: the layer's number in the cache; rows: the tokens whose
+    x: (T, D); cos, sin: (T, 1, d) from `rotations`; index: the layer's number in the cache; rows: the tokens whose
     output is wanted, by default all; returns (rows, D). The cache receives this step's rotated keys, of every token.
+    Where the family has them, the products q, k and v add `weights.qkv_bias` (Qwen2), and every head of the queries and
+    of the keys passes through a norm of its own, `weights.q_norm` and `weights.k_norm`, before it turns (Qwen3).
     """
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     hidden = rms_norm(x, weights.input_layernorm, config.rms_norm_eps)
-    qkv = linear(hidden, weights.qkv_proj).reshape(len(x), H + 2 * K, d)
-    qk = apply_rope(qkv[:, :H + K], cos, sin)
-    attended = cache.attend(index, qk[:, :H], qk[:, H:], qkv[:, H + K:])              # (T, H, d)
+    qkv = linear(hidden, weights.qkv_proj, weights.qkv_bias).reshape(len(x), H + 2 * K, d)
+    qk, v = qkv[:, :H + K], qkv[:, H + K:]
+    if weights.q_norm is not None:
+        qk = np.concatenate([rms_norm(qk[:, :H], weights.q_norm, config.rms_norm_eps),
+                             rms_norm(qk[:, H:], weights.k_norm, config.rms_norm_eps)], axis=1)
+    qk = apply_rope(qk, cos, sin)
+    attended = cache.attend(index, qk[:, :H], qk[:, H:], v)                           # (T, H, d)
     x = x[rows] + linear(attended[rows].reshape(-1, H * d), weights.o_proj)
 
     hidden = rms_norm(x, weights.post_attention_layernorm, config.rms_norm_eps)
+    return x + feed_forward(hidden, weights, config)
+
+
+def feed_forward(hidden: np.ndarray, weights: LayerWeights, config: ModelConfig) -> np.ndarray:
+    """The second half of a layer: one network with a gate, or a mixture of experts. hidden: (T, D), returns (T, D)."""
+    if weights.router is not None:
+        experts, gates = route(linear(hidden, weights.router), config.experts.num_experts_per_tok,
+                               config.experts.normalize)
+        return mixture(hidden, experts, gates, weights.gate_up_proj, weights.down_proj)
     gate_up = linear(hidden, weights.gate_up_proj)                                    # (T, 2F)
     gate, up = gate_up[:, :config.intermediate_size], gate_up[:, config.intermediate_size:]
-    return x + linear(swiglu(gate, up), weights.down_proj)
+    return linear(swiglu(gate, up), weights.down_proj)
+
+
+def rotations(config: ModelConfig, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cosine and sine of every token's rotations, in whatever way the model stretches its RoPE.
+
+    positions: (T,) integers; returns two arrays (T, 1, d), as `rope_angles`.
+    """
+    length = int(positions.max(initial=-1)) + 1
+    frequencies, magnitude = scaled_frequencies(config.head_dim, config.rope_theta, config.rope_scaling, length)
+    cos, sin = rope_angles(positions, frequencies)
+    return (cos, sin) if magnitude == 1 else (cos * magnitude, sin * magnitude)
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
@@ -57,13 +76,17 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
     input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence; logits_at: which rows'
     logits are wanted, by default all; returns (rows, V). The cache grows by these T tokens.
     """
-    cos, sin = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta))
+    cos, sin = rotations(config, positions)
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                         # (T, D)
     last = len(weights.layers) - 1
     for index, layer in enumerate(weights.layers):
         rows = logits_at if index == last else slice(None)         # what the others would say, nobody asks any more
         x = decoder_layer(x, layer, config, cos, sin, cache, index, rows)
     return linear(rms_norm(x, weights.norm, config.rms_norm_eps), weights.lm_head)
+
+
+_FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
+            "DeepseekV2ForCausalLM": deepseek.forward, "DeepseekV3ForCausalLM": deepseek.forward}
 
 
 class Model:
@@ -84,7 +107,7 @@ class Model:
 
     def forward(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
                 logits_at: Rows = slice(None)) -> np.ndarray:
-        """See the function `forward`.
+        """See the function `forward`; some families have one of their own.
 
         Raises ModelError for ids that the vocabulary does not have, ValueError unless each has a position.
         """
@@ -95,4 +118,5 @@ class Model:
             raise ModelError("cannot run the model on these token ids",
                              f"they go from {np.min(input_ids)} to {np.max(input_ids)}, and the vocabulary has "
                              f"{self.config.vocab_size}", "does the tokenizer belong to this model?")
-        return forward(self.weights, self.config, input_ids, positions, cache, logits_at)
+        run = _FORWARD.get(self.config.architecture, forward)
+        return run(self.weights, self.config, input_ids, positions, cache, logits_at)

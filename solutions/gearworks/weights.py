@@ -8,7 +8,6 @@ so that one product computes q, k and v, and one computes gate and up; `q_proj` 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -17,81 +16,41 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.gguf import GGUFFile
+from gearworks.layouts import Fields, LayerWeights, Part, Weights, layer_class, layout
 from gearworks.safetensors import SafetensorsFile
-
-
-@dataclass(frozen=True)
-class LayerWeights:
-    """One decoder layer. Matrices are (out, in); norms are (D,)."""
-
-    input_layernorm: np.ndarray
-    qkv_proj: np.ndarray                        # ((H + 2K) · d, D): queries, then keys, then values
-    o_proj: np.ndarray                          # (D, H · d)
-    post_attention_layernorm: np.ndarray
-    gate_up_proj: np.ndarray                    # (2F, D): gate, then up
-    down_proj: np.ndarray                       # (D, F)
-
-
-@dataclass(frozen=True)
-class Weights:
-    """All weights of a decoder, in float32."""
-
-    embed_tokens: np.ndarray                    # (V, D)
-    layers: tuple[LayerWeights, ...]
-    norm: np.ndarray                            # (D,)
-    lm_head: np.ndarray                         # (V, D); the very array `embed_tokens` where the two are tied
-
-    def nbytes(self) -> int:
-        """Bytes of memory, tied weights counted once."""
-        layers = sum(array.nbytes for layer in self.layers for array in vars(layer).values())
-        head = 0 if self.lm_head is self.embed_tokens else self.lm_head.nbytes
-        return self.embed_tokens.nbytes + layers + self.norm.nbytes + head
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every tensor that a checkpoint of this configuration must hold: Hugging Face's name to shape."""
-    D, F, V = config.hidden_size, config.intermediate_size, config.vocab_size
-    queries = config.num_attention_heads * config.head_dim
-    keys = config.num_key_value_heads * config.head_dim
-    shapes = {"model.embed_tokens.weight": (V, D)}
-    for i in range(config.num_hidden_layers):
-        shapes |= {f"model.layers.{i}.{name}.weight": shape for name, shape in {
-            "input_layernorm": (D,),
-            "self_attn.q_proj": (queries, D),
-            "self_attn.k_proj": (keys, D),
-            "self_attn.v_proj": (keys, D),
-            "self_attn.o_proj": (D, queries),
-            "post_attention_layernorm": (D,),
-            "mlp.gate_proj": (F, D),
-            "mlp.up_proj": (F, D),
-            "mlp.down_proj": (D, F),
-        }.items()}
-    shapes["model.norm.weight"] = (D,)
-    if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (V, D)
-    return shapes
+    model, layers = layout(config)
+    return {part.name: part.shape for fields in (model, *layers) for parts in fields.values() for part in parts}
 
 
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}
+_GEMMA3_GGUF_NAMES = {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
 }
 
 
-def gguf_name(name: str) -> str:
-    """What a GGUF file calls the tensor that Hugging Face calls `name`.
+def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
+    """What a GGUF file calls the tensor that Hugging Face calls `name`. architecture: Hugging Face's, of the config.
 
-    >>> gguf_name("model.layers.7.mlp.up_proj.weight")
-    'blk.7.ffn_up.weight'
+    >>> gguf_name("model.layers.7.mlp.up_proj.weight"), gguf_name("model.layers.0.self_attn.q_proj.bias")
+    ('blk.7.ffn_up.weight', 'blk.0.attn_q.bias')
     """
-    stem = name.removesuffix(".weight")
+    names = _GGUF_NAMES | (_GEMMA3_GGUF_NAMES if architecture == "Gemma3ForCausalLM" else {})
+    stem, _, kind = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, layer, part = stem.split(".", 3)
-        return f"blk.{layer}.{_GGUF_NAMES[part]}.weight"
-    return f"{_GGUF_NAMES[stem]}.weight"
+        return f"blk.{layer}.{names[part]}.{kind}"
+    return f"{names[stem]}.{kind}"
 
 
 def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, str]:
@@ -102,21 +61,18 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     Raises ModelError with all missing, unexpected and misshapen tensors. Only what carries no information may be
     left over: RoPE frequencies that can be computed, and the second copy of a tied head.
     """
-    if config.num_hidden_layers > len(found):            # a number in a file must not decide how much memory is taken
-        raise ModelError("the checkpoint does not match its configuration",
-                         f"{config.num_hidden_layers} layers are announced, and the file holds {len(found)} tensors",
-                         "check that the file and the configuration are of the same model, and that the file is whole")
+    _require_plausible(config, len(found))
     expected = expected_shapes(config)
+    prefix = "transformer." if config.architecture == "GPT2LMHeadModel" else "model."
     if any(name.startswith("blk.") for name in found):
-        names = {name: gguf_name(name) for name in expected}
-    elif not any(name.startswith("model.") for name in found):
-        names = {name: name.removeprefix("model.") for name in expected}
+        names = {name: gguf_name(name, config.architecture) for name in expected}
+    elif not any(name.startswith(prefix) for name in found):
+        names = {name: name.removeprefix(prefix) for name in expected}
     else:
         names = {name: name for name in expected}
     missing = sorted(file_name for file_name in names.values() if file_name not in found)
     redundant = {"lm_head.weight", "output.weight"} if config.tie_word_embeddings else set()
-    unexpected = sorted(name for name in found.keys() - set(names.values()) - redundant
-                        if not name.endswith("rotary_emb.inv_freq"))
+    unexpected = sorted(name for name in found.keys() - set(names.values()) - redundant if not _is_idle(name, config))
     misshapen = [f"{file_name} is {found[file_name]}, expected {expected[name]}"
                  for name, file_name in names.items()
                  if file_name in found and tuple(found[file_name]) != expected[name]]
@@ -126,6 +82,27 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
                                    (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen)) if items),
                          "check that the file and the configuration are of the same model, and that the file is whole")
     return names
+
+
+def _require_plausible(config: ModelConfig, tensors: int) -> None:
+    """Refuse more layers or experts than the file has tensors: its numbers must not decide how much memory is taken."""
+    announced = config.num_hidden_layers
+    if config.experts is not None:
+        announced += config.experts.num_experts * sum(config.experts.sparse_layers)
+    if announced > tensors:
+        raise ModelError("the checkpoint does not match its configuration",
+                         f"{config.num_hidden_layers} layers" + (" with experts" if config.experts else "")
+                         + f" are announced, and the file holds {tensors} tensors",
+                         "check that the file and the configuration are of the same model, and that the file is whole")
+
+
+def _is_idle(name: str, config: ModelConfig) -> bool:
+    """Whether a tensor that a checkpoint holds besides its weights may be left out."""
+    if config.architecture == "DeepseekV3ForCausalLM":               # its layer for predicting a second token at once
+        return name.startswith(f"model.layers.{config.num_hidden_layers}.")
+    if config.architecture == "GPT2LMHeadModel":                     # the causal mask, kept as if it were a weight
+        return name.endswith((".attn.bias", ".attn.masked_bias"))
+    return name.endswith("rotary_emb.inv_freq")
 
 
 def _listed(title: str, items: list[str], at_most: int = 8) -> str:
@@ -162,7 +139,7 @@ def load_checkpoint(path: Path, progress: Callable[[Iterable], Iterable] = iter)
                              "use a model that keeps them in one model.safetensors")
         with closing(SafetensorsFile.open(path / "model.safetensors")) as file:
             names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-            weights = _assemble(config, progress(names.items()), file.tensor)
+            weights = _assemble(config, progress(names.items()), lambda name: hf_tensor(file, name, config))
             if config.tie_word_embeddings and "lm_head.weight" in file.tensors and not np.array_equal(
                     file.tensor("lm_head.weight"), weights.embed_tokens):
                 raise ModelError(f"cannot load {path}", "its configuration ties the head to the embedding, and the file "
@@ -174,12 +151,26 @@ def load_checkpoint(path: Path, progress: Callable[[Iterable], Iterable] = iter)
         return config, _assemble(config, progress(names.items()), lambda name: gguf_tensor(file, name, config))
 
 
-def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
-    """One tensor of a GGUF file as float32, in Hugging Face's layout."""
+def hf_tensor(file: SafetensorsFile, name: str, config: ModelConfig) -> np.ndarray:
+    """One tensor of a checkpoint in Hugging Face's layout, as the engine computes with it.
+
+    Gemma-3's norms are stored as their distance from one; in a GGUF file the one has been added.
+    """
     weight = file.tensor(name)
-    if name.endswith(".attn_q.weight"):
+    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+        return weight + np.ones((), weight.dtype)
+    return weight
+
+
+def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
+    """One tensor of a GGUF file as float32, in Hugging Face's layout.
+
+    Of the architectures that this engine reads, only llama's rows of q and k are permuted in the file.
+    """
+    weight = file.tensor(name)
+    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_q.weight"):
         return unpermute_rope(weight, config.num_attention_heads)
-    if name.endswith(".attn_k.weight"):
+    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_k.weight"):
         return unpermute_rope(weight, config.num_key_value_heads)
     return weight
 
@@ -206,59 +197,41 @@ def read_json(path: Path) -> dict:
 def _assemble(config: ModelConfig, names: Iterable[tuple[str, str]],
               read: Callable[[str], np.ndarray]) -> Weights:
     """Reserve the engine's memory and copy each tensor to its place; no tensor is held twice."""
-    queries = config.num_attention_heads * config.head_dim
-    keys = config.num_key_value_heads * config.head_dim
-    F = config.intermediate_size
-    D = config.hidden_size
-
+    model, layers = layout(config)
     # One block for everything: the operating system can back it with large pages, which a stream of reads likes.
     block = np.empty(sum(map(prod, expected_shapes(config).values())), np.float32)
     used = 0
+    places: dict[str, np.ndarray] = {}
 
-    def vector() -> np.ndarray:
+    def field(parts: list[Part], experts: int) -> np.ndarray:
         nonlocal used
-        used += D
-        return block[used - D:used]
+        shapes = [part.shape[::-1] if part.transposed else part.shape for part in parts]
+        rows, columns = sum(shape[0] for shape in shapes), shapes[0][1:]
+        start, used = used, used + rows * prod(columns)
+        array = block[start:used].reshape(rows, *columns)
+        if columns and rows >= columns[0] and not experts:
+            # The longer side is contiguous: BLAS streams along it fastest when it multiplies one token
+            # (seen: 28 against 20 GB/s for 3072 by 576). The shape is the same either way.
+            array = block[start:used].reshape(columns[0], rows).T
+        row = 0
+        for part, shape in zip(parts, shapes):
+            place = array[row:row + shape[0]]
+            places[part.name] = place.T if part.transposed else place
+            row += shape[0]
+        return array.reshape(experts, -1, *columns) if experts else array
 
-    def matrix(out_features: int, in_features: int) -> np.ndarray:
-        # The longer side is contiguous: BLAS streams along it fastest when it multiplies one token
-        # (seen: 28 against 20 GB/s for 3072 by 576). The shape is the same either way.
-        nonlocal used
-        start, used = used, used + out_features * in_features
-        if out_features >= in_features:
-            return block[start:used].reshape(in_features, out_features).T
-        return block[start:used].reshape(out_features, in_features)
+    def assemble_layer(fields: Fields) -> object:
+        experts = config.experts.num_experts if "router" in fields else 0
+        return layer_class(config)(**{
+            name: field(parts, experts if name in ("gate_up_proj", "down_proj") else 0) for name, parts in fields.items()})
 
-    layers = tuple(
-        LayerWeights(
-            input_layernorm=vector(),
-            qkv_proj=matrix(queries + 2 * keys, D),
-            o_proj=matrix(D, queries),
-            post_attention_layernorm=vector(),
-            gate_up_proj=matrix(2 * F, D),
-            down_proj=matrix(D, F),
-        ) for _ in range(config.num_hidden_layers))
-    embed_tokens = matrix(config.vocab_size, D)
-    lm_head = embed_tokens if config.tie_word_embeddings else matrix(config.vocab_size, D)
-    weights = Weights(embed_tokens, layers, vector(), lm_head)
-
-    places = {"model.embed_tokens": embed_tokens, "model.norm": weights.norm, "lm_head": lm_head}
-    for i, layer in enumerate(layers):
-        places |= {f"model.layers.{i}.{name}": place for name, place in {
-            "input_layernorm": layer.input_layernorm,
-            "self_attn.q_proj": layer.qkv_proj[:queries],
-            "self_attn.k_proj": layer.qkv_proj[queries:queries + keys],
-            "self_attn.v_proj": layer.qkv_proj[queries + keys:],
-            "self_attn.o_proj": layer.o_proj,
-            "post_attention_layernorm": layer.post_attention_layernorm,
-            "mlp.gate_proj": layer.gate_up_proj[:F],
-            "mlp.up_proj": layer.gate_up_proj[F:],
-            "mlp.down_proj": layer.down_proj,
-        }.items()}
+    assembled = tuple(map(assemble_layer, layers))
+    arrays = {name: field(parts, 0) for name, parts in model.items()}
+    weights = Weights(layers=assembled, **({"lm_head": arrays["embed_tokens"]} | arrays))
     for name, file_name in names:
         tensor = read(file_name)
         if tensor.dtype.kind != "f":
             raise FormatError(f"cannot use the tensor {file_name}", f"it holds {tensor.dtype}, which is no weight",
                               "fetch the model again, or use one whose weights are not quantized in a way of its own")
-        places[name.removesuffix(".weight")][...] = tensor
+        places[name][...] = tensor
     return weights

@@ -1,0 +1,161 @@
+"""RoPE stretched over contexts longer than a model was first trained on.
+
+Every method slows the rotations down, so that a far position looks like one that the model has seen; they differ in
+which pairs they slow, and by how much. `attention.rope_frequencies` is where all of them start.
+
+Shapes: d head size, so d/2 pairs. Frequencies are float32, in radians per position.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gearworks.attention import rope_frequencies
+from gearworks.errors import ModelError
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """What a configuration says about its RoPE, in Hugging Face's names.
+
+    kind: "linear", "dynamic", "llama3" or "yarn". original_max_position_embeddings: the context of the first training.
+    The other fields belong to llama3 (low_freq_factor, high_freq_factor) and to yarn (all from beta_fast on).
+    """
+
+    kind: str
+    factor: float
+    original_max_position_embeddings: int
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    @classmethod
+    def from_hf(cls, parameters: Mapping[str, Any], max_position_embeddings: int) -> "RopeScaling | None":
+        """Read `rope_parameters` (or the older `rope_scaling`); None where it says that nothing is scaled.
+
+        Raises ModelError for a kind that is not computed here, and for a parameter that is missing or impossible.
+        """
+        kind = parameters.get("rope_type", parameters.get("type", "default"))
+        if kind == "default":
+            return None
+        if kind not in _FREQUENCIES:
+            raise _bad_scaling(f"the RoPE scaling {kind!r:.80} is not supported; this engine computes "
+                               + ", ".join(_FREQUENCIES))
+        values: dict[str, Any] = {"original_max_position_embeddings": max_position_embeddings}
+        if kind == "yarn" and parameters.get("factor") is None and "original_max_position_embeddings" in parameters:
+            values["factor"] = max_position_embeddings / _number(parameters, "original_max_position_embeddings")
+        for name in cls.__dataclass_fields__:
+            if parameters.get(name) is not None:
+                values[name] = parameters[name] if name == "truncate" else _number(parameters, name)
+        if kind == "dynamic":                      # whatever the file says: Hugging Face measures from the whole context
+            values["original_max_position_embeddings"] = max_position_embeddings
+        if "factor" not in values:
+            raise _bad_scaling("its factor is missing")
+        if kind == "llama3" and values.get("low_freq_factor", 1.0) == values.get("high_freq_factor", 4.0):
+            raise _bad_scaling("low_freq_factor and high_freq_factor are equal")
+        return cls(kind, **values)
+
+
+def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
+                       length: int = 0) -> tuple[np.ndarray, float]:
+    """The frequencies of a model, and the factor by which its cosines and sines are multiplied.
+
+    length: tokens of the sequence so far, which only the dynamic kind looks at. Returns (d/2,) float32, and 1.0 for
+    every kind but yarn.
+
+    >>> scaled_frequencies(4, 10000.0, RopeScaling("linear", 2.0, 64))
+    (array([0.5  , 0.005], dtype=float32), 1.0)
+    """
+    if scaling is None:
+        return rope_frequencies(head_dim, theta), 1.0
+    return _FREQUENCIES[scaling.kind](head_dim, theta, scaling, length)
+
+
+def _linear(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
+    """Every pair turns slower by the same factor. Source: Chen et al. 2023, "Positional Interpolation"."""
+    return rope_frequencies(head_dim, theta) / np.float32(scaling.factor), 1.0
+
+
+def _dynamic(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
+    """Beyond the trained context, theta grows with the sequence.
+
+    All tokens of a step turn by the longest sequence's frequencies, and cached keys keep those of their own step, as in
+    Hugging Face. So this kind alone does not give the same logits however a sequence is cut into steps.
+    """
+    context = scaling.original_max_position_embeddings
+    stretch = scaling.factor * max(length, context) / context - (scaling.factor - 1)
+    return rope_frequencies(head_dim, theta * stretch ** (head_dim / (head_dim - 2))), 1.0
+
+
+def llama3_frequencies(frequencies: np.ndarray, factor: float, low_freq_factor: float, high_freq_factor: float,
+                       original_context: int) -> np.ndarray:
+    """Slow the pairs that never finish a turn within the original context, and leave the fast ones alone.
+
+    frequencies: (d/2,) float32; returns the same. A pair that turns fewer than `low_freq_factor` times within
+    `original_context` tokens is slowed by `factor`; one that turns more than `high_freq_factor` times is left as it
+    is; between the two, the slowed and the original frequency are mixed in proportion to the number of turns.
+    Source: Meta 2024, the reference code of Llama 3.1; as Hugging Face computes it.
+
+    >>> llama3_frequencies(np.array([1.0, 0.001], np.float32), 8.0, 1.0, 4.0, 512)
+    array([1.00e+00, 1.25e-04], dtype=float32)
+    """
+    turns = original_context / (2 * math.pi / frequencies)
+    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clip(0, 1)   # how much of the original
+    return (1 - kept) * frequencies / factor + kept * frequencies
+
+
+def _llama3(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
+    return llama3_frequencies(rope_frequencies(head_dim, theta), scaling.factor, scaling.low_freq_factor,
+                              scaling.high_freq_factor, scaling.original_max_position_embeddings), 1.0
+
+
+def _yarn(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
+    """Slow pairs are slowed, fast ones are not, with a ramp between; attention gets sharper to make up for it.
+
+    Source: Peng et al. 2023, "YaRN"; `mscale` as in DeepSeek-V2's configuration.
+    """
+    def pair_that_turns(times: float) -> float:
+        return head_dim * math.log(scaling.original_max_position_embeddings / (times * 2 * math.pi)) / (2 * math.log(theta))
+
+    low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
+    if scaling.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    pairs = np.arange(head_dim // 2, dtype=np.float32)
+    slowed = ((pairs - low) / ((high - low) or 0.001)).clip(0, 1)                          # how much of the slow one
+    frequencies = rope_frequencies(head_dim, theta)
+    factor = scaling.attention_factor
+    if factor is None and scaling.mscale and scaling.mscale_all_dim:
+        factor = yarn_mscale(scaling.factor, scaling.mscale) / yarn_mscale(scaling.factor, scaling.mscale_all_dim)
+    elif factor is None:
+        factor = yarn_mscale(scaling.factor)
+    return frequencies / np.float32(scaling.factor) * slowed + frequencies * (1 - slowed), factor
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """How much sharper attention gets in a context that is `factor` times as long. Source: YaRN, section 3.4."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+_FREQUENCIES = {"linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn}
+
+
+def _number(parameters: Mapping[str, Any], name: str) -> float:
+    value = parameters[name]
+    # Zero and less would divide by zero or turn backwards; the bounds are float32's
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
+        raise _bad_scaling(f"{name} is {value!r:.80}, where a positive number is needed")
+    return value
+
+
+def _bad_scaling(why: str) -> ModelError:
+    return ModelError("the model's RoPE cannot be used", why,
+                      "check rope_parameters (or rope_scaling) in config.json against the model's publisher")

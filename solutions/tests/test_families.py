@@ -1,0 +1,206 @@
+"""Every family against Hugging Face, on tiny random models of odd shapes, and against itself."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gearworks.config import SUPPORTED_ARCHITECTURES, ModelConfig
+from gearworks.errors import ModelError
+from gearworks.kv_cache import KVCache, RaggedBatch
+from gearworks.model import Model
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+# More experts than fit into one group, one group only, all groups; every kind of RoPE; one or many key/value heads.
+CASES = [
+    ("Llama", {"rope_parameters": LLAMA3}),
+    ("Llama", {"rope_parameters": LLAMA3 | {"factor": 32.0, "high_freq_factor": 2.5}, "head_dim": 22, "num_key_value_heads": 3}),
+    ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 5_000.0, "factor": 4.0}, "head_dim": 10}),
+    ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0},
+               "max_position_embeddings": 64, "head_dim": 12}),
+    ("Llama", {"rope_parameters": YARN, "tie_word_embeddings": True}),
+    ("Llama", {"rope_parameters": YARN | {"beta_fast": 8.0, "beta_slow": 0.5, "attention_factor": 0.7, "truncate": False},
+               "hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 14}),
+    ("Qwen2", {}),
+    ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 3}),
+    ("Qwen2", {"hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 1, "intermediate_size": 23}),
+    ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-2}),
+    ("Qwen2", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}),
+    ("Qwen2", {"rope_parameters": YARN, "vocab_size": 37}),
+    ("Qwen3", {"head_dim": 10}),
+    ("Qwen3", {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 1}),
+    ("Qwen3", {"head_dim": 6, "tie_word_embeddings": True}),
+    ("Qwen3", {"head_dim": 14, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 36, "rms_norm_eps": 1e-2}),
+    ("Qwen3", {"head_dim": 8, "use_sliding_window": True, "sliding_window": 13, "max_window_layers": 2}),
+    ("Qwen3", {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "vocab_size": 409}),
+    ("Mistral", {"sliding_window": 9}),
+    ("Mistral", {"sliding_window": 1, "head_dim": 10}),
+    ("Mistral", {"sliding_window": 64, "num_key_value_heads": 1}),
+    ("Mistral", {"sliding_window": None, "tie_word_embeddings": True}),
+    ("Mistral", {"sliding_window": 33, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6}),
+    ("Mistral", {"sliding_window": 70, "intermediate_size": 23, "rope_parameters": LLAMA3}),
+    ("GPT2", {}),
+    ("GPT2", {"n_inner": 50}),
+    ("GPT2", {"n_head": 16}),
+    ("GPT2", {"n_embd": 45, "n_head": 5}),
+    ("GPT2", {"layer_norm_epsilon": 1e-2, "n_layer": 1}),
+    ("GPT2", {"tie_word_embeddings": False, "n_positions": 140}),
+    ("Gemma3", {}),
+    ("Gemma3", {"num_hidden_layers": 7}),
+    ("Gemma3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 5}),
+    ("Gemma3", {"head_dim": 16, "query_pre_attn_scalar": 7, "num_key_value_heads": 1}),
+    ("Gemma3", {"rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}, "num_hidden_layers": 6}),
+    ("Gemma3", {"tie_word_embeddings": False, "hidden_size": 36, "num_key_value_heads": 6, "rms_norm_eps": 1e-2}),
+    ("Mixtral", {}),
+    ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 1}),
+    ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3, "head_dim": 10}),
+    ("Mixtral", {"sliding_window": 10, "tie_word_embeddings": True}),
+    ("Mixtral", {"num_key_value_heads": 6, "intermediate_size": 23}),
+    ("Mixtral", {"num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 40, "vocab_size": 37}),
+    ("Qwen3Moe", {}),
+    ("Qwen3Moe", {"norm_topk_prob": True}),
+    ("Qwen3Moe", {"mlp_only_layers": [1]}),
+    ("Qwen3Moe", {"decoder_sparse_step": 2, "head_dim": 6}),
+    ("Qwen3Moe", {"num_experts": 4, "num_experts_per_tok": 1, "num_key_value_heads": 1}),
+    ("Qwen3Moe", {"tie_word_embeddings": True, "moe_intermediate_size": 90}),
+    ("DeepseekV2", {"topk_method": "greedy"}),
+    ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
+    ("DeepseekV2", {"topk_method": "greedy", "q_lora_rank": None, "n_shared_experts": 1}),
+    ("DeepseekV2", {"topk_method": "group_limited_greedy", "topk_group": 1, "n_group": 3, "first_k_dense_replace": 0}),
+    ("DeepseekV2", {"topk_method": "greedy", "first_k_dense_replace": 3, "v_head_dim": 18, "kv_lora_rank": 6}),
+    ("DeepseekV2", {"topk_method": "greedy", "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9}}),
+    ("DeepseekV3", {}),
+    ("DeepseekV3", {"rope_interleave": False, "norm_topk_prob": False}),
+    ("DeepseekV3", {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
+    ("DeepseekV3", {"n_group": 3, "topk_group": 2, "num_experts_per_tok": 5, "first_k_dense_replace": 0}),
+    ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, "tie_word_embeddings": True}),
+    ("DeepseekV3", {"qk_nope_head_dim": 4, "qk_rope_head_dim": 12, "v_head_dim": 5, "routed_scaling_factor": 1.0}),
+]
+FAMILIES = list(dict.fromkeys(family for family, _ in CASES))
+
+
+def name(case) -> str:
+    return str(case) if isinstance(case, str) else "-".join(f"{key}={value}" for key, value in case.items())[:60] or "plain"
+
+
+def whole(model: Model, ids: np.ndarray) -> np.ndarray:
+    return model.forward(ids, np.arange(len(ids)), model.new_cache(len(ids)))
+
+
+@pytest.mark.parametrize("family, settings", CASES, ids=name)
+def test_logits_equal_hf(tiny_model, rng, family, settings):
+    hf_model, folder = tiny_model(family, len(str(settings)), **settings)
+    model = Model.load(folder)
+    assert model.weights.nbytes() == 4 * sum(tensor.numel() for tensor in {
+        tensor.data_ptr(): tensor for key, tensor in hf_model.state_dict().items()}.values())
+    for length in (1, 7, 133):
+        ids = rng.integers(0, model.config.vocab_size, length)
+        with torch.no_grad():
+            expected = hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
+        assert np.abs(expected).max() > 0.5                       # else the tolerance would mean nothing
+        np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_cached_chunked_and_ragged_equal_whole(tiny_model, rng, family):
+    """Sequences in different phases share one call, and however they are cut into steps, their logits are the same."""
+    _, folder = tiny_model(family, 3)
+    model = Model.load(folder)
+    pasts, counts = [0, 33, 5, 0, 12], [70, 1, 8, 1, 0]
+    sequences = [rng.integers(0, model.config.vocab_size, past + count) for past, count in zip(pasts, counts)]
+    caches = [model.new_cache(len(ids) + 3) for ids in sequences]
+    for cache, ids, past in zip(caches, sequences, pasts):
+        for start in range(0, past, 11):                                        # in chunks
+            part = ids[start:min(start + 11, past)]
+            model.forward(part, np.arange(start, start + len(part)), cache, logits_at=[-1])
+    step = np.concatenate([ids[past:] for ids, past in zip(sequences, pasts)])
+    positions = np.concatenate([np.arange(past, len(ids)) for ids, past in zip(sequences, pasts)])
+    logits = model.forward(step, positions, RaggedBatch(caches, counts))
+    expected = np.concatenate([whole(model, ids)[past:] for ids, past in zip(sequences, pasts)])
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        model.forward(sequences[0], np.arange(70), model.new_cache(70), logits_at=[69, 4]),
+        whole(model, sequences[0])[[69, 4]], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
+    """Whatever a function of the engine holds in a variable, takes or returns is float32."""
+    _, folder = tiny_model(family, 5)
+    model = Model.load(folder)
+    package, found, looked_at = str(Path(sys.modules["gearworks"].__file__).parent), set(), set()
+
+    def watch(frame, event, value):
+        if event == "return" and frame.f_code.co_filename.startswith(package):
+            looked_at.add(frame.f_code.co_name)
+            for variable, held in [*frame.f_locals.items(), ("the result", value)]:
+                if isinstance(held, (np.ndarray, np.generic)) and held.dtype.kind == "f" and held.dtype != np.float32:
+                    found.add(f"{frame.f_code.co_qualname}: {variable} is {held.dtype}"
+                              if hasattr(frame.f_code, "co_qualname") else f"{variable} is {held.dtype}")
+    cache = model.new_cache(80)
+    sys.setprofile(watch)
+    try:
+        model.forward(rng.integers(0, 37, 79), np.arange(79), cache)
+        logits = model.forward(np.array([3]), np.array([79]), cache)
+    finally:
+        sys.setprofile(None)
+    assert found == set() and logits.dtype == np.float32
+    assert {"attend", "attention", "linear", "forward", "decoder_layer"} <= looked_at
+
+
+def test_the_latent_is_all_that_the_cache_holds(tiny_model):
+    """DeepSeek's published sizes: 576 numbers for a token and layer, whatever the number of heads."""
+    _, folder = tiny_model("DeepseekV3", 0, kv_lora_rank=512, qk_rope_head_dim=64, num_hidden_layers=2)
+    cache = KVCache(Model.load(folder).config, 10)
+    assert cache.keys.shape == (2, 1, 10, 576) and cache.values.base is cache.keys
+
+
+def test_a_window_bounds_what_a_step_costs(tiny_model, rng, monkeypatch):
+    """Keys that no query can see are not multiplied with."""
+    import gearworks.kv_cache
+    _, folder = tiny_model("Mistral", 0, sliding_window=20)
+    model, seen, real = Model.load(folder), [], gearworks.kv_cache.attention
+
+    def count(q, k, v, mask=None):
+        seen.append((len(q), len(k)))
+        return real(q, k, v, mask)
+    monkeypatch.setattr(gearworks.kv_cache, "attention", count)
+    whole(model, rng.integers(0, 211, 200))
+    assert max(keys - queries for queries, keys in seen) == 19
+
+
+def test_every_architecture_is_named_when_another_is_refused():
+    with pytest.raises(ModelError) as error:
+        ModelConfig.from_hf({"architectures": ["FalconForCausalLM"]})
+    assert "FalconForCausalLM" in str(error.value)
+    assert all(architecture in str(error.value) for architecture in SUPPORTED_ARCHITECTURES)
+
+
+@pytest.mark.parametrize("family, change, says", [
+    ("Llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}}, "longrope"),
+    ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": -1}}, "factor"),
+    ("Llama", {"attention_bias": True}, "attention_bias"),
+    ("Mistral", {"sliding_window": 0}, "sliding_window"),
+    ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention"]}, "layer_types"),
+    ("Mixtral", {"num_experts_per_tok": 6}, "cannot choose 6 of 5 experts"),
+    ("Mixtral", {"num_hidden_layers": 10**12}, "num_hidden_layers"),
+    ("Mixtral", {"num_local_experts": 10**12}, "experts are announced"),
+    ("DeepseekV2", {"topk_method": "mystery"}, "topk_method"),
+    ("DeepseekV3", {"n_group": 5}, "cannot form 5 groups"),
+    ("Gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+    ("Gemma3", {"use_bidirectional_attention": True}, "both directions"),
+    ("GPT2", {"activation_function": "relu"}, "activation_function"),
+])
+def test_what_would_be_computed_wrongly_is_refused(tiny_model, family, change, says):
+    _, folder = tiny_model(family, 0)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | change
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(ModelError, match=says):
+        Model.load(folder)
