@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tqdm.auto import tqdm
@@ -81,6 +82,19 @@ def _parser() -> argparse.ArgumentParser:
                          help="replace the repository's results.json and the README's table")
     command.add_argument("--threads", type=_count, help="threads for both engines; by default one for each core")
     command.set_defaults(run=_bench)
+
+    command = commands.add_parser(
+        "compare", help="find the first place where this engine and Hugging Face's part",
+        description="Run this engine and Hugging Face's side by side, and show the first layer, operator, position and "
+                    "head that differ. The exit code is 1 when one does.")
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("--prompt", metavar="TEXT", default="The engine is made of gears, and each of them was tested alone.",
+                         help="the text that both run over")
+    command.add_argument("--tolerance", type=float, default=1e-4, metavar="E",
+                         help="relative to the largest number in each array (default %(default)s)")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    _add_engine(command)
+    command.set_defaults(run=_compare)
 
     command = commands.add_parser("fetch", help="get a model ready for use", description="Get a model ready for use.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
@@ -245,6 +259,38 @@ def _bench(options: argparse.Namespace) -> None:
     sys.path.insert(0, str(benchmarks))
     import bench
     bench.run(only=options.only, json_path=options.json, threads=options.threads, publish=options.publish)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    import tempfile
+
+    from gearworks.compare import compare, load_hf
+    from gearworks.convert import convert_gguf
+    from gearworks.hub import find_model
+    from gearworks.language_model import LanguageModel
+
+    path = find_model(options.model)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = path
+        if path.is_file():                                  # transformers would take minutes to open a GGUF file
+            folder = Path(scratch) / "model"
+            with tqdm(desc="Converting for Hugging Face", unit=" tensors", leave=False, disable=None) as bar:
+                convert_gguf(path, folder, on_tensor=bar.update)
+        ours = LanguageModel.load(path)
+        ids = ours.tokenizer.encode(options.prompt)
+        if not ids:
+            raise GearworksError("cannot compare", "the prompt is empty", "give some text for --prompt")
+        found = compare(ours.model, load_hf(folder), ids, options.tolerance)
+    if options.json:
+        print(json.dumps({"tokens": found.tokens, "largest_errors": found.errors,
+                          "divergence": None if found.divergence is None else asdict(found.divergence)}))
+    else:
+        print(f"Largest difference of each operator, over all layers and {found.tokens} tokens, relative to its array:")
+        print(found.table())
+    if found.divergence is not None:
+        raise GearworksError("this engine and Hugging Face's part", str(found.divergence),
+                             "what comes before it in a layer agrees: look at what makes this one")
+    print(f"No operator differs by more than {options.tolerance:g}.", file=sys.stderr)
 
 
 def _fetch(options: argparse.Namespace) -> None:

@@ -1,0 +1,222 @@
+"""Two engines side by side, and the first place where they part.
+
+A wrong operator spoils everything after it, so the logits say only *that* something is wrong. Here both engines leave
+a trail, the arrays that pass between their operators, and the trails are compared in the order in which they came to
+be. The first that differs is where to look.
+
+Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size. All float32.
+Left out on purpose: what the engines do inside a feed-forward network, and the queries, keys and values of latent
+attention, for which Hugging Face has other arrays than this engine.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gearworks.kv_cache import Cache
+from gearworks.model import Model
+
+if TYPE_CHECKING:
+    import torch
+
+Trail = dict[tuple[int | None, str], np.ndarray]
+"""From (layer, operator) to what came out of it, in the order of the computation; layer None is outside of all."""
+
+AXES = {"queries": ("position", "head", "element"), "keys": ("position", "head", "element"),
+        "values": ("position", "head", "element"), "attention": ("position", "head", "element")}
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where an array differs from the one it should be. place: axis by axis, of the first element that does."""
+
+    layer: int | None
+    operator: str
+    place: Mapping[str, int]
+    got: float
+    expected: float
+    differing: int                  # elements beyond the tolerance
+    size: int                       # elements of the array
+    error: float                    # the largest difference in the array
+    tolerance: float
+
+    def __str__(self) -> str:
+        where = "outside of the layers" if self.layer is None else f"in layer {self.layer}"
+        place = ", ".join(f"{axis} {index}" for axis, index in self.place.items())
+        return (f"{self.operator} {where} is the first to differ: {self.differing} of {self.size} elements, the first at "
+                f"{place}: got {self.got:.6g}, expected {self.expected:.6g}; the largest difference is {self.error:.3g}, "
+                f"and {self.tolerance:.3g} is tolerated")
+
+
+class RecordingCache:
+    """A cache that remembers the last step's queries, keys, values and attention of every layer, in a trail."""
+
+    def __init__(self, cache: Cache):
+        self.cache = cache
+        self.trail: Trail = {}
+
+    def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """As the cache's own. q: (T, H, d); k, v: (T, K, d); returns (T, H, d)."""
+        attended = self.cache.attend(layer, q, k, v)
+        for operator, array in (("queries", q), ("keys", k), ("values", v), ("attention", attended)):
+            self.trail[layer, operator] = np.array(array)
+        return attended
+
+
+def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergence | None:
+    """The first array of `expected`, in its order, from which `got` differs; None when there is none.
+
+    tolerance: relative to the largest magnitude in the expected array, or to 1 where that is larger. Arrays that only
+    one of the trails has are not compared. An array of another shape differs at its first element.
+    """
+    for (layer, operator), truth in expected.items():
+        if (layer, operator) not in got:
+            continue
+        array = got[layer, operator]
+        axes = AXES.get(operator, ("position", "element"))
+        allowed = tolerance * max(1.0, float(np.abs(truth).max(initial=0)))
+        if array.shape != truth.shape:
+            return Divergence(layer, operator, dict.fromkeys(axes, 0), float(array.size), float(truth.size), array.size,
+                              truth.size, float("inf"), allowed)
+        error = np.abs(array - truth)
+        wrong = ~(error <= allowed)                                     # nan is wrong too
+        if wrong.any():
+            place = tuple(int(index) for index in np.argwhere(wrong)[0])
+            return Divergence(layer, operator, dict(zip(axes, place)), float(array[place]), float(truth[place]),
+                              int(wrong.sum()), truth.size, float(np.where(np.isnan(error), np.inf, error).max()), allowed)
+    return None
+
+
+def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
+    """For each operator, the largest difference over all layers, relative as for `first_divergence`."""
+    errors: dict[str, float] = {}
+    for (layer, operator), truth in expected.items():
+        array = got.get((layer, operator))
+        if array is not None and array.shape == truth.shape:
+            scale = max(1.0, float(np.abs(truth).max(initial=0)))
+            errors[operator] = max(errors.get(operator, 0.0), float(np.abs(array - truth).max(initial=0)) / scale)
+    return errors
+
+
+def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
+    """The trail of a model of `transformers` over one sequence. network: in float32, from `from_pretrained`."""
+    import torch
+    from transformers import AttentionInterface
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    trail: Trail = {}
+    latent = getattr(network.config, "kv_lora_rank", None) is not None
+    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def attend_and_record(module, query, key, value, mask, **options):
+        out, weights = attend(module, query, key, value, mask, **options)
+        if not latent:
+            # This engine's attention scales by the root of d alone, so what else a model scales by is in its queries
+            scale = (options.get("scaling") or query.shape[-1] ** -0.5) * query.shape[-1] ** 0.5
+            for operator, tensor in (("queries", query * scale), ("keys", key), ("values", value)):
+                trail[module.layer_idx, operator] = tensor[0].transpose(0, 1).numpy().copy()
+            trail[module.layer_idx, "attention"] = out[0].numpy().copy()
+        return out, weights
+
+    def record(layer: int | None, operator: str):
+        def hook(module, arguments, output):
+            tensor = output[0] if isinstance(output, tuple) else output
+            trail[layer, operator] = tensor[0].numpy().copy()
+        return hook
+
+    body = network.base_model
+    layers = body.h if hasattr(body, "h") else body.layers
+    hooks = []
+    for index, layer in enumerate(layers):
+        for name, module in layer.named_children():
+            if _is_norm(name):
+                hooks.append(module.register_forward_hook(record(index, name)))
+        hooks.append(layer.register_forward_hook(record(index, "output")))
+    hooks.append((body.ln_f if hasattr(body, "ln_f") else body.norm).register_forward_hook(record(None, "final norm")))
+    before = network.config._attn_implementation
+    AttentionInterface.register("gearworks_recording", attend_and_record)
+    AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    network.set_attn_implementation("gearworks_recording")
+    try:
+        with torch.no_grad():
+            trail[None, "logits"] = network(torch.tensor([list(ids)])).logits[0].numpy()
+    finally:
+        network.set_attn_implementation(before)
+        for hook in hooks:
+            hook.remove()
+    return trail
+
+
+def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail:
+    """The trail of this engine over one sequence.
+
+    norms: what the norms of a layer are called, in their order. The functions that make the arrays are watched as they
+    return, so an engine with a learner's gears leaves a trail as well, whoever calls what.
+    """
+    cache = RecordingCache(model.new_cache(len(ids)))
+    trail, layer, norm = cache.trail, 0, 0
+    size = model.config.hidden_size
+
+    def watch(frame: Any, event: str, result: Any) -> None:
+        nonlocal layer, norm
+        if event != "return" or not isinstance(result, np.ndarray) or result.shape != (len(ids), size):
+            return                                          # a norm of heads, or of a latent, has another shape
+        if not frame.f_globals.get("__name__", "").startswith("gearworks."):
+            return
+        if frame.f_code.co_name in ("rms_norm", "layer_norm"):
+            last = layer == model.config.num_hidden_layers
+            name = "final norm" if last else norms[norm] if norm < len(norms) else f"norm {norm}"
+            trail[None if last else layer, name] = np.array(result)
+            norm += 1
+        elif frame.f_code.co_name == "decoder_layer":
+            trail[layer, "output"] = np.array(result)
+            layer, norm = layer + 1, 0
+
+    sys.setprofile(watch)
+    try:
+        logits = model.forward(np.asarray(ids), np.arange(len(ids)), cache)
+    finally:
+        sys.setprofile(None)
+    trail[None, "logits"] = logits
+    return trail
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found: the first divergence, if any, and each operator's largest relative difference."""
+
+    divergence: Divergence | None
+    errors: Mapping[str, float]
+    tokens: int
+
+    def table(self) -> str:
+        """The operators in the order of the computation, with their largest differences, as text."""
+        width = max(map(len, self.errors))
+        return "\n".join(f"{operator:<{width}}  {error:.1e}" for operator, error in self.errors.items())
+
+
+def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int], tolerance: float = 1e-4) -> Comparison:
+    """Run both engines over the same ids. tolerance: as for `first_divergence`."""
+    expected = record_hf(network, ids)
+    norms = [operator for layer, operator in expected if layer == 0 and _is_norm(operator)]
+    got = record_ours(model, ids, norms)
+    return Comparison(first_divergence(got, expected, tolerance), largest_errors(got, expected), len(ids))
+
+
+def load_hf(folder: Path) -> "torch.nn.Module":
+    """The same folder in `transformers`, in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def _is_norm(name: str) -> bool:
+    return name.endswith("layernorm") or name in ("ln_1", "ln_2")
