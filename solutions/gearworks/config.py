@@ -184,8 +184,11 @@ class ModelConfig:
         window = field("attention.sliding_window", int, 0)
         family: dict[str, Any] = {}
         if name == "gemma3":
+            # The file leaves the scale of the scores to its reader: d in all sizes but the largest, which has 62 layers
+            scalar = _divide(field("embedding_length", int), heads) if layers == 62 else head_dim
             family = _gemma3_layers(window, layers, 6) | {
-                "qk_norm": True, "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
+                "qk_norm": True, "query_pre_attn_scalar": scalar,
+                "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
         elif window and window < context:
             raise _bad_config("a sliding window is read from safetensors only")
         return cls(
