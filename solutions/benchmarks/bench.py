@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import psutil
 import torch
+from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
 from tokenizers import Tokenizer as HFTokenizer
 from tqdm.auto import tqdm
@@ -41,6 +42,7 @@ RESULTS = Path(__file__).with_name("results.json")
 README = Path(__file__).resolve().parents[2] / "README.md"
 BEGIN, END = "<!-- gearworks bench: begin -->\n", "<!-- gearworks bench: end -->"
 MEGABYTE = 1_000_000
+ROUNDS = 15                     # of a comparison; one that takes long has fewer, always the same number
 
 
 @dataclass(frozen=True)
@@ -110,26 +112,44 @@ def decode(setting: Setting) -> list[Result]:
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(setting.threads) as pool:
             return timed(lambda: [list(pool.map(lambda part: part @ part, parts)) for _ in range(count)]) / count
 
-    mine, hf, limit = alternate(ours, hugging_face, memory_reads)
+    matrices = [matrix for layer in model.weights.layers for matrix in vars(layer).values()
+                if matrix is not None and matrix.ndim == 2] + [model.weights.lm_head]
+    rows = {matrix.shape[1]: np.ones((1, matrix.shape[1]), np.float32) for matrix in matrices}
+
+    def products() -> float:
+        """Seconds of the matrix products of a token, and of nothing else."""
+        return timed(lambda: [[rows[matrix.shape[1]] @ matrix.T for matrix in matrices] for _ in range(count)]) / count
+
+    mine, hf, limit, multiplied = alternate(ours, hugging_face, memory_reads, products)
     return [Result.of("decode, batch 1", "tokens/s", mine, "HF generate", hf, 2.0, amount=1),
-            Result.of("decode, batch 1", "tokens/s", mine, "memory bandwidth", limit, 0.8, amount=1)]
+            Result.of("decode, batch 1", "tokens/s", mine, "memory bandwidth", limit, 0.8, amount=1),
+            Result.of("decode, batch 1", "tokens/s", mine, "its matrix products alone", multiplied, 0.75, amount=1)]
 
 
 def prefill(setting: Setting) -> list[Result]:
-    """A prompt of 512 tokens; both sides compute the last token's logits only."""
-    model, prompt = setting.ours.model, random_ids(512)
-    ids = torch.from_numpy(prompt)[None]
-    mine, hf = alternate(
-        lambda: timed(lambda: Context(model, 512).forward(prompt)),
-        lambda: timed(lambda: setting.theirs(ids, logits_to_keep=1)))
-    return [Result.of("prefill, 512 tokens", "s", mine, "HF forward", hf, 1.0)]
+    """Prompts of 512 and 2,048 tokens; both sides compute the last token's logits only."""
+    results = []
+    for length, implementation, rounds in ((512, "sdpa", ROUNDS), (2048, "eager", 5)):
+        prompt = random_ids(length)
+        ids = torch.from_numpy(prompt)[None]
+        setting.theirs.set_attn_implementation(implementation)
+        mine, hf = alternate(
+            lambda: timed(lambda: Context(setting.ours.model, length).forward(prompt)),
+            lambda: timed(lambda: setting.theirs(ids, logits_to_keep=1)), rounds=rounds)
+        beside = "HF forward" if implementation == "sdpa" else f"HF forward, {implementation}"
+        results.append(Result.of(f"prefill, {length:,} tokens", "s", mine, beside, hf, 1.0))
+    setting.theirs.set_attn_implementation("sdpa")
+    return results
 
 
 def load(setting: Setting) -> list[Result]:
-    """Opening the GGUF file and dequantizing all of it into the engine's layout."""
+    """Opening a file and bringing all of it into the engine's layout; the package leaves the file's."""
     gguf = hub.smollm2_gguf()
     mine, = alternate(lambda: timed(lambda: load_checkpoint(gguf)))
-    return [Result.of("load the GGUF", "s", mine, "bound", [3.0] * len(mine), 1.0)]
+    ours, theirs = alternate(lambda: timed(lambda: load_checkpoint(setting.folder)),
+                             lambda: timed(lambda: load_file(setting.folder / "model.safetensors")))
+    return [Result.of("load the GGUF", "s", mine, "bound", [3.0] * len(mine), 1.0),
+            Result.of("load safetensors", "s", ours, "the safetensors package", theirs, 1 / 1.5)]
 
 
 def tokenizer(setting: Setting) -> list[Result]:
@@ -154,30 +174,56 @@ def tokenizer(setting: Setting) -> list[Result]:
 
 
 def memory(setting: Setting) -> list[Result]:
-    """The largest resident set of `gearworks chat` while it answers."""
-    chat = psutil.Popen([sys.executable, "-m", "gearworks", "chat", str(setting.folder), "--max-tokens", "64"],
-                        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    chat.stdin.write(b"Tell me about the sea.\n")
-    chat.stdin.close()
+    """The largest resident set of `gearworks chat` while it answers, of loading, and of a prompt of 8,192 tokens."""
+    chat = peak_memory([sys.executable, "-m", "gearworks", "chat", str(setting.folder), "--max-tokens", "64"],
+                       b"Tell me about the sea.\n")
+    weights = setting.ours.model.weights.nbytes()
+    nothing, loaded, prompt = (peak_memory([sys.executable, "-c", BEFORE + script, str(setting.folder)])
+                               for script in ("", LOAD, LOAD + LONG_PROMPT))
+    return [Result.of("peak memory of chat", "GB", [chat / 1e9], "bound", [1.3], 1.0),
+            Result.of("peak memory of loading", "GB", [(loaded - nothing) / 1e9], "the weights", [weights / 1e9], 1 / 1.2),
+            Result.of("8,192 tokens, above the weights", "GB", [(prompt - nothing - weights) / 1e9], "bound", [2.0], 1.0)]
+
+
+BEFORE = """
+import sys
+from pathlib import Path
+import numpy as np
+from gearworks.decoding import Context
+from gearworks.model import Model
+"""
+LOAD = """
+model = Model.load(Path(sys.argv[1]))
+"""
+LONG_PROMPT = """
+Context(model, 8192).forward(np.random.default_rng(0).integers(100, 49_000, 8192))
+"""
+
+
+def peak_memory(command: Sequence[str], stdin: bytes = b"") -> float:
+    """The largest resident set of a process, in bytes."""
+    process = psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process.stdin.write(stdin)
+    process.stdin.close()
     peak = 0
-    while chat.poll() is None:
+    while process.poll() is None:
         try:
-            used = chat.memory_info()
+            used = process.memory_info()
         except psutil.NoSuchProcess:
             break
         peak = max(peak, getattr(used, "peak_wset", used.rss))
         time.sleep(0.005)
-    if chat.wait() != 0:
-        raise GearworksError("cannot measure the memory of a chat", f"`gearworks chat` ended with code {chat.returncode}",
+    if process.wait() != 0:
+        raise GearworksError("cannot measure memory", f"{' '.join(command[:4])} … ended with code {process.returncode}",
                              "run `gearworks chat` by hand and see what it says")
-    return [Result.of("peak memory of chat", "GB", [peak / 1e9], "bound", [1.3], 1.0)]
+    return peak
 
 
 MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
     "decode": decode, "prefill": prefill, "load": load, "tokenizer": tokenizer, "memory": memory}
 
 
-def alternate(*sides: Callable[[], float], rounds: int = 15) -> list[tuple[float, ...]]:
+def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:
     """The seconds of each side in every round, over rounds in which the sides take turns; one more round warms up."""
     measured = [[side() for side in sides] for _ in range(rounds + 1)]
     return list(zip(*measured[1:]))

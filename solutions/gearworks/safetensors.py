@@ -6,7 +6,8 @@ The JSON object maps each name to {"dtype": "F32", "shape": [2, 3], "data_offset
 the end of the header, and may map "__metadata__" to an object of strings. Tensors leave no gap and share no byte.
 
 A reader trusts nothing: `read_header` checks the whole header against the file's size before a tensor is touched.
-Left out on purpose: index files of sharded checkpoints, dtypes narrower than a byte, and arithmetic on float8.
+Left out on purpose: dtypes narrower than a byte, and the float8 kinds other than F8_E4M3 and F8_E5M2. The index of a
+model in several files is read in shards.py.
 Source: the format's description in the README of huggingface/safetensors.
 """
 
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.errors import FormatError, NotAvailableError
+from gearworks.float8 import widen_e4m3, widen_e5m2
 
 # What each dtype's bytes are in NumPy. BF16 and the float8 kinds have no NumPy dtype: these are their bit patterns.
 DTYPES = {
@@ -34,11 +36,13 @@ DTYPES = {
     "F8_E4M3FNUZ": np.dtype("u1"), "F8_E5M2FNUZ": np.dtype("u1"),
 }
 BIT_PATTERNS = {"BF16", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
+UNREADABLE = {"F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}
 
 _SURROGATE = re.compile("[\ud800-\udfff]")      # JSON can escape one alone; UTF-8 cannot hold it
 
 MAX_HEADER_BYTES = 100_000_000      # the format's own limit
 MAX_DIMS = 64                       # NumPy's limit
+PIECE_VALUES = 2**17                # what `read_tensor_into` widens at once: it stays in the cache of one core
 
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
 WRITE_AGAIN = "the program that wrote the file broke the format: write it again with the safetensors package"
@@ -57,7 +61,7 @@ class TensorInfo:
 def map_file(path: str | Path) -> memoryview:
     """Return the file's bytes as a read-only view, mapped into memory: pages are read when they are touched.
 
-    The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile ends the process, as the
+    The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile ends the process: the
     operating system has no other way to say so. An empty file gives an empty view. Raises NotAvailableError
     if there is no such file, it is not a plain file, or it may not be read.
     """
@@ -76,9 +80,21 @@ def map_file(path: str | Path) -> memoryview:
         raise NotAvailableError(f"cannot open {path}", reason, "check the path, and that you may read it") from error
 
 
-def parse_strict_json(raw: bytes | memoryview) -> dict:
+def let_go(data: memoryview, start: int, end: int) -> None:
+    """Tell the operating system that this part of a mapped file has been read, so that it does not stay in memory.
+
+    data: from `map_file`; start, end: byte offsets. Touched again, the part is read again. Does nothing where the system
+    has no such call.
+    """
+    if isinstance(data.obj, mmap.mmap) and hasattr(data.obj, "madvise") and hasattr(mmap, "MADV_DONTNEED"):
+        first = start - start % mmap.PAGESIZE
+        data.obj.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
+def parse_strict_json(raw: bytes | memoryview, what: str = "the header") -> dict:
     """Parse UTF-8 bytes as one JSON object, and refuse what two readers could read differently.
 
+    what: names the bytes in messages.
     Raises FormatError for bytes that are not UTF-8, for broken or too deeply nested JSON, for a value that is not an
     object, for NaN and Infinity, and for a key that occurs twice in an object.
 
@@ -100,14 +116,13 @@ def parse_strict_json(raw: bytes | memoryview) -> dict:
     try:
         value = json.loads(str(raw, "utf-8"), object_pairs_hook=unique, parse_constant=refuse)
     except UnicodeDecodeError as error:
-        why = f"byte {error.start} of the header is not UTF-8"
-        raise FormatError("cannot read the header", why, FETCH_AGAIN) from error
+        raise FormatError(f"cannot read {what}", f"its byte {error.start} is not UTF-8", FETCH_AGAIN) from error
     except RecursionError as error:
-        raise FormatError("cannot read the header", "its JSON is nested too deeply", WRITE_AGAIN) from error
+        raise FormatError(f"cannot read {what}", "its JSON is nested too deeply", WRITE_AGAIN) from error
     except ValueError as error:
-        raise FormatError("cannot read the header", f"its JSON is broken: {error}", FETCH_AGAIN) from error
+        raise FormatError(f"cannot read {what}", f"its JSON is broken: {error}", FETCH_AGAIN) from error
     if not isinstance(value, dict):
-        raise FormatError("cannot read the header", f"it is a JSON {type(value).__name__}, not an object", WRITE_AGAIN)
+        raise FormatError(f"cannot read {what}", f"it is a JSON {type(value).__name__}, not an object", WRITE_AGAIN)
     return value
 
 
@@ -200,15 +215,15 @@ def read_tensor(data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
     """Return one tensor of a file, in the shape that `info` names.
 
     data: all bytes of the file; info: from `read_header`. F32 comes back as a read-only view of `data`, without a copy.
-    F16, BF16 and F64 come back as float32 in new memory. Integers, BOOL and C64 keep their dtype, as read-only views.
-    Raises FormatError for the float8 kinds.
+    F16, BF16, F64, F8_E4M3 and F8_E5M2 come back as float32 in new memory; `widen_e4m3` and `widen_e5m2` do the last
+    two. Integers, BOOL and C64 keep their dtype, as read-only views. Raises FormatError for the other float8 kinds.
 
     BF16 is the upper half of a float32: sign, 8 bits of exponent, 7 bits of fraction.
 
     >>> read_tensor(bytes([0xC0, 0x3F]), TensorInfo("BF16", (1,), 0, 2))
     array([1.5], dtype=float32)
     """
-    if info.dtype in BIT_PATTERNS and info.dtype != "BF16":
+    if info.dtype in UNREADABLE:
         raise FormatError(f"cannot read the tensor at byte {info.start}", f"dtype {info.dtype} is not supported",
                           "use a copy of the model in F32, F16 or BF16")
     values = np.frombuffer(memoryview(data).toreadonly(), DTYPES[info.dtype], prod(info.shape), info.start)
@@ -219,7 +234,36 @@ def read_tensor(data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
         values = bits.view(np.float32)
     elif info.dtype in ("F16", "F64"):
         values = values.astype(np.float32)
+    elif info.dtype == "F8_E4M3":
+        values = widen_e4m3(values)
+    elif info.dtype == "F8_E5M2":
+        values = widen_e5m2(values)
     return values.reshape(info.shape)
+
+
+def read_tensor_into(out: np.ndarray, data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
+    """Read one tensor into given memory, in pieces, so that it is never held twice. Returns `out`.
+
+    out: of the shape that `info` names, in any layout and of any dtype that can hold the values. Raises FormatError as
+    `read_tensor` does, and ValueError for another shape.
+
+    >>> read_tensor_into(np.zeros((1, 2), np.float32), bytes([0x80, 0x3F, 0, 0x40]), TensorInfo("BF16", (1, 2), 0, 4))
+    array([[1., 2.]], dtype=float32)
+    """
+    if out.shape != info.shape:
+        raise ValueError(f"a tensor of shape {info.shape} does not fit into memory of shape {out.shape}")
+    if not info.shape or info.end == info.start:
+        out[...] = read_tensor(data, info)
+        return out
+    rows, *row_shape = info.shape
+    row_bytes = (info.end - info.start) // rows
+    step = max(1, PIECE_VALUES // prod(row_shape))
+    for row in range(0, rows, step):
+        stop = min(row + step, rows)
+        piece = TensorInfo(info.dtype, (stop - row, *row_shape), info.start + row * row_bytes,
+                           info.start + stop * row_bytes)
+        out[row:stop] = read_tensor(data, piece)
+    return out
 
 
 class SafetensorsFile:
@@ -245,15 +289,23 @@ class SafetensorsFile:
         except FormatError as error:
             raise FormatError(f"cannot open {path}", f"{error.what}: {error.why}", error.hint) from error
 
-    def tensor(self, name: str) -> np.ndarray:
-        """Return one tensor, as `read_tensor` gives it. Raises FormatError if the file has none of that name."""
+    def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
+        """Return one tensor, as `read_tensor` gives it, or in the memory of `out`, which then is filled in place.
+
+        Raises FormatError if the file has none of that name, ValueError if `out` has another shape.
+        """
         if self._data is None:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the file has no tensor of that name",
                               f"the names that it has are the keys of .tensors ({len(self.tensors)} of them)")
         try:
-            return read_tensor(self._data, self.tensors[name])
+            info = self.tensors[name]
+            if out is None:
+                return read_tensor(self._data, info)
+            read_tensor_into(out, self._data, info)
+            let_go(self._data, info.start, info.end)
+            return out
         except FormatError as error:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", error.why, error.hint) from error
 

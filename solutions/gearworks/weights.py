@@ -16,8 +16,14 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.gguf import GGUFFile
-from gearworks.layouts import Fields, LayerWeights, Part, Weights, layer_class, layout
+from gearworks.layouts import Fields, Part, Weights, layer_class, layout
+from gearworks.pickled import PickledFile
 from gearworks.safetensors import SafetensorsFile
+from gearworks.shards import ShardedPickled, ShardedSafetensors
+
+Checkpoint = GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
+
+FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -128,75 +134,46 @@ def unpermute_rope(weight: np.ndarray, num_heads: int) -> np.ndarray:
 def load_checkpoint(path: Path, progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:
     """Load every weight of a model as float32.
 
-    path: a GGUF file, or a folder with `config.json` and `model.safetensors`. progress: wraps the iteration over the
-    tensors, as `tqdm` does. Raises FormatError for a damaged file, ModelError for one that does not fit its
-    configuration, NotAvailableError for one that is not there. All checks come before any weight is read.
+    path: a GGUF file, or a folder as Hugging Face lays it out. progress: wraps the iteration over the tensors, as
+    `tqdm` does. Raises FormatError for a damaged file, ModelError for one that does not fit its configuration,
+    NotAvailableError for one that is not there. Names and shapes are checked before any weight is read, and no weight
+    is held twice.
     """
-    if path.is_dir():
-        config = ModelConfig.from_hf(read_json(path / "config.json"))
-        if (path / "model.safetensors.index.json").is_file() and not (path / "model.safetensors").is_file():
-            raise ModelError(f"cannot load {path}", "its weights are split into several files, which is not supported",
-                             "use a model that keeps them in one model.safetensors")
-        with closing(SafetensorsFile.open(path / "model.safetensors")) as file:
-            names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-            weights = _assemble(config, progress(names.items()), lambda name: hf_tensor(file, name, config))
-            if config.tie_word_embeddings and "lm_head.weight" in file.tensors and not np.array_equal(
-                    file.tensor("lm_head.weight"), weights.embed_tokens):
-                raise ModelError(f"cannot load {path}", "its configuration ties the head to the embedding, and the file "
-                                 "holds a head of its own", "set tie_word_embeddings to false in config.json")
-            return config, weights
-    with closing(GGUFFile.open(path)) as file:
-        config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
+    config, file = open_checkpoint(path)
+    with closing(file):
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-        return config, _assemble(config, progress(names.items()), lambda name: gguf_tensor(file, name, config))
+        weights, places = reserve(config)
+        for name, file_name in progress(names.items()):
+            read_into(places[name], file, file_name, config)
+        if config.tie_word_embeddings and "lm_head.weight" in file.tensors:
+            _require_same_head(file, weights, path)
+    return config, weights
 
 
-def hf_tensor(file: SafetensorsFile, name: str, config: ModelConfig) -> np.ndarray:
-    """One tensor of a checkpoint in Hugging Face's layout, as the engine computes with it.
+def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
+    """A model's configuration, and the open file or files that hold its weights; errors as `load_checkpoint`.
 
-    Gemma-3's norms are stored as their distance from one; in a GGUF file the one has been added.
+    Of several formats in one folder, safetensors wins over pickles, and one file over several.
     """
-    weight = file.tensor(name)
-    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
-        return weight + np.ones((), weight.dtype)
-    return weight
+    if not path.is_dir():
+        file = GGUFFile.open(path)
+        return ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors), file
+    config = ModelConfig.from_hf(read_json(path / "config.json"))
+    for name, opened in (("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
+                         (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(path)),
+                         ("pytorch_model.bin", lambda: PickledFile.open(path / "pytorch_model.bin")),
+                         (ShardedPickled.index_name, lambda: ShardedPickled.open(path))):
+        if (path / name).exists():
+            return config, opened()
+    raise NotAvailableError(f"cannot load the model in {path}", "it has a config.json and no weights",
+                            "fetch it again, with its model.safetensors")
 
 
-def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
-    """One tensor of a GGUF file as float32, in Hugging Face's layout.
+def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
+    """The engine's memory for a model, still empty, and by Hugging Face's name each tensor's place in it, a view.
 
-    Of the architectures that this engine reads, only llama's rows of q and k are permuted in the file.
+    A place has the shape that a file keeps. What the places do not cover is nothing: together they are all of it.
     """
-    weight = file.tensor(name)
-    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_q.weight"):
-        return unpermute_rope(weight, config.num_attention_heads)
-    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_k.weight"):
-        return unpermute_rope(weight, config.num_key_value_heads)
-    return weight
-
-
-def read_json(path: Path) -> dict:
-    """Read a JSON object from a file. Raises NotAvailableError or FormatError, with the file's name."""
-    try:
-        if path.exists() and not path.is_file():             # a pipe or a device could be read for ever
-            raise NotAvailableError(f"cannot read {path}", "it is no plain file", "fetch the model again")
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise NotAvailableError(f"cannot read {path}", "there is no such file",
-                                f"is {path.parent} a complete model folder?") from None
-    except OSError as error:
-        raise NotAvailableError(f"cannot read {path}", error.strerror or str(error),
-                                "check the path and its permissions") from None
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"cannot read {path}", f"it is not JSON: {error}", "fetch the model again") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"cannot read {path}", "it does not hold a JSON object", "fetch the model again")
-    return value
-
-
-def _assemble(config: ModelConfig, names: Iterable[tuple[str, str]],
-              read: Callable[[str], np.ndarray]) -> Weights:
-    """Reserve the engine's memory and copy each tensor to its place; no tensor is held twice."""
     model, layers = layout(config)
     # One block for everything: the operating system can back it with large pages, which a stream of reads likes.
     block = np.empty(sum(map(prod, expected_shapes(config).values())), np.float32)
@@ -228,10 +205,59 @@ def _assemble(config: ModelConfig, names: Iterable[tuple[str, str]],
     assembled = tuple(map(assemble_layer, layers))
     arrays = {name: field(parts, 0) for name, parts in model.items()}
     weights = Weights(layers=assembled, **({"lm_head": arrays["embed_tokens"]} | arrays))
-    for name, file_name in names:
-        tensor = read(file_name)
-        if tensor.dtype.kind != "f":
-            raise FormatError(f"cannot use the tensor {file_name}", f"it holds {tensor.dtype}, which is no weight",
-                              "fetch the model again, or use one whose weights are not quantized in a way of its own")
-        places[name][...] = tensor
-    return weights
+    return weights, places
+
+
+def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfig) -> None:
+    """Bring one tensor of a file to its place, as the engine computes with it. Raises FormatError as the file does.
+
+    In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted. Gemma-3's norms are
+    stored as their distance from one, except in GGUF files, where the one has been added.
+    """
+    if isinstance(file, GGUFFile):
+        if config.architecture == "LlamaForCausalLM" and name.endswith((".attn_q.weight", ".attn_k.weight")):
+            place[...] = gguf_tensor(file, name, config)
+        else:
+            file.tensor(name, out=place)
+        return
+    if file.tensors[name].dtype not in FLOATS:
+        raise FormatError(f"cannot use the tensor {name}", f"it holds {file.tensors[name].dtype}, which is no weight",
+                          "fetch the model again, or use one whose weights are not quantized in a way of its own")
+    file.tensor(name, out=place)
+    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+        place += 1
+
+
+def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
+    """One tensor of a GGUF file as float32, in Hugging Face's layout."""
+    weight = file.tensor(name)
+    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_q.weight"):
+        return unpermute_rope(weight, config.num_attention_heads)
+    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_k.weight"):
+        return unpermute_rope(weight, config.num_key_value_heads)
+    return weight
+
+
+def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
+    if not np.array_equal(file.tensor("lm_head.weight"), weights.embed_tokens):
+        raise ModelError(f"cannot load {path}", "its configuration ties the head to the embedding, and the file "
+                         "holds a head of its own", "set tie_word_embeddings to false in config.json")
+
+
+def read_json(path: Path) -> dict:
+    """Read a JSON object from a file. Raises NotAvailableError or FormatError, with the file's name."""
+    try:
+        if path.exists() and not path.is_file():             # a pipe or a device could be read for ever
+            raise NotAvailableError(f"cannot read {path}", "it is no plain file", "fetch the model again")
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotAvailableError(f"cannot read {path}", "there is no such file",
+                                f"is {path.parent} a complete model folder?") from None
+    except OSError as error:
+        raise NotAvailableError(f"cannot read {path}", error.strerror or str(error),
+                                "check the path and its permissions") from None
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"cannot read {path}", f"it is not JSON: {error}", "fetch the model again") from None
+    if not isinstance(value, dict):
+        raise FormatError(f"cannot read {path}", "it does not hold a JSON object", "fetch the model again")
+    return value

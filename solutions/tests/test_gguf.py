@@ -1,6 +1,7 @@
 """The GGUF reader against the `gguf` package: metadata, tensor table and every dequantized bit. About 10 s."""
 
 import doctest
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from gearworks.gguf import BLOCK_FORMATS, CHUNK_VALUES, GGUFFile, TensorType, Va
 
 TYPES = list(BLOCK_FORMATS)
 OracleType = oracle.GGUFValueType
+QUANTIZED = [kind for kind in TYPES if BLOCK_FORMATS[kind].size > 1]
+# Where the float16 numbers of a block stand; at byte 0 alone where nothing is said.
+SCALES = {TensorType.Q4_1: (0, 2), TensorType.Q5_1: (0, 2), TensorType.Q2_K: (80, 82), TensorType.Q3_K: (108,),
+          TensorType.Q4_K: (0, 2), TensorType.Q5_K: (0, 2), TensorType.Q6_K: (208,)}
 
 
 def random_bytes(rng: np.random.Generator, kind: TensorType, shape: tuple[int, ...]) -> np.ndarray:
@@ -26,8 +31,8 @@ def random_bytes(rng: np.random.Generator, kind: TensorType, shape: tuple[int, .
     if block.size == 1:
         return rng.normal(size=n).astype({4: "<f4", 2: "<f2"}[block.nbytes]).view(np.uint8)
     raw = rng.integers(0, 256, (n, block.nbytes), dtype=np.uint8)
-    floats = {TensorType.Q4_1: 4}.get(kind, 2)
-    raw[:, :floats] = rng.normal(size=(n, floats // 2)).astype("<f2").view(np.uint8)
+    for place in SCALES.get(kind, (0,)):
+        raw[:, place:place + 2] = rng.normal(size=(n, 1)).astype("<f2").view(np.uint8)
     return raw.reshape(-1)
 
 
@@ -168,13 +173,49 @@ def test_all_half_floats(kind):
         assert_same_bits(dequantize(raw, kind, (256, 256)), oracle_values(raw, kind, (256, 256)))
 
 
-@pytest.mark.parametrize("kind", [TensorType.Q8_0, TensorType.Q4_0, TensorType.Q4_1])
+@pytest.mark.parametrize("kind", QUANTIZED)
 def test_blocks_with_any_bits(kind):
     """Random blocks, zero, subnormal, infinite and NaN scales included: the same bits as the gguf package."""
     rng = np.random.default_rng(kind)
-    raw = rng.integers(0, 256, 500 * BLOCK_FORMATS[kind].nbytes, dtype=np.uint8)
+    block = BLOCK_FORMATS[kind]
+    raw = rng.integers(0, 256, 500 * block.nbytes, dtype=np.uint8)
+    shape = 50, 10 * block.size
     with np.errstate(invalid="ignore"):
-        assert_same_bits(dequantize(raw, kind, (50, 320)), oracle_values(raw, kind, (50, 320)))
+        assert_same_bits(dequantize(raw, kind, shape), oracle_values(raw, kind, shape))
+
+
+@pytest.mark.parametrize("kind", [TensorType.Q8_0, TensorType.Q4_0, TensorType.Q4_1, TensorType.Q5_0, TensorType.Q5_1])
+def test_what_the_package_quantizes(tmp_path, kind):
+    """Normal weights, quantized by the gguf package into a file: its values come out, and they are near the weights."""
+    weights = np.random.default_rng(9).normal(size=(12, 96)).astype(np.float32)
+    raw = oracle.quants.quantize(weights, oracle.GGMLQuantizationType(kind))
+    path = write_gguf(tmp_path / "quantized.gguf", {"w": (kind, raw.reshape(-1), weights.shape)})
+    with GGUFFile.open(path) as file:
+        got = file.tensor("w")
+    assert_same_bits(got, oracle.quants.dequantize(raw, oracle.GGMLQuantizationType(kind)))
+    bits = 8 if kind == TensorType.Q8_0 else int(kind.name[1])
+    assert np.abs(got - weights).max() < 8 / 2**bits                # the values span about 7
+
+
+def test_fifth_and_sixth_bits_of_k_quants():
+    """Worked by hand: all scales 1, all minimums 0; one value differs from the rest."""
+    one, zero = np.float16(1).tobytes(), np.float16(0).tobytes()
+    ones_of_six_bits = bytes([1] * 4 + [0] * 4 + [1] * 4)
+    for value in range(256):
+        high, low = bytearray(32), bytearray(128)
+        high[value % 32] = 1 << value // 32
+        low[value // 64 * 32 + value % 32] = 15 << value // 32 % 2 * 4
+        block = np.frombuffer(one + zero + ones_of_six_bits + high + low, np.uint8)
+        np.testing.assert_array_equal(np.flatnonzero(dequantize(block, TensorType.Q5_K, (256,)) == 31), [value])
+        four_bits = np.delete(block, np.s_[16:48])
+        np.testing.assert_array_equal(np.flatnonzero(dequantize(four_bits, TensorType.Q4_K, (256,)) == 15), [value])
+
+        high, low = bytearray(64), bytearray(128)
+        half, run, at = value // 128, value % 128 // 32, value % 32
+        high[half * 32 + at] = 3 << 2 * run
+        low[half * 64 + run % 2 * 32 + at] = 15 << run // 2 * 4
+        block = np.frombuffer(low + high + bytes([1] * 16) + one, np.uint8)
+        np.testing.assert_array_equal(np.flatnonzero(dequantize(block, TensorType.Q6_K, (256,)) == 31), [value])
 
 
 def test_low_nibbles_are_the_first_half_of_a_block():
@@ -192,7 +233,8 @@ def test_low_nibbles_are_the_first_half_of_a_block():
 def test_dequantize_into_given_memory(kind):
     """Across chunk borders; contiguous, sliced and transposed memory get the same values, the rest stays untouched."""
     rng = np.random.default_rng(5)
-    rows, columns = CHUNK_VALUES // 96 * 2 + 3, 96
+    columns = max(96, BLOCK_FORMATS[kind].size)
+    rows = CHUNK_VALUES // columns * 2 + 3
     raw = random_bytes(rng, kind, (rows, columns))
     expected = oracle_values(raw, kind, (rows, columns))
     assert_same_bits(dequantize(raw, kind, (rows, columns)), expected)
@@ -221,7 +263,7 @@ def test_dequantize_refuses_what_does_not_fit():
         with pytest.raises(FormatError):
             dequantize(raw, TensorType.Q8_0, wrong)
     with pytest.raises(FormatError):
-        dequantize(raw, TensorType.Q4_K, (4, 32))
+        dequantize(raw, TensorType.IQ4_NL, (4, 32))
 
 
 def test_views_outlive_the_file_and_cannot_be_written(tmp_path):
@@ -257,6 +299,15 @@ def test_smollm2_equals_the_gguf_package(smollm2_gguf):
         assert file.metadata["general.architecture"] == "llama"
         assert len(file.metadata["tokenizer.ggml.tokens"]) == len(file.metadata["tokenizer.ggml.token_type"]) == 49152
         assert file.tensors["token_embd.weight"].shape == (49152, 576)
+        for name, info in file.tensors.items():
+            assert_same_bits(file.tensor(name), oracle_values(file.raw(name), info.type, info.shape))
+
+
+@pytest.mark.skipif("GEARWORKS_GEMMA" not in os.environ, reason="GEARWORKS_GEMMA names no file")
+def test_a_file_of_k_quants_equals_the_gguf_package():
+    """Any real file that GEARWORKS_GEMMA names, such as a Q4_K_M of Gemma 3 270M: every tensor, bit for bit."""
+    with GGUFFile.open(os.environ["GEARWORKS_GEMMA"]) as file:
+        assert {TensorType.Q4_K, TensorType.Q6_K} <= {info.type for info in file.tensors.values()}
         for name, info in file.tensors.items():
             assert_same_bits(file.tensor(name), oracle_values(file.raw(name), info.type, info.shape))
 

@@ -111,12 +111,52 @@ def test_bfloat16_is_widened_exactly(tmp_path):
             np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
-def test_float8_is_listed_but_not_read(tmp_path):
-    safetensors.torch.save_file({"a.weight": torch.ones(2, 3).to(torch.float8_e4m3fn)}, tmp_path / "f8.safetensors")
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_float8_is_widened_exactly(tmp_path, dtype):
+    """All 256 codes, against torch: subnormals, both zeros, infinities and nan; a scalar and an empty tensor too."""
+    codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
+    tensors = {"all": codes.view(dtype).reshape(16, 16), "one": torch.tensor(-1.75).to(dtype),
+               "none": torch.zeros((0, 3)).to(dtype)}
+    safetensors.torch.save_file(tensors, tmp_path / "f8.safetensors")
+    with SafetensorsFile.open(tmp_path / "f8.safetensors") as file:
+        for name, tensor in tensors.items():
+            got = file.tensor(name)
+            assert_equal(got, tensor.float().numpy())
+            assert np.array_equal(np.signbit(got)[got == 0], np.signbit(tensor.float().numpy())[got == 0])
+
+
+def test_other_float8_kinds_are_listed_but_not_read(tmp_path):
+    safetensors.torch.save_file({"a.weight": torch.ones(2, 3).to(torch.float8_e4m3fnuz)}, tmp_path / "f8.safetensors")
     with SafetensorsFile.open(tmp_path / "f8.safetensors") as file:
         assert file.tensors["a.weight"].shape == (2, 3)
         with pytest.raises(FormatError, match=r"a\.weight.*f8\.safetensors"):
             file.tensor("a.weight")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int64])
+def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
+    """Into contiguous, transposed and sliced memory, in pieces; whole rows or less, scalars and empty ones."""
+    torch.manual_seed(1)
+    tensors = {"w": (torch.randn(1500, 700) * 9).to(dtype), "one": torch.tensor(3).to(dtype),
+               "none": torch.zeros((0, 4)).to(dtype), "long rows": (torch.randn(2, 600_000) * 9).to(dtype)}
+    safetensors.torch.save_file(tensors, tmp_path / "w.safetensors")
+    with SafetensorsFile.open(tmp_path / "w.safetensors") as file:
+        for name, tensor in tensors.items():
+            expected = (tensor.float() if tensor.is_floating_point() else tensor).numpy()
+            plain = np.full(expected.shape, 7, expected.dtype)
+            assert file.tensor(name, out=plain) is plain
+            assert_equal(plain, expected)
+            transposed = np.full(expected.shape[::-1], 7, expected.dtype).T
+            file.tensor(name, out=transposed)
+            assert_equal(transposed, expected)
+        out = np.empty((1500, 700), np.float32)
+        tracemalloc.start()
+        file.tensor("w", out=out)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 0.75 * out.nbytes
+        with pytest.raises(ValueError, match="shape"):
+            file.tensor("w", out=np.empty((700, 1500), np.float32))
 
 
 def test_float32_is_not_copied():

@@ -1,8 +1,9 @@
-"""Figures without a browser: the trace schema, the HTML's form, and that what is shown is what was given. About 3 s."""
+"""Figures without a browser: the trace schema, the HTML's form, and that what is shown is what was given. About 8 s."""
 
 import html
 import json
 import re
+from base64 import urlsafe_b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 
 from gearworks import hub, viz
 from gearworks.accounting import SHAPES, bytes_moved, forward_flops, memory_bytes
+from gearworks.attention import rope_frequencies
+from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
 from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 from gearworks.vocabulary import Vocabulary
@@ -45,6 +48,23 @@ BUDGET = {f"{tokens:,} tokens": {dtype: memory_bytes(SHAPES["Llama-2-7B"], dtype
           for tokens in (512, 65536)}
 
 
+def random_weights(T: int, L: int = 3, H: int = 2) -> np.ndarray:
+    """Causal attention weights of L layers and H heads, none like another."""
+    scores = np.random.default_rng(T).normal(0, 2, (L, H, T, T))
+    scores[..., ~np.tri(T, dtype=bool)] = -np.inf
+    return (np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)).astype(np.float32)
+
+
+RNG = np.random.default_rng(4)
+QUERY, KEY = RNG.normal(size=(2, 64)).astype(np.float32)
+BLOCK = RNG.normal(0, 0.1, 32).astype(np.float32)
+LENGTHS = [1, 8, 64, 512]
+CACHE = {name: [memory_bytes(replace(SHAPES["Llama-3.1-8B"], num_key_value_heads=heads), "float16", n)["kv_cache"]
+                for n in LENGTHS] for name, heads in (("MHA", 32), ("GQA", 8), (HOSTILE, 1))}
+FLOPS = {"with": [forward_flops(SHAPES["Llama-3.1-8B"], 1, n - 1) for n in LENGTHS],
+         "without": [forward_flops(SHAPES["Llama-3.1-8B"], n) for n in LENGTHS]}
+
+
 @pytest.fixture(scope="session")
 def figures(tokenizer) -> dict[str, viz.Figure]:
     """One of each, with a text that would break out of careless HTML wherever text can be given."""
@@ -65,6 +85,10 @@ def figures(tokenizer) -> dict[str, viz.Figure]:
         "table": viz.player(page_table),
         "hostile": viz.player([hostile, replace(hostile, view="bars"), replace(
             hostile, view="table", columns=[HOSTILE])], HOSTILE, HOSTILE),
+        "attention_explorer": viz.attention_explorer(["The", " cat", HOSTILE, " s", "\n"], random_weights(5), HOSTILE),
+        "rope_rotation": viz.rope_rotation(QUERY, KEY, rope_frequencies(64, 1e5), title=HOSTILE),
+        "cache_growth": viz.cache_growth(LENGTHS, CACHE, FLOPS, HOSTILE),
+        "number_formats": viz.number_formats(BLOCK, HOSTILE),
     }
 
 
@@ -191,7 +215,7 @@ def parse(text: str) -> tuple[Page, list[dict]]:
 
 
 NAMES = ["engine_map", "roofline", "memory_budget", "merge_stepper", "token_borders", "player", "kinds", "table",
-         "hostile"]
+         "hostile", "attention_explorer", "rope_rotation", "cache_growth", "number_formats"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -382,3 +406,195 @@ def test_token_borders_show_ids_and_bytes(tokenizer):
         assert bytes.fromhex("".join(note.split("bytes ")[1] for note in notes)) == text.encode("utf-8")
     assert f"({len(ids)} tokens)" in figure.words and "é" in figure.words
     assert "21 characters, 24 bytes" in figure.words
+
+
+# --- attention
+
+
+@pytest.mark.parametrize("family, settings", [
+    ("Llama", {"num_attention_heads": 6, "num_key_value_heads": 2}), ("Mistral", {"sliding_window": 9}),
+    ("Gemma3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 5}),
+    ("GPT2", {}), ("DeepseekV3", {})])
+def test_attention_weights_are_those_of_hugging_face(tiny_model, family, settings):
+    import torch
+    hf, folder = tiny_model(family, 5, attn_implementation="eager", **settings)
+    ids = np.random.default_rng(5).integers(3, 211, 70)                        # more tokens than a block of queries
+    with torch.no_grad():
+        expected = hf(torch.tensor(ids)[None], output_attentions=True).attentions
+    found = viz.attention_weights(Model.load(folder), ids)
+    assert found.shape[2:] == (70, 70) and found.dtype == np.float32
+    np.testing.assert_allclose(found, torch.cat(expected).numpy(), atol=1e-5)
+
+
+def test_a_recording_cache_changes_nothing_and_counts_on(tiny_llama):
+    model = Model.load(tiny_llama(6)[1])
+    ids = np.random.default_rng(6).integers(3, 211, 9)
+    recording, plain = viz.RecordingCache(model.config, 9), model.new_cache(9)
+    for start, end in ((0, 7), (7, 9)):
+        logits = [model.forward(ids[start:end], np.arange(start, end), cache) for cache in (recording, plain)]
+        np.testing.assert_array_equal(*logits)
+    assert [weights.shape for weights in recording.weights] == [(6, 7, 7)] * 3 + [(6, 2, 9)] * 3
+    assert [queries.shape for queries in recording.queries] == [(7, 6, 8)] * 3 + [(2, 6, 8)] * 3
+    np.testing.assert_allclose(recording.weights[3], viz.attention_weights(model, ids)[0, :, 7:], atol=1e-6)
+
+
+def explored(weights: np.ndarray) -> tuple[dict, np.ndarray]:
+    _, data = parse(viz.attention_explorer([f"t{i}" for i in range(weights.shape[-1])], weights).html)
+    return data, np.frombuffer(urlsafe_b64decode(data["weights"]), np.uint8) / 255
+
+
+def test_the_explorer_holds_the_weights_that_were_given():
+    weights = random_weights(7)
+    data, shown = explored(weights)
+    assert data["causal"] and (data["layers"], data["heads"]) == (3, 2)
+    np.testing.assert_allclose(shown, weights[:, :, *np.tril_indices(7)].ravel(), atol=0.5001 / 255)
+    both_ways = np.ascontiguousarray(weights[..., ::-1, ::-1]) / 2 + weights / 2
+    data, shown = explored(both_ways)
+    assert not data["causal"]
+    np.testing.assert_allclose(shown, both_ways.ravel(), atol=0.5001 / 255)
+
+
+def test_the_explorer_knows_the_heads_apart():
+    first, itself = np.zeros((4, 4)), np.eye(4)
+    first[:, 0] = 1
+    before, others = np.eye(4, k=-1), np.zeros((4, 4))
+    before[0, 0] = others[0, 0] = others[1, 0] = others[2, 0] = others[3, 1] = 1
+    weights = np.stack([[first, before], [itself, others]])
+    data, _ = explored(weights)
+    assert data["shares"] == [[100, 0, 0, 0], [0, 100, 0, 0], [0, 0, 100, 0], [50, 0, 0, 50]]
+    assert [place[1:] for place in data["most"]] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    words = viz.attention_explorer(["a", "b", "c", "d"], weights).words
+    assert "Layer 1: the first token 0 to 50 %; the token before 0 %; itself 0 to 100 %; others 0 to 50 %" in words
+    assert "Most at the token before: layer 0, head 1, 100 %" in words
+
+
+def test_a_small_model_over_sixteen_tokens_fits():
+    assert len(viz.attention_explorer(["token"] * 16, random_weights(16, 30, 9)).html) > 60_000
+    with pytest.raises(FigureError, match="100,000 is the limit"):
+        viz.attention_explorer(["token"] * 20, random_weights(20, 30, 9))
+
+
+@pytest.mark.parametrize("count, weights, why", [
+    (4, random_weights(5), "for 4 tokens"), (5, random_weights(5)[0], "for 5 tokens"),
+    (5, random_weights(5).swapaxes(-1, -2), "rows that add up to 1"), (5, random_weights(5) * np.nan, "add up to 1"),
+    (2, random_weights(2), "there are 2 tokens"), (0, np.zeros((1, 1, 0, 0)), "for 0 tokens")])
+def test_impossible_weights_are_refused(count, weights, why):
+    with pytest.raises(FigureError, match=why):
+        viz.attention_explorer(["t"] * count, weights)
+
+
+# --- rotation
+
+
+def test_dials_and_scores_are_what_rope_says():
+    _, data = parse(viz.rope_rotation(QUERY, KEY, rope_frequencies(64, 1e5), pairs=3, positions=20).html)
+    q, k = (x[:32].astype(np.float64) + 1j * x[32:] for x in (QUERY, KEY))
+    angles = np.arange(20)[:, None] * 1e5 ** (-np.arange(32) / 32)
+    q, k = q * np.exp(1j * angles), k * np.exp(1j * angles)
+    np.testing.assert_allclose(data["scores"], (q @ k.conj().T).real / 8, atol=2e-5)
+    assert [dial["pair"] for dial in data["dials"]] == [0, 16, 31]
+    for dial in data["dials"]:
+        turned = q[:, dial["pair"]]
+        np.testing.assert_allclose(dial["points"], np.stack([turned.real, turned.imag], 1), atol=1e-4)
+        assert dial["frequency"] == pytest.approx(1e5 ** (-dial["pair"] / 32))
+
+
+def test_a_rotation_that_is_none_is_found_out(monkeypatch):
+    frequencies = rope_frequencies(64, 1e5)
+    assert "no more than float32 rounds away" in viz.rope_rotation(QUERY, KEY, frequencies).words
+    monkeypatch.setattr("gearworks.viz.rotation.apply_rope", lambda x, cos, sin: x * cos)
+    assert "no matter of distance alone" in viz.rope_rotation(QUERY, KEY, frequencies).words
+
+
+@pytest.mark.parametrize("settings", [{"q": QUERY[:32]}, {"k": KEY[None]}, {"frequencies": np.ones(64)}, {"pairs": 0},
+                                      {"pairs": 33}, {"positions": 1}, {"q": QUERY * np.nan}])
+def test_an_impossible_rotation_is_refused(settings):
+    with pytest.raises(FigureError):
+        viz.rope_rotation(**{"q": QUERY, "k": KEY, "frequencies": rope_frequencies(64, 1e5)} | settings)
+
+
+# --- the cache
+
+
+def test_growth_is_what_was_counted(figures):
+    _, traces = parse(figures["cache_growth"].html)
+    for trace, curves in zip(traces, (CACHE, FLOPS), strict=True):
+        assert [line["points"] for line in trace["lines"]] == [[*map(list, zip(LENGTHS, c))] for c in curves.values()]
+        for i, step in enumerate(trace["steps"]):
+            assert [(p["label"], p["x"], p["y"]) for p in step["points"]] == [
+                (name, LENGTHS[i], curve[i]) for name, curve in curves.items()]
+    assert figures["cache_growth"].words.count(" times as much as “with”.") == 3
+    assert "Tokens 1: All the same." in figures["cache_growth"].words
+    assert "“MHA” 32 times, “GQA” 8 times as much as “</script>" in figures["cache_growth"].words
+
+
+@pytest.mark.parametrize("lengths, curves", [
+    ([], {"a": []}), ([2, 1], {"a": [1, 2]}), ([1, 2], {"a": [1]}), ([1], {}), ([1], {str(i): [1] for i in range(5)}),
+    ([1], {"a": [0]}), ([1], {"a": [float("inf")]})])
+def test_an_impossible_growth_is_refused(lengths, curves):
+    with pytest.raises(FigureError):
+        viz.cache_growth(lengths, curves, curves)
+
+
+# --- number formats
+
+
+TORCH = {"fp16": "float16", "bf16": "bfloat16", "fp8 e4m3": "float8_e4m3fn", "fp8 e5m2": "float8_e5m2"}
+FORMATS = {known.name: known for known in viz.FLOAT_FORMATS}
+
+
+def awkward_numbers() -> np.ndarray:
+    """Float32 numbers on, between and beside those of the small formats, and everything special."""
+    rng = np.random.default_rng(8)
+    neighbours = []
+    for name in TORCH:
+        largest = 2 ** (FORMATS[name].bits - 1) - 1
+        codes = np.unique([1, 2, 3, 7, 8, 9, *rng.integers(0, largest, 40)])
+        numbers = np.array([[FORMATS[name].decode(int(code)), FORMATS[name].decode(int(code) + 1)] for code in codes])
+        numbers = numbers[np.isfinite(numbers).all(1)]
+        halfway = numbers.mean(1).astype(np.float32)                          # a tie, unless float32 has no room for it
+        neighbours += [numbers[:, 0].astype(np.float32), halfway, np.nextafter(halfway, np.float32(0)),
+                       np.nextafter(halfway, np.float32(np.inf))]
+    special = [0, 448, 464, 465, 480, 57344, 61439, 61440, 65504, 65519, 65520, 3.3895e38, 3.3961e38, 3.4028235e38,
+               1e-45, 1.1754942e-38, np.inf, np.nan]
+    numbers = np.concatenate([*neighbours, np.float32(special), rng.normal(0, 1, 40).astype(np.float32),
+                              np.exp(rng.uniform(-100, 88, 60)).astype(np.float32)])
+    return np.concatenate([numbers, -numbers])
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_every_code_means_what_torch_says(name):
+    import torch
+    width, known = FORMATS[name].bits, FORMATS[name]
+    codes = np.arange(2 ** width).astype(f"uint{width}")
+    expected = torch.from_numpy(codes).view(getattr(torch, TORCH[name])).to(torch.float64).numpy()
+    np.testing.assert_array_equal([known.decode(int(code)) for code in codes], expected)
+    numbers = expected[np.isfinite(expected)]
+    assert [known.encode(float(x)) for x in numbers] == codes[np.isfinite(expected)].tolist()
+    assert known.largest == numbers.max() and known.smallest == numbers[numbers > 0].min()
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_rounding_is_torchs(name):
+    import torch
+    numbers = awkward_numbers()
+    expected = torch.from_numpy(numbers).to(getattr(torch, TORCH[name])).to(torch.float64).numpy()
+    found = np.array([FORMATS[name].decode(FORMATS[name].encode(float(x))) for x in numbers])
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.signbit(found)[found == found], np.signbit(expected)[found == found])
+
+
+def test_float64_is_rounded_once():
+    """What lies a little above a tie would be one after a first rounding to float32."""
+    rng = np.random.default_rng(9)
+    numbers = np.concatenate([rng.normal(size=200), 1 + 2.0 ** -11 + 2.0 ** -np.arange(25, 50), [1e-45, 7e-46, 1e39]])
+    for name, dtype in (("fp32", np.float32), ("fp16", np.float16)):
+        with np.errstate(over="ignore"):
+            expected = numbers.astype(dtype).astype(np.float64)
+        np.testing.assert_array_equal([FORMATS[name].decode(FORMATS[name].encode(x)) for x in numbers], expected)
+
+
+@pytest.mark.parametrize("block", [BLOCK[:31], BLOCK[None], BLOCK * np.inf])
+def test_a_block_that_is_none_is_refused(block):
+    with pytest.raises(FigureError):
+        viz.number_formats(block)

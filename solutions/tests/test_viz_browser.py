@@ -1,15 +1,19 @@
-"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide. About 45 s.
+"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide. About 60 s.
 
 The fixture `browser` (conftest.py at the root) says what they need.
 """
 
 import re
 
+import numpy as np
 import pytest
-from test_viz import BUDGET, HOSTILE, MACHINES, NAMES, figures, llama_steps, tokenizer  # noqa: F401 (fixtures)
+from test_viz import (BLOCK, BUDGET, FORMATS, HOSTILE, KEY, MACHINES, NAMES, QUERY, TORCH, awkward_numbers,
+                      figures, llama_steps, random_weights, tokenizer)  # noqa: F401 (fixtures)
 
 from gearworks import viz
+from gearworks.attention import apply_rope, rope_angles, rope_frequencies
 from gearworks.viz import Cell, Lane, Step, Trace
+from gearworks.viz.attention import habits
 
 STEPS = viz.player(Trace("Numbers", [Step(f"it is {i}", [Lane("now", [Cell(str(i), note=f"note {i}")])])
                                      for i in range(4)]))
@@ -180,6 +184,211 @@ def test_hostile_text_is_shown_and_not_obeyed(show, figures):  # noqa: F811
         page.get_by_role("combobox").select_option(index=index)
         assert page.locator(".gw-caption").inner_text() == HOSTILE
     assert page.locator("td.gw-box").inner_text() == HOSTILE
+
+
+# --- attention
+
+
+def explorer(T=5):
+    weights = random_weights(T)
+    return weights, viz.attention_explorer([f"t{i}" for i in range(T)], weights)
+
+
+def map_of_weights(page) -> np.ndarray:
+    """The shares by which the map's cells are painted."""
+    shares = page.eval_on_selector_all(".gw-weight",
+                                       "all => all.map((one) => one.style.getPropertyValue('--gw-share'))")
+    return np.array([float(share.rstrip("%")) / 100 for share in shares])
+
+
+def test_sliders_choose_layer_and_head(show):
+    weights, figure = explorer()
+    page = show(figure)
+    layer, head = page.get_by_role("slider", name="Layer"), page.get_by_role("slider", name="Head")
+    for place in np.ndindex(3, 2):
+        layer.fill(str(place[0]))
+        head.fill(str(place[1]))
+        np.testing.assert_allclose(map_of_weights(page), weights[place].ravel(), atol=0.51 / 255)
+        assert page.locator(".gw-caption").inner_text().startswith("Layer {}, head {}.".format(*place))
+    layer.press("ArrowLeft")
+    np.testing.assert_allclose(map_of_weights(page), weights[1, 1].ravel(), atol=0.51 / 255)
+    assert layer.get_attribute("aria-valuetext") == "1"
+
+
+def test_a_jump_goes_to_the_head_that_was_promised(show):
+    weights, figure = explorer()
+    page = show(figure)
+    shares = habits(weights)[..., 2]
+    page.get_by_label("Jump to the head that looks").select_option("most at itself")
+    assert page.locator(".gw-caption").inner_text().startswith(
+        "Layer {}, head {}.".format(*np.unravel_index(shares.argmax(), shares.shape)))
+    for layer in "01":
+        page.get_by_role("slider", name="Layer").fill(layer)
+    assert page.get_by_label("Jump to the head that looks").input_value() == "-1"
+
+
+def test_a_token_shows_what_it_looks_at_by_key_and_by_pointer(show):
+    weights, figure = explorer()
+    page = show(figure)
+    page.get_by_role("slider", name="Layer").fill("2")
+    page.get_by_role("slider", name="Head").fill("1")
+    percents = [f"{100 * weight:.0f} %" for weight in np.rint(255 * weights[2, 1, 3]) / 255]
+    page.get_by_role("gridcell").nth(3 * 5 + 1).hover()
+    assert page.locator(".gw-token small").all_inner_texts() == [*percents[:4], "hidden"]
+    assert page.locator(".gw-detail").inner_text() == \
+        f"“t3” looks at “t1”: {percents[1]}. All that “t3”, token 3, looks at:"
+    page.locator(".gw-map-of-weights [tabindex='0']").focus()
+    for keys, said in ((["ArrowUp", "ArrowRight", "ArrowRight"], "“t2” may not see “t3”"),
+                       (["ArrowDown", "Home"], f"“t3” looks at “t0”: {percents[0]}"),
+                       (["ArrowLeft", "End", "ArrowLeft"], f"“t3” looks at “t3”: {percents[3]}")):
+        for key in keys:
+            page.keyboard.press(key)
+        assert page.locator(".gw-detail").inner_text().startswith(said)
+        assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(said)
+    assert page.locator(".gw-map-of-weights [tabindex='0']").count() == 1
+
+
+def test_the_mask_shows_and_hides(show):
+    page = show(explorer()[1])
+    hatched = "all => all.filter((one) => getComputedStyle(one).backgroundImage !== 'none').length"
+    assert page.eval_on_selector_all(".gw-weight", hatched) == 10
+    page.get_by_label("Hatch what the causal mask hides").uncheck()
+    assert page.eval_on_selector_all(".gw-weight", hatched) == 0
+    both_ways = np.full((1, 1, 4, 4), 0.25)
+    page = show(viz.attention_explorer(list("abcd"), both_ways))
+    assert not page.get_by_label("Hatch what the causal mask hides").is_visible()
+    assert page.eval_on_selector_all(".gw-weight", hatched) == 0
+
+
+# --- rotation
+
+
+def test_dials_turn_with_the_position(show, figures):  # noqa: F811
+    page = show(figures["rope_rotation"])
+    slider = page.get_by_role("slider", name="Position")
+    slider.focus()
+    for key, position in (("Home", 0), ("ArrowRight", 1), ("End", 47)):
+        page.keyboard.press(key)
+        assert slider.get_attribute("aria-valuetext") == str(position)
+        turned = apply_rope(QUERY[None, None], *rope_angles(np.array([position]), rope_frequencies(64, 1e5)))[0, 0]
+        hands = page.eval_on_selector_all(".gw-hand", "all => all.map((one) => [one.x2, one.y2].map("
+                                          "(length) => length.baseVal.value))")
+        for (x, y), pair in zip(hands, (0, 10, 21, 31), strict=True):
+            expected = turned[[pair, pair + 32]]
+            np.testing.assert_allclose([x, -y], 40 * expected / np.linalg.norm(expected), atol=0.02)
+
+
+def test_the_score_stays_when_both_move(show, figures):  # noqa: F811
+    page = show(figures["rope_rotation"])
+    page.get_by_role("slider", name="Query at").fill("20")
+    page.get_by_role("slider", name="Key at").fill("17")
+    q, k = (apply_rope(x[None, None], *rope_angles(np.array([p]), rope_frequencies(64, 1e5)))[0, 0]
+            for x, p in ((QUERY, 20), (KEY, 17)))
+    caption = page.locator(".gw-caption")
+    score = caption.inner_text().split("distance ")[1]
+    assert score.startswith("3, ") and float(score.split()[-1].rstrip(".")) == pytest.approx(q @ k / 8, abs=2e-4)
+    for name, place in (("Both one on", "21, the key at 18"), ("Both one on", "22, the key at 19"),
+                        ("Both one back", "21, the key at 18")):
+        page.get_by_role("button", name=name).click()
+        assert place in caption.inner_text() and caption.inner_text().endswith(score)
+    page.get_by_role("slider", name="Key at").press("ArrowLeft")
+    assert not caption.inner_text().endswith(score)
+    page.get_by_role("slider", name="Query at").press("End")
+    page.get_by_role("button", name="Both one on").click()
+    assert "The query at 47, the key at 17" in caption.inner_text(), "nothing is beyond the last position"
+
+
+# --- number formats
+
+
+def test_every_format_stores_what_torch_stores(show):
+    import torch
+    numbers = awkward_numbers()
+    page = show(viz.number_formats(BLOCK))
+    found = page.evaluate("""(numbers) => {
+        const field = document.querySelector(".gw-number");
+        return numbers.map((text) => {
+            field.value = text;
+            field.dispatchEvent(new Event("input"));
+            return [...document.querySelectorAll(".gw-format")].slice(0, 5).map((row) => [
+                row.querySelector("data").value, row.querySelector(".gw-bits").textContent]);
+        });
+    }""", [repr(float(x)) for x in numbers])
+    for i, (name, known) in enumerate(FORMATS.items()):
+        dtype = getattr(torch, TORCH.get(name, "float32"))
+        expected = torch.from_numpy(numbers).to(dtype).to(torch.float64).numpy()
+        values = np.array([float(row[i][0]) for row in found])
+        np.testing.assert_array_equal(values, expected, err_msg=name)
+        codes = [int(row[i][1], 2) for row in found]
+        is_number = values == values
+        np.testing.assert_array_equal(np.signbit(values)[is_number], np.signbit(expected)[is_number])
+        assert codes == [known.encode(float(x)) for x in numbers], name
+        assert {len(row[i][1]) for row in found} == {known.bits}
+
+
+def test_blocks_store_what_their_formats_define(show):
+    import gguf
+    numbers = np.float32([0, 1e-3, 0.05, -0.05, 0.1, -0.25, 1, -1, 7.5, -300, 65504, 1e6, *BLOCK[1:20],
+                          *(BLOCK[:20] * 3)])
+    page = show(viz.number_formats(BLOCK))
+    found = page.evaluate("""(numbers) => {
+        const field = document.querySelector(".gw-number");
+        return numbers.map((text) => {
+            field.value = text;
+            field.dispatchEvent(new Event("input"));
+            return [...document.querySelectorAll(".gw-format")].slice(5).map((row) => [
+                row.querySelector("data").value,
+                ...[...row.querySelectorAll(".gw-bits")].map((one) => one.textContent)]);
+        });
+    }""", [repr(float(x)) for x in numbers])
+    for number, rows in zip(numbers, found, strict=True):
+        block = np.concatenate([[number], BLOCK[1:]]).astype(np.float32)
+        scale = np.abs(block).max() / np.float32(127)
+        code = np.rint(number / scale)
+        assert float(rows[0][0]) == np.float32(code) * scale and int(rows[0][2], 2) == code % 256
+        assert int(rows[0][1], 2) == scale.view(np.uint32)
+        for row, kind in zip(rows[1:], (gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0), strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):                 # a scale beyond float16
+                stored = gguf.quants.quantize(block, kind)
+                np.testing.assert_array_equal(float(row[0]), gguf.quants.dequantize(stored, kind)[0])
+            assert int(row[1], 2) == int.from_bytes(stored[:2].tobytes(), "little")
+            assert int(row[2], 2) == stored[2] & (2 ** len(row[2]) - 1)
+
+
+def test_the_number_is_typed_chosen_or_moved(show):
+    page = show(viz.number_formats(BLOCK))
+    field, said = page.get_by_role("textbox", name="Number"), page.locator(".gw-caption")
+
+    def row(name):
+        return page.locator(f"[data-format='{name}']").inner_text()
+
+    assert float(field.input_value()) == BLOCK[0]
+    for text, name, words in (
+            ("-1/3", "fp16", "−2⁻² × 1.3330078125"), ("2^-24", "fp16", "0.0009765625 (subnormal: no leading 1)"),
+            ("1e9", "fp16", "too large: it overflows to infinity"),
+            ("-464.5", "fp8 e4m3", "it saturates at 448, for there is no infinity"),
+            ("1e-9", "fp8 e5m2", "too small: it underflows to zero"), ("NaN", "bf16", "not a number"),
+            ("-inf", "fp32", "−infinity: exponent all ones, mantissa 0"), ("inf", "Q8_0", "cannot be stored"),
+            ("0.75", "bf16", "exact"), ("0.1", "fp16", "error −0.0000244, 0.0244\u00a0%"),
+            ("1e7", "Q4_0", "31 of them become 0"), ("1e8", "Q8_0", "the scale overflows fp16")):
+        field.fill(text)
+        assert words in row(name), (text, row(name))
+        assert field.get_attribute("aria-invalid") == "false"
+    before = row("fp32")
+    for text in ("", "ten", "1/2/3", "0x", "--1"):
+        field.fill(text)
+        assert field.get_attribute("aria-invalid") == "true" and "is no number" in said.inner_text()
+        assert row("fp32") == before, "the last number stays"
+    page.get_by_label("Try").select_option("65520, halfway to what fp16 lacks")
+    assert field.input_value() == "65520" and "overflows to infinity" in row("fp16")
+    assert said.inner_text() == "65520 lies between 2¹⁵ and 2¹⁶."
+    field.fill("-8")
+    assert said.inner_text() == "−8 is −2³."
+    slider = page.get_by_role("slider", name="Size")
+    assert slider.get_attribute("aria-valuetext") == "8"
+    for _ in range(8):
+        slider.press("ArrowRight")
+    assert (field.input_value(), slider.get_attribute("aria-valuetext")) == ("-16", "16")
 
 
 # --- how it looks

@@ -7,12 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from gearworks import safetensors
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, GearworksError, ModelError, NotAvailableError
 from gearworks.safetensors import SafetensorsFile
-from gearworks.weights import expected_shapes, gguf_name, load_checkpoint, map_names, unpermute_rope
+from gearworks.weights import expected_shapes, gguf_name, load_checkpoint, map_names, reserve, unpermute_rope
 
 CONFIG = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, False)
 TIED = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, True)
@@ -119,13 +121,13 @@ def break_config(folder, text):
     (lambda f: break_config(f, "[1]"), FormatError, "JSON object"),
     (lambda f: break_config(f, "[" * 100_000), FormatError, "not JSON"),
     (lambda f: (f / "config.json").write_bytes(b"\xff\xfe{}"), FormatError, "not JSON"),
-    (lambda f: (f / "model.safetensors").unlink(), NotAvailableError, "model.safetensors"),
+    (lambda f: (f / "model.safetensors").unlink(), NotAvailableError, "no weights"),
     (lambda f: rewrite(f, lambda t: t.pop("model.norm.weight")), ModelError, "1 missing: model.norm.weight"),
     (lambda f: rewrite(f, lambda t: t.update(extra=np.zeros(3, np.float32))), ModelError, "1 unexpected: extra"),
     (lambda f: rewrite(f, lambda t: t.update({"lm_head.weight": t["lm_head.weight"].T.copy()})), ModelError, "misshapen"),
     (lambda f: rewrite(f, lambda t: t.update({"model.norm.weight": np.zeros(48, np.int64)})), GearworksError, "model.norm"),
     (lambda f: (f / "model.safetensors").rename(f / "model-00001-of-00002.safetensors")
-        and (f / "model.safetensors.index.json").write_text("{}"), ModelError, "several files"),
+        and (f / "model.safetensors.index.json").write_text("{}"), FormatError, "weight_map"),
 ], ids=["no-config", "broken-config", "config-list", "config-nested", "config-bytes", "no-weights", "missing", "extra",
         "transposed", "integers", "sharded"])
 def test_damaged_folders_are_refused(folder, fault, error, complaint):
@@ -158,3 +160,60 @@ def test_sharing_a_config_with_another_model_is_caught(folder):
     break_config(folder, json.dumps(config | {"num_hidden_layers": 4}))
     with pytest.raises(ModelError, match="9 missing"):
         load_checkpoint(folder)
+
+
+def same_weights(folder, other) -> None:
+    for mine, theirs in zip(arrays_of(load_checkpoint(folder)[1]), arrays_of(load_checkpoint(other)[1]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def arrays_of(weights):
+    own = [array for name, array in vars(weights).items() if name != "layers"]
+    return [array for array in [*own, *(array for layer in weights.layers for array in vars(layer).values())]
+            if array is not None]
+
+
+@pytest.mark.parametrize("kind", ["sharded", "pickled", "pickled-shards"])
+def test_other_formats_hold_the_same_weights(tiny_model, tmp_path, kind):
+    hf_model, folder = tiny_model("Qwen2", 6)
+    other = tmp_path / "other"
+    if kind == "sharded":
+        hf_model.save_pretrained(other, max_shard_size="60KB")
+        assert len(list(other.glob("model-*.safetensors"))) > 2
+    else:
+        other.mkdir()
+        shutil.copy(folder / "config.json", other)
+        state = list(hf_model.state_dict().items())
+        parts = {"pytorch_model.bin": state} if kind == "pickled" else {
+            f"pytorch_model-0000{number}-of-00002.bin": state[number::2] for number in range(2)}
+        for name, part in parts.items():
+            torch.save(dict(part), other / name)
+        if len(parts) > 1:
+            weight_map = {tensor: name for name, part in parts.items() for tensor, _ in part}
+            (other / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
+    same_weights(other, folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn], ids=str)
+def test_lower_precisions_are_widened_exactly(tiny_model, tmp_path, dtype):
+    hf_model, folder = tiny_model("Qwen3", 7, tie_word_embeddings=True)
+    other = shutil.copytree(folder, tmp_path / "other")
+    state = {name: tensor.to(dtype) for name, tensor in hf_model.state_dict().items() if name != "lm_head.weight"}
+    save_file(state, other / "model.safetensors")
+    _, weights = load_checkpoint(other)
+    for name, tensor in state.items():
+        if name.endswith("down_proj.weight"):
+            layer = weights.layers[int(name.split(".")[2])]
+            np.testing.assert_array_equal(layer.down_proj, tensor.to(torch.float32).numpy())
+    np.testing.assert_array_equal(weights.embed_tokens, state["model.embed_tokens.weight"].to(torch.float32).numpy())
+
+
+def test_every_place_is_of_its_own_and_together_they_are_everything():
+    """Written one after the other with different numbers, no place changes another, and no number is left over."""
+    config = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, False, qkv_bias=True, qk_norm=True)
+    weights, places = reserve(config)
+    for number, place in enumerate(places.values(), start=1):
+        place[...] = number
+    for number, (name, place) in enumerate(places.items(), start=1):
+        assert place.shape == expected_shapes(config)[name] and (place == number).all()
+    assert sum(place.size for place in places.values()) * 4 == weights.nbytes()

@@ -58,28 +58,41 @@ def player(traces: Trace | Sequence[Trace], title: str = "", choice: str = "Show
     words = "\n\n".join(trace.in_words() for trace in traces)
     if title and (len(traces) > 1 or title != traces[0].title):
         words = f"{title}\n\n{words}"
-    # Escaped so that no text can end the element that holds the data.
     data = "[" + ",".join(trace.to_json() for trace in traces) + "]"
+    return interactive("player", title or traces[0].title, data, words, choice)
+
+
+def interactive(kind: str, title: str, data: str, words: str, choice: str = "") -> Figure:
+    """A figure that `<kind>.js` draws, in the style of `<kind>.css` where there is one.
+
+    data: JSON, what the script draws from. words: the same as the picture, shown where no script runs and on request.
+    choice: as for `player`.
+    """
+    # Escaped so that no text can end the element that holds the data.
     data = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-    body = (f'<details class="gw-words" open><summary>In words</summary><pre>{escape(words, quote=False)}</pre></details>'
-            f'<script type="application/json" class="gw-data">{data}</script>')
-    return Figure(framed(title or traces[0].title, body, choice=choice, script=_resource("player.js")), words)
+    body = (f'<details class="gw-words" open><summary>In words</summary><pre>{escape(words, quote=False)}</pre>'
+            f'</details><script type="application/json" class="gw-data">{data}</script>')
+    return Figure(framed(title, body, kind, choice), words)
 
 
-def framed(title: str, body: str, choice: str = "", script: str = "") -> str:
-    """The HTML of a figure: its style, a title, the body and, for a player, the script. `body` is HTML, `title` text.
+def framed(title: str, body: str, kind: str = "", choice: str = "") -> str:
+    """The HTML of a figure: its style, a title, the body and, for a kind, its script. `body` is HTML, `title` text.
 
     >>> framed("A & B", "<p>…</p>").count("A &amp; B")
     2
     """
     # JupyterLab leaves keys alone below data-lm-suppress-shortcuts, MathJax leaves dollars alone below *_ignore.
-    classes = "gw tex2jax_ignore mathjax_ignore" + (" gw-player" if script else "")
-    attributes = f' tabindex="0" data-lm-suppress-shortcuts="true" data-choice="{escape(choice)}"' if script else ""
+    classes = "gw tex2jax_ignore mathjax_ignore" + (f" gw-{kind}" if kind else "")
+    attributes = f' data-lm-suppress-shortcuts="true" data-choice="{escape(choice)}"' if kind else ""
+    style, script = _resource("figure.css"), ""
+    if kind:
+        style += _resource(f"{kind}.css")
+        script = f'<script>(() => {{\n{_resource("elements.js")}{_resource(f"{kind}.js")}}})();</script>'
     return (f'<div class="{classes}" role="group" aria-label="{escape(title)}"{attributes}>'
-            f'<style>{_resource("figure.css")}</style><p class="gw-title" dir="auto">{escape(title)}</p>{body}'
-            + (f"<script>{script}</script>" if script else "") + "</div>")
+            f'<style>{style}</style><p class="gw-title" dir="auto">{escape(title)}</p>{body}{script}</div>')
 
 
 @lru_cache
 def _resource(name: str) -> str:
-    return files("gearworks.viz").joinpath(name).read_text(encoding="utf-8")
+    file = files("gearworks.viz").joinpath(name)
+    return file.read_text(encoding="utf-8") if file.is_file() or not name.endswith(".css") else ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from gearworks.viz.figure import Figure, player
+from gearworks.viz.quantities import number, with_prefix
 from gearworks.viz.trace import KINDS, Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 
 
@@ -77,14 +78,14 @@ def roofline(machines: Machine | Sequence[Machine], steps: Sequence[Workload] | 
                 limit = "memory" if intensity < ridge else "arithmetic"
                 name = f"{workload.label} on {machine.name}" if len(machines) > 1 else workload.label
                 points.append(Point(name, intensity, attainable, workload.label))
-                rate = f", {_number(attainable / workload.flops * workload.tokens)} tokens/s" if workload.tokens else ""
-                values[name] = (f"{_number(intensity)} FLOP/byte, at best {_with_prefix(attainable, 'FLOP/s')}{rate}; "
+                rate = f", {number(attainable / workload.flops * workload.tokens)} tokens/s" if workload.tokens else ""
+                values[name] = (f"{number(intensity)} FLOP/byte, at best {with_prefix(attainable, 'FLOP/s')}{rate}; "
                                 f"{limit} is the limit")
                 limited[limit].append(name)
         caption = " ".join(f"Limited by {limit}: {', '.join(names)}." for limit, names in limited.items() if names)
         return Step(caption, points=points, values=values, label=position)
 
-    lines = [Line(f"{machine.name}: {_with_prefix(machine.flops, 'FLOP/s')}, {_with_prefix(machine.bandwidth, 'B/s')}",
+    lines = [Line(f"{machine.name}: {with_prefix(machine.flops, 'FLOP/s')}, {with_prefix(machine.bandwidth, 'B/s')}",
                   [(left, machine.attainable(left)), (ridge, machine.flops), (right, machine.flops)])
              for machine, ridge in zip(machines, ridges)]
     return player(Trace(title, [step(position, here) for position, here in positions.items()], view="plot",
@@ -130,30 +131,18 @@ def memory_budget(items: Parts | Bars | Mapping[str, Bars], capacity: float | Se
     def lane(name: str, bar: Parts) -> Lane:
         total = sum(bar.values())
         enough = next((limit for limit in capacities if total <= limit), None)
-        verdict = f"fits {_with_prefix(enough, 'B')}" if enough else f"more than {_with_prefix(capacities[-1], 'B')}"
-        return Lane(name, [Cell(_with_prefix(size, "B"), part, size=size) for part, size in bar.items()],
-                    note=f"{_with_prefix(total, 'B')}, {verdict}")
+        verdict = f"fits {with_prefix(enough, 'B')}" if enough else f"more than {with_prefix(capacities[-1], 'B')}"
+        return Lane(name, [Cell(with_prefix(size, "B"), part, size=size) for part, size in bar.items()],
+                    note=f"{with_prefix(total, 'B')}, {verdict}")
 
     def caption(bars: Bars) -> str:
         fitting = {limit: [name for name, bar in bars.items() if sum(bar.values()) <= limit] for limit in capacities}
-        return " ".join(f"Fits {_with_prefix(limit, 'B')}: {', '.join(names) or 'nothing'}."
+        return " ".join(f"Fits {with_prefix(limit, 'B')}: {', '.join(names) or 'nothing'}."
                         for limit, names in fitting.items())
 
     return player(Trace(title, [Step(caption(bars), [lane(name, bar) for name, bar in bars.items()], label=position)
                                 for position, bars in positions.items()],
                         view="bars", step_name=step_name,
                         legend={part: part.replace("_", " ").replace("kv ", "KV ") for part in parts},
-                        marks=[Mark(limit, _with_prefix(limit, "B")) for limit in capacities],
+                        marks=[Mark(limit, with_prefix(limit, "B")) for limit in capacities],
                         limit=1.25 * capacities[-1]))
-
-
-def _with_prefix(value: float, unit: str) -> str:
-    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(value) >= 0.9995 * factor:
-            return f"{_number(value / factor)} {prefix}{unit}"
-    return f"{_number(value)} {unit}"
-
-
-def _number(value: float) -> str:
-    """Three significant digits, without an exponent."""
-    return f"{float(f'{value:.3g}'):,.10g}"

@@ -1,19 +1,7 @@
 // The player: replays the traces that trace.py describes. Python writes the page, the words and the data; this file
-// draws one step at a time. All text enters the page as text, never as markup.
+// draws one step at a time.
 (() => {
   "use strict";
-
-  const make = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
-  const svg = (tag, attributes = {}, ...children) =>
-    fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-
-  function fill(element, attributes, children) {
-    for (const [name, value] of Object.entries(attributes)) {
-      if (value !== "" && value !== undefined) element.setAttribute(name, value);
-    }
-    element.append(...children.filter((child) => child !== ""));
-    return element;
-  }
 
   const legendOf = (trace) => trace.legend ?? [];         // pairs: kind, words
   const kindIndex = (trace, kind) => legendOf(trace).findIndex((pair) => pair[0] === kind);
@@ -156,14 +144,12 @@
 
   const SECONDS_PER_STEP = 1.4;
 
-  function start(root) {
-    root.dataset.ready = "";
-    const traces = JSON.parse(root.querySelector(".gw-data").textContent);
+  function start(root, traces, words) {
     for (const { pool, steps } of traces) {
       for (const lane of steps.flatMap(lanesOf)) lane.cells = cellsOf(lane).map((place) => pool[place]);
     }
-    const words = root.querySelector(".gw-words");
     let trace, at, timer;
+    root.tabIndex = 0;                          // so that the arrow keys work wherever in the figure the focus is
 
     const choice = make("select", {}, ...traces.map((other, i) => make("option", { value: i }, other.title)));
     const slider = make("input", { type: "range", min: 0, step: 1 });
@@ -180,7 +166,6 @@
     words.before(make("label", { class: "gw-choice" }, make("span", {}, root.dataset.choice ?? ""), choice),
       controls, caption, stage, detail, key, values);
     choice.parentElement.hidden = traces.length < 2;
-    words.open = false;
 
     function open(index) {
       pause();
@@ -282,5 +267,5 @@
     }).observe(stage);
   }
 
-  document.querySelectorAll(".gw-player:not([data-ready])").forEach(start);
+  startAll("player", start);
 })();
