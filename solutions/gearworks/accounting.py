@@ -168,6 +168,19 @@ def memory_bytes(shape: ModelShape, dtype: str, tokens: int = 0, cache_dtype: st
             "kv_cache": stored_bytes(tokens * numbers_per_token, cache_dtype)}
 
 
+def latent_cache_bytes(num_hidden_layers: int, kv_lora_rank: int, qk_rope_head_dim: int, tokens: int,
+                       cache_dtype: str = "float16") -> int:
+    """What multi-head latent attention keeps of so many tokens: one latent and one turning key per layer, for all heads.
+
+    cache_dtype: a key of `BLOCKS`. Raises ModelError for an unknown one. Source: DeepSeek-AI 2024, "DeepSeek-V2",
+    section 2.1; the sizes are in a model's config.json under these names.
+
+    >>> latent_cache_bytes(num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64, tokens=1)      # DeepSeek-V3
+    70272
+    """
+    return stored_bytes(tokens * num_hidden_layers * (kv_lora_rank + qk_rope_head_dim), cache_dtype)
+
+
 def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0, logit_rows: int = 1) -> int:
     """FLOPs of the matrix products of one forward pass over one sequence: a multiplication and an addition are two.
 

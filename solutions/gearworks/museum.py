@@ -6,6 +6,8 @@ Left out on purpose: the damage, which is written down once, beside the other wr
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from gearworks.chat import render_chat
 from gearworks.errors import ModelError
 
@@ -103,3 +105,135 @@ def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str, Callable[
     assert prompt_ids(chat, template, "^", encode_without_bos) == [*b"^<user>Hi<assistant>"]
     assert prompt_ids({"prompt": "Hi"}, template, "^", encode) == [*b"^Hi"]
     assert prompt_ids({"prompt": "Hi"}, template, "^", encode_without_bos) == [*b"Hi"]
+
+
+def split_heads(qkv: np.ndarray, num_heads: int, num_kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cut what a fused projection gives into heads: q (T, H, d), k (T, K, d), v (T, K, d).
+
+    qkv: (T, (H + 2K) · d). Each token's row holds its H query heads, then its K key heads, then its K value heads, one
+    after the other, and the d numbers of a head stand side by side. num_heads is H, num_kv_heads is K.
+
+    >>> q, k, v = split_heads(np.arange(16).reshape(2, 8), num_heads=2, num_kv_heads=1)
+    >>> q.tolist()
+    [[[0, 1], [2, 3]], [[8, 9], [10, 11]]]
+    >>> k.tolist(), v.tolist()
+    ([[[4, 5]], [[12, 13]]], [[[6, 7]], [[14, 15]]])
+    """
+    tokens, width = qkv.shape
+    H, K = num_heads, num_kv_heads
+    heads = qkv.reshape(tokens, H + 2 * K, width // (H + 2 * K))
+    return heads[:, :H], heads[:, H:H + K], heads[:, H + K:]
+
+
+def split_heads_test(split_heads: Callable[[np.ndarray, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless `split_heads` is right.
+
+    It passes on every function that does what the docstring of `split_heads` says, and fails on those that deal the
+    numbers out otherwise: to other tokens, to other heads, to other places in a head, to the wrong one of q, k and v.
+
+    >>> split_heads_test(split_heads)
+    """
+    # Each number says where it belongs: token, head among all of them, place in the head.
+    token, head, place = np.ogrid[:3, :7, :4]
+    numbers = (100 * token + 10 * head + place).astype(np.float32)
+    for tokens in (3, 1):
+        q, k, v = split_heads(numbers[:tokens].reshape(tokens, 28).copy(), 3, 2)
+        assert np.array_equal(q, numbers[:tokens, :3]), "queries"
+        assert np.array_equal(k, numbers[:tokens, 3:5]), "keys"
+        assert np.array_equal(v, numbers[:tokens, 5:]), "values"
+
+
+def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarray,
+                 v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Store this step's keys and values in a layer's memory, and give what this step's queries may look at.
+
+    keys, values: (K, capacity, d), the memory, of which the first `length` tokens are filled; it is written in place,
+    behind them, and nothing else of it is touched. k, v: (T, K, d), the new tokens; the caller knows that they fit.
+    Returns the keys and the values of all length + T tokens, (K, length + T, d) each: a token looks at itself, too.
+
+    >>> memory, other = np.zeros((1, 4, 2), int), np.zeros((1, 4, 2), int)
+    >>> update_cache(memory, other, 0, np.array([[[1, 2]]]), np.array([[[5, 6]]]))[0].tolist()
+    [[[1, 2]]]
+    >>> update_cache(memory, other, 1, np.array([[[3, 4]]]), np.array([[[7, 8]]]))[1].tolist()
+    [[[5, 6], [7, 8]]]
+    """
+    end = length + len(k)
+    keys[:, length:end] = k.transpose(1, 0, 2)
+    values[:, length:end] = v.transpose(1, 0, 2)
+    return keys[:, :end], values[:, :end]
+
+
+def update_cache_test(update_cache: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless `update_cache` is right.
+
+    It passes on every function that does what the docstring of `update_cache` says, and fails on those that lose a
+    token, show one too many, or store it in another place.
+
+    >>> update_cache_test(update_cache)
+    """
+    numbers = np.arange(1, 61, dtype=np.float32).reshape(5, 2, 2, 3)                # (tokens, k or v, K, d)
+    keys, values = np.zeros((2, 7, 3), np.float32), np.zeros((2, 7, 3), np.float32)
+    length = 0
+    for count in (3, 1, 1):                                                        # a prompt, then two tokens
+        k, v = numbers[length:length + count].swapaxes(0, 1)
+        seen = update_cache(keys, values, length, k.copy(), v.copy())
+        length += count
+        for kind, memory in enumerate((keys, values)):
+            stored = numbers[:length, kind].swapaxes(0, 1)                         # (K, length, d)
+            assert np.array_equal(seen[kind], stored), f"what the step sees after {length} tokens"
+            assert np.array_equal(memory[:, :length], stored), f"what is stored after {length} tokens"
+            assert not memory[:, length:].any(), "memory that nothing belongs in yet"
+
+
+# Parts that training tools put into the names of what they wrap: data parallelism, and torch.compile.
+WRAPPERS = ("module", "_orig_mod")
+
+
+def load_state(parameters: Mapping[str, np.ndarray], checkpoint: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters of a model after a checkpoint has been loaded into it, by name, in the model's order.
+
+    parameters: what the model was initialised with, random numbers by name. checkpoint: what a training run saved,
+    arrays by name. A name is made of parts with dots between them. A tool that wraps a piece of a model puts a part of
+    its own, one of `WRAPPERS`, into the names of all that is inside: "layers.0._orig_mod.attn.q". It may stand anywhere
+    but at the end, and several times; the model's names have no such parts. Both arguments stay as they are.
+    Raises ModelError(what, why, hint), an error of three texts, that names everything which does not fit: parameters
+    that the checkpoint lacks, tensors that the model does not have, shapes that differ. Nothing keeps its random
+    numbers.
+
+    >>> load_state({"attn.q": np.zeros(2)}, {"module.attn._orig_mod.q": np.array([3., 4.])})
+    {'attn.q': array([3., 4.])}
+    """
+    found = {".".join(part for part in name.split(".") if part not in WRAPPERS): array
+             for name, array in checkpoint.items()}
+    wrong = [name for name in parameters.keys() | found.keys()
+             if name not in found or name not in parameters or found[name].shape != parameters[name].shape]
+    if wrong:
+        raise ModelError("the checkpoint does not fit the model", "missing, unexpected or misshapen: "
+                         + ", ".join(sorted(wrong)), "compare these names with those of the model")
+    return {name: found[name] for name in parameters}
+
+
+def load_state_test(
+        load_state: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless `load_state` is right.
+
+    It passes on every function that does what the docstring of `load_state` says, and fails on those that let a
+    parameter keep its random numbers, or overlook what does not fit.
+
+    >>> load_state_test(load_state)
+    """
+    random = {"embed": np.full(2, 9.), "layers.0.attn.q": np.full((2, 3), 9.), "layers.0.submodule": np.full(1, 9.)}
+    saved = {"module.embed": np.array([1., 2.]), "module.layers.0._orig_mod.attn.q": np.arange(6.).reshape(2, 3),
+             "module._orig_mod.layers.0.submodule": np.array([7.])}
+    loaded = load_state(random, saved)
+    assert list(loaded) == list(random)
+    for mine, stored in zip(loaded.values(), saved.values()):
+        assert np.array_equal(mine, stored)
+    strange = {"module.layers.0._orig_mod.attn.bias": np.ones(2)}
+    turned = {"module.layers.0._orig_mod.attn.q": np.ones((3, 2))}
+    for damaged in (dict(list(saved.items())[:2]), saved | strange, saved | turned):
+        try:
+            load_state(random, damaged)
+        except ModelError:
+            continue
+        raise AssertionError("a checkpoint that does not fit was loaded")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from gearworks.accounting import latent_cache_bytes
 from gearworks.config import SUPPORTED_ARCHITECTURES, ModelConfig
 from gearworks.errors import ModelError
 from gearworks.kv_cache import KVCache, RaggedBatch
@@ -158,8 +159,10 @@ def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
 def test_the_latent_is_all_that_the_cache_holds(tiny_model):
     """DeepSeek's published sizes: 576 numbers for a token and layer, whatever the number of heads."""
     _, folder = tiny_model("DeepseekV3", 0, kv_lora_rank=512, qk_rope_head_dim=64, num_hidden_layers=2)
-    cache = KVCache(Model.load(folder).config, 10)
+    config = Model.load(folder).config
+    cache = KVCache(config, 10)
     assert cache.keys.shape == (2, 1, 10, 576) and cache.values.base is cache.keys
+    assert cache.keys.nbytes == latent_cache_bytes(2, config.latent.kv_lora_rank, config.latent.qk_rope_head_dim, 10, "float32")
 
 
 def test_a_window_bounds_what_a_step_costs(tiny_model, rng, monkeypatch):

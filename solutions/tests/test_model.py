@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from gearworks.accounting import ModelShape, forward_flops
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.kv_cache import RaggedBatch
+from gearworks.kv_cache import QUERY_BLOCK, RaggedBatch
 from gearworks.model import Model
 
 SHAPES = {
@@ -179,3 +180,65 @@ def test_configuration_survives_the_round_trip(tiny_llama):
     config = ModelConfig.from_hf(hf_model.config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
     assert config.head_dim == 10 and config.tie_word_embeddings and config.rope_theta == 123456.0
     assert ModelConfig.from_hf(config.to_hf()) == config
+
+
+@pytest.fixture
+def flops(monkeypatch):
+    """Counts the floating-point operations of all matrix products of the engine, masked ones included."""
+    import gearworks.attention
+    import gearworks.kv_cache
+    import gearworks.model
+    counted = {"linear": 0, "attention": 0}
+
+    def linear(x, weight, bias=None, real=gearworks.model.linear):
+        counted["linear"] += 2 * len(x) * weight.size
+        return real(x, weight, bias)
+
+    def attend(q, k, v, mask=None, real=gearworks.attention.attention):
+        counted["attention"] += 2 * len(q) * len(k) * q.shape[1] * (k.shape[2] + v.shape[2])
+        return real(q, k, v, mask)
+    monkeypatch.setattr(gearworks.model, "linear", linear)
+    monkeypatch.setattr(gearworks.kv_cache, "attention", attend)
+    return counted
+
+
+def shape_of(config: ModelConfig) -> ModelShape:
+    return ModelShape(config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers,
+                      config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+
+
+def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
+    """With the cache a token costs O(S), in attention alone; without it, O(S) in the products and O(S^2) in attention."""
+    _, folder = tiny_llama(9)
+    model = Model.load(folder)
+    shape, lengths, costs = shape_of(model.config), (64, 128, 256), {"with": [], "without": []}
+    for length in lengths:
+        ids, positions = rng.integers(0, 211, length), np.arange(length)
+        cache = model.new_cache(length)
+        model.forward(ids[:-1], positions[:-1], cache, logits_at=[-1])
+        flops.update(linear=0, attention=0)
+        model.forward(ids[-1:], positions[-1:], cache)
+        costs["with"].append(dict(flops))
+        assert sum(flops.values()) == forward_flops(shape, 1, length - 1)               # to the last operation
+        flops.update(linear=0, attention=0)
+        model.forward(ids, positions, model.new_cache(length), logits_at=[-1])
+        costs["without"].append(dict(flops))
+        # Blocks of queries multiply with some keys that are masked, and the last layer leaves rows out
+        assert sum(flops.values()) == pytest.approx(forward_flops(shape, length), rel=0.35)
+    growth = {kind: {part: costs[kind][2][part] / costs[kind][0][part] for part in flops} for kind in costs}
+    assert growth["with"] == {"linear": 1, "attention": 4}
+    assert growth["without"]["linear"] == pytest.approx(4, rel=0.02) and growth["without"]["attention"] == 10
+
+
+def test_no_scores_are_larger_than_a_block_needs(tiny_llama, rng, monkeypatch):
+    """A long prompt never has an (H, T, S) array: at most a block of queries looks at all keys at a time."""
+    import gearworks.attention
+    _, folder = tiny_llama(10)
+    model, largest, real = Model.load(folder), [], gearworks.attention.softmax
+
+    def softmax(x, out=None):
+        largest.append(x.size)
+        return real(x, out)
+    monkeypatch.setattr(gearworks.attention, "softmax", softmax)
+    whole(model, rng.integers(0, 211, 256))
+    assert max(largest) == model.config.num_attention_heads * QUERY_BLOCK * 256
