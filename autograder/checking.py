@@ -179,7 +179,7 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     names = axes if len(axes) == got.ndim else ["index"] * got.ndim
     place = ", ".join(f"{name} {index}" for name, index in zip(names, first)) or "the value"
     raise CheckFailure(
-        f"{of} to agree with the truth within {atol:g}",
+        f"{of} to agree with the truth " + (f"within {atol:g}" if atol or rtol else "exactly"),
         f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got {got[first]:.6g}, "
         f"expected {expected[first]:.6g}", hint)
 

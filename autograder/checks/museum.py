@@ -4,12 +4,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from autograder.checking import CheckFailure, check, expect, expect_equal, expect_error, expect_unchanged
+import numpy as np
+
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
+                                 expect_returned, expect_unchanged)
 from autograder.limits import TimeLimit
 from autograder.mutation import reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
 from gearworks.museum import prompt_ids as reference_prompt_ids
+from gearworks.museum import split_heads as reference_split_heads
 from gearworks.tokenizer import Tokenizer, train_bpe
 from gearworks.vocabulary import AddedToken
 
@@ -207,3 +211,245 @@ def finds_the_hasty_repair(test, rng):
     expect_right_code_passes(test, *PROMPT_STYLES)
     expect_caught(test, "never-bos", "a text to continue has lost its BOS", "prompt_ids")
     expect_caught(test, "no-generation-prompt", "the assistant's answer is not opened", "prompt_ids")
+
+
+# --- chapter 4: heads before tokens, and a token that does not see itself
+
+def expect_split(split_heads, rng, tokens: int, H: int, K: int, d: int, hint: str = "") -> None:
+    qkv = rng.standard_normal((tokens, (H + 2 * K) * d)).astype(np.float32)
+    with expect_unchanged(qkv):
+        got = split_heads(qkv, H, K)
+    expect_returned(got, "three arrays, q, k and v")
+    expect(isinstance(got, tuple | list) and len(got) == 3, "three arrays, q, k and v", repr(got)[:60])
+    for name, mine, right in zip("qkv", got, reference_split_heads(qkv, H, K)):
+        expect_close(mine, right, of=f"{name} of {tokens} tokens with {H} query and {K} key/value heads of size {d}",
+                     axes=["token", "head", "element"], atol=0, rtol=0, hint=hint)
+
+
+@check("museum.split_heads", points=1, public=True)
+def heads_of_several_tokens(split_heads, rng):
+    """Each token keeps its own numbers, and each head has its own of them."""
+    expect_split(split_heads, rng, int(rng.integers(3, 6)), 4, 4, 6,
+                 "A row of the input is a token. Which numbers of the output come from row 0?")
+
+
+@check("museum.split_heads", points=1, public=True)
+def grouped_heads(split_heads, rng):
+    """With fewer key/value heads than query heads, and for one token as for several."""
+    for tokens in (1, 4):
+        expect_split(split_heads, rng, tokens, 6, 2, 5, "A token's row: its query heads, its key heads, its value heads.")
+
+
+@check("museum.split_heads", points=1, public=False)
+def heads_of_every_kind(split_heads, rng):
+    """Heads of every number and size, and no tokens at all."""
+    for tokens, H, K, d in ((5, 7, 1, 4), (2, 3, 3, 2), (7, 9, 3, 8), (0, 4, 2, 6)):
+        expect_split(split_heads, rng, tokens, H, K, d)
+
+
+HEAD_STYLES = ("split_heads", ("numpy_split", "loop"))
+
+
+@check("museum.split_heads_test", points=1, public=True)
+def finds_mixed_tokens(test, rng):
+    """The test passes on right code in three styles and fails on the exhibit."""
+    expect_right_code_passes(test, *HEAD_STYLES)
+    expect_caught(test, "heads-before-tokens", "heads are made out of the numbers of several tokens", "split_heads")
+
+
+@check("museum.split_heads_test", points=1, public=False)
+def finds_other_ways_to_deal(test, rng):
+    """It fails on heads that are dealt out like cards, and on keys taken for values."""
+    expect_right_code_passes(test, *HEAD_STYLES)
+    expect_caught(test, "dealt-like-cards", "neighbouring numbers go to neighbouring heads", "split_heads")
+    expect_caught(test, "k-and-v-exchanged", "keys and values are exchanged", "split_heads")
+
+
+def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int, hint: str = "") -> None:
+    """Run several steps; after each, what is seen and what the memory holds must be right."""
+    memory = [rng.standard_normal((K, capacity, d)).astype(np.float32) for _ in range(2)]
+    right = [array.copy() for array in memory]
+    length = 0
+    for count in steps:
+        k, v = (rng.standard_normal((count, K, d)).astype(np.float32) for _ in range(2))
+        with expect_unchanged(k, v):
+            got = update_cache(memory[0], memory[1], length, k, v)
+        step = f"of a step with {count} new token{'s' * (count > 1)} after {length}"
+        expect_returned(got, "two arrays, keys and values")
+        expect(isinstance(got, tuple | list) and len(got) == 2, "two arrays, keys and values", repr(got)[:60])
+        for array, new in zip(right, (k, v)):
+            array[:, length:length + count] = new.transpose(1, 0, 2)
+        length += count
+        for name, mine, array in zip(("keys", "values"), got, right):
+            expect_close(mine, array[:, :length], of=f"the {name} that the queries {step} see",
+                         axes=["head", "token", "element"], atol=0, rtol=0, hint=hint)
+        for name, mine, array in zip(("keys", "values"), memory, right):
+            expect_close(mine, array, of=f"the memory of the {name} after the end {step}",
+                         axes=["head", "place", "element"], atol=0, rtol=0,
+                         hint="New tokens go behind the `length` that are there, and nothing else of it is touched.")
+
+
+@check("museum.update_cache", points=1, public=True)
+def a_token_sees_itself(update_cache, rng):
+    """After a prompt, one token at a time: each of them is seen, and so is everything before it."""
+    expect_cached(update_cache, rng, (int(rng.integers(2, 5)), 1, 1), 2, 3, 8,
+                  "How many keys must the first token after a prompt of 3 see?")
+
+
+@check("museum.update_cache", points=1, public=True)
+def prompts_in_parts(update_cache, rng):
+    """A prompt that comes in two parts is seen whole by the second."""
+    expect_cached(update_cache, rng, (3, 4), 3, 4, 9, "The second part is no prompt of its own: what came before it counts.")
+
+
+@check("museum.update_cache", points=1, public=False)
+def caches_of_every_kind(update_cache, rng):
+    """Caches of every shape, filled to the last place, with steps of every size."""
+    expect_cached(update_cache, rng, (1, 1, 2, 5), 1, 2, 9)
+    expect_cached(update_cache, rng, (4, 1, 3, 1), 5, 6, 12)
+
+
+CACHE_STYLES = ("update_cache", ("concatenate", "loop"))
+
+
+@check("museum.update_cache_test", points=1, public=True)
+def finds_the_missing_token(test, rng):
+    """The test passes on right code in three styles and fails on the exhibit."""
+    expect_right_code_passes(test, *CACHE_STYLES)
+    expect_caught(test, "returned-before-the-update", "a token after the prompt does not see itself", "update_cache")
+
+
+@check("museum.update_cache_test", points=1, public=False)
+def finds_what_is_not_stored(test, rng):
+    """It fails on a step that sees the right tokens and stores them nowhere, and on one that sees all the memory."""
+    expect_right_code_passes(test, *CACHE_STYLES)
+    expect_caught(test, "written-to-a-copy", "the new tokens are written to a copy of the memory", "update_cache")
+    expect_caught(test, "whole-memory-returned", "places that hold no token are seen, too", "update_cache")
+
+
+# --- chapter 3: every attention weight left random
+
+WRAPPED = ("module", "_orig_mod")
+
+
+def random_model(rng) -> dict:
+    """Parameters as a model has them after its initialisation."""
+    shapes = {"embed_tokens.weight": (5, 4)}
+    for layer in range(int(rng.integers(1, 3))):
+        shapes |= {f"layers.{layer}.attn.q_proj.weight": (4, 4), f"layers.{layer}.attn.k_proj.weight": (2, 4),
+                   f"layers.{layer}.submodule.norm": (4,)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def saved_state(rng, parameters: dict, wrap: Callable[[str], str], without: str = "") -> dict:
+    """What a training run saved of such a model: other numbers, in another order, under wrapped names."""
+    names = [name for name in parameters if name != without]
+    rng.shuffle(names)
+    return {wrap(name): rng.standard_normal(parameters[name].shape).astype(np.float32) for name in names}
+
+
+def attention_wrapped(name: str) -> str:
+    return name.replace(".attn.", ".attn._orig_mod.")
+
+
+def expect_loaded(load_state, parameters: dict, checkpoint: dict, wrap: Callable[[str], str], hint: str) -> None:
+    with expect_unchanged(parameters, checkpoint):
+        got = load_state(parameters, checkpoint)
+    expect(isinstance(got, dict), "a dict of arrays by name", f"a {type(got).__name__}")
+    expect_equal(list(got), list(parameters), of="the names of what was loaded",
+                 hint="The model's names, in the model's order.")
+    for name in parameters:
+        expect_close(got[name], checkpoint[wrap(name)], atol=0, rtol=0, hint=hint,
+                     of=f"the parameter {name}, which the checkpoint calls {wrap(name)}")
+
+
+def expect_misfit(load_state, parameters: dict, checkpoint: dict, name: str, when: str, hint: str) -> None:
+    with expect_error(ModelError, when=when, hint=hint):
+        try:
+            load_state(parameters, checkpoint)
+        except ModelError as error:
+            expect(name in str(error), f"the error to name {name} when {when}", f"{str(error).splitlines()[0]!r}",
+                   "Somebody has to find it among a thousand tensors.")
+            raise
+
+
+@check("museum.load_state", points=1, public=True)
+def wrapped_anywhere(load_state, rng):
+    """Parts that tools have put into a name are taken out, wherever they stand."""
+    for wrap in (attention_wrapped, lambda name: "module." + attention_wrapped(name),
+                 lambda name: "_orig_mod.module." + name):
+        parameters = random_model(rng)
+        expect_loaded(load_state, parameters, saved_state(rng, parameters, wrap), wrap,
+                      "Is this number one that the model was initialised with? Look at the name before it is compared.")
+
+
+@check("museum.load_state", points=1, public=True)
+def nothing_stays_random(load_state, rng):
+    """A parameter that the checkpoint lacks is an error that names it."""
+    parameters = random_model(rng)
+    name = str(rng.choice(list(parameters)))
+    for wrap in (str, lambda name: "module." + name):
+        expect_misfit(load_state, parameters, saved_state(rng, parameters, wrap, without=name), name,
+                      f"the checkpoint lacks {name}", "What does this model compute with in its place?")
+
+
+@check("museum.load_state", points=1, public=True)
+def strangers_and_shapes(load_state, rng):
+    """A tensor that the model does not have, or has in another shape, is an error that names it."""
+    parameters = random_model(rng)
+    state = saved_state(rng, parameters, attention_wrapped)
+    expect_misfit(load_state, parameters, state | {"layers.0.attn._orig_mod.rotary": np.ones(2, np.float32)},
+                  "layers.0.attn.rotary", "the checkpoint holds layers.0.attn.rotary and the model has none",
+                  "A name that nobody asked for is often the name of what somebody misses.")
+    for shape in ((4, 2), (8,), (2, 3)):
+        turned = {"layers.0.attn._orig_mod.k_proj.weight": np.ones(shape, np.float32)}
+        expect_misfit(load_state, parameters, state | turned, "layers.0.attn.k_proj.weight",
+                      f"layers.0.attn.k_proj.weight is {shape} and not (2, 4)",
+                      "Two arrays of equal size can be of different shapes.")
+
+
+@check("museum.load_state", points=1, public=False)
+def any_wrapping(load_state, rng):
+    """Names wrapped at random places, one of them lacking at last."""
+    for _ in range(4):
+        parameters = random_model(rng)
+        wrapped = {}
+        for name in parameters:
+            parts = name.split(".")
+            for _ in range(int(rng.integers(0, 4))):
+                parts.insert(int(rng.integers(0, len(parts))), str(rng.choice(WRAPPED)))
+            wrapped[name] = ".".join(parts)
+        state = saved_state(rng, parameters, wrapped.__getitem__)
+        expect_loaded(load_state, parameters, state, wrapped.__getitem__, "")
+        gone = str(rng.choice(list(parameters)))
+        state.pop(wrapped[gone])
+        expect_misfit(load_state, parameters, state, gone, "a parameter is missing", "")
+
+
+STATE_STYLES = ("load_state", ("loop", "sets"))
+
+
+@check("museum.load_state_test", points=2, public=True)
+def finds_random_weights(test, rng):
+    """The test passes on right code in three styles and fails on the exhibit."""
+    expect_right_code_passes(test, *STATE_STYLES)
+    expect_caught(test, "prefix-not-stripped", "wrapped names are skipped, and their parameters stay random",
+                  "load_state")
+
+
+@check("museum.load_state_test", points=1, public=True)
+def finds_silence(test, rng):
+    """It fails on code that strips names well, and is silent about a parameter that is missing."""
+    expect_right_code_passes(test, *STATE_STYLES)
+    expect_caught(test, "missing-stays-random", "a parameter that the checkpoint lacks keeps its random numbers",
+                  "load_state")
+
+
+@check("museum.load_state_test", points=1, public=False)
+def finds_each_fault(test, rng):
+    """It finds the other faults, each of them alone."""
+    expect_right_code_passes(test, *STATE_STYLES)
+    for mutant, fault in (("first-wrapper-only", "only the first part of a name is looked at"),
+                          ("strangers-pass", "tensors that the model does not have are ignored"),
+                          ("shapes-not-compared", "an array of another shape is taken")):
+        expect_caught(test, mutant, fault, "load_state")

@@ -1,0 +1,27 @@
+"""With sets, one for each kind of mistake."""
+
+from gearworks.errors import ModelError
+from gearworks.weights import expected_shapes, gguf_name
+
+
+def name_in_file(found, name, architecture):
+    if any(other.startswith("blk.") for other in found):
+        return gguf_name(name, architecture)
+    return name if any(other.startswith("model.") for other in found) else name.removeprefix("model.")
+
+
+def map_names(found, config):
+    if config.num_hidden_layers > len(found):
+        raise ModelError("too few tensors", f"{len(found)} for {config.num_hidden_layers} layers", "is it whole?")
+    expected = expected_shapes(config)
+    mapped = {name: name_in_file(found, name, config.architecture) for name in expected}
+    needed = set(mapped.values())
+    allowed = {"lm_head.weight", "output.weight"} if config.tie_word_embeddings else set()
+    missing = needed - set(found)
+    extra = {name for name in set(found) - needed - allowed if not name.endswith(".inv_freq")}
+    wrong = {file_name for name, file_name in mapped.items()
+             if file_name in found and list(found[file_name]) != list(expected[name])}
+    if missing | extra | wrong:
+        raise ModelError("not this model's file", f"missing {sorted(missing)}, extra {sorted(extra)}, "
+                         f"of another shape {sorted(wrong)}", "compare the configuration")
+    return mapped

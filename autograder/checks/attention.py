@@ -1,0 +1,287 @@
+"""Checks of rotary positions, the causal mask, and attention."""
+
+import numpy as np
+
+from autograder.checking import check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
+from gearworks.attention import rope_angles
+
+ROPE = "attention.rope_frequencies+apply_rope"
+
+
+def arrays(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    return (scale * rng.standard_normal(shape)).astype(np.float32)
+
+
+def true_frequencies(head_dim: int, theta: float) -> np.ndarray:
+    """From the definition, pair by pair, in float64."""
+    return np.array([theta ** (-2 * pair / head_dim) for pair in range(head_dim // 2)])
+
+
+def turned(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
+    """Rotary positions by complex numbers: each pair (i, i + d/2) is one, multiplied by exp(i · angle), in float64."""
+    half = x.shape[-1] // 2
+    pairs = x[..., :half].astype(np.float64) + 1j * x[..., half:]
+    pairs = pairs * np.exp(1j * positions[:, None, None] * true_frequencies(x.shape[-1], theta))
+    return np.concatenate([pairs.real, pairs.imag], axis=-1).astype(np.float32)
+
+
+def cos_sin(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+    """What `rope_angles` gives for the right frequencies."""
+    return rope_angles(positions, true_frequencies(head_dim, theta).astype(np.float32))
+
+
+@check(ROPE, points=1, public=True)
+def powers_of_theta(rope_frequencies, apply_rope, rng):
+    """Frequencies by hand: they fall from 1 by equal factors."""
+    base = float(rng.choice([10.0, 100.0]))
+    expect_close(rope_frequencies(8, base ** 4), np.float32([1, 1 / base, 1 / base ** 2, 1 / base ** 3]),
+                 of=f"the frequencies of a head of size 8 with theta {base ** 4:g}", axes=["pair"], atol=0, rtol=1e-5,
+                 hint="There are d/2 pairs. Pair i turns by theta to the power of minus 2i/d.")
+
+
+@check(ROPE, points=1, public=True)
+def real_frequencies(rope_frequencies, apply_rope, rng):
+    """The frequencies of models as they are: thetas from ten thousand to a million, heads of other sizes."""
+    for head_dim, theta in ((64, 1e5), (128, 1e6), (int(rng.integers(3, 50)) * 2, float(rng.uniform(8e3, 6e5)))):
+        expect_close(rope_frequencies(head_dim, theta), true_frequencies(head_dim, theta).astype(np.float32),
+                     of=f"the frequencies of a head of size {head_dim} with theta {theta:g}", axes=["pair"],
+                     atol=0, rtol=1e-5, hint="`theta` and `head_dim` are the model's. Nothing else is a number here.")
+
+
+@check(ROPE, points=1, public=True)
+def quarter_turn(rope_frequencies, apply_rope, rng):
+    """A quarter turn of every pair by hand: the first half becomes minus the second, the second the first."""
+    x = rng.permutation(np.arange(1, 7)).astype(np.float32).reshape(1, 1, 6)
+    expect_close(apply_rope(x, np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)),
+                 np.concatenate([-x[..., 3:], x[..., :3]], axis=-1), axes=["token", "head", "element"],
+                 of=f"{x.ravel().tolist()}, turned by a right angle,",
+                 hint="The pair (a, b) turned by an angle is (a cos - b sin, a sin + b cos). Which two elements are a pair?")
+
+
+@check(ROPE, points=2, public=True)
+def by_position(rope_frequencies, apply_rope, rng):
+    """Every head of a token is turned by the token's own position, and the input stays as it was."""
+    positions, x = rng.choice(300, 5, replace=False), arrays(rng, 5, 3, 10)
+    cos, sin = cos_sin(positions, 10, 1e4)
+    with expect_unchanged(x, cos, sin, hint="The parts of x are views: writing into them writes into the caller's array."):
+        got = apply_rope(x, cos, sin)
+    expect_close(got, turned(x, positions, 1e4), axes=["token", "head", "element"],
+                 hint="HF's weights pair element i with element i + d/2, and all heads of a token turn alike.")
+
+
+@check(ROPE, points=1, public=True)
+def distance_alone(rope_frequencies, apply_rope, rng):
+    """The law: a score depends on how far apart query and key are, not on where they stand."""
+    q, k = arrays(rng, 1, 1, 12), arrays(rng, 1, 1, 12)
+    far, here = int(rng.integers(20, 90)), int(rng.integers(1, 9))
+    scores = []
+    for shift in (0, far):
+        turn = [rope_angles(np.array([shift + place]), rope_frequencies(12, 1e4)) for place in (here, 0)]
+        expect_returned(turned_q := apply_rope(q, *turn[0]), "the turned query")
+        expect_returned(turned_k := apply_rope(k, *turn[1]), "the turned key")
+        scores.append(np.float32(np.sum(turned_q * turned_k)))
+    truth = np.float32(np.sum(turned(q, np.array([here]), 1e4) * k))
+    expect_close(scores[0], truth, of=f"the score of a query at position {here} and a key at 0", atol=1e-3,
+                 hint="Compare `apply_rope` with a drawing of one pair, and mind both signs.")
+    expect_close(scores[1], truth, of=f"the same score, both {far} positions later,", atol=1e-3,
+                 hint="Turning both by the same angle more must change nothing: is each step a rotation?")
+
+
+@check(ROPE, points=2, public=False)
+def odd_heads(rope_frequencies, apply_rope, rng):
+    """Heads of odd shapes, positions far out, first and repeated ones, no tokens at all."""
+    for T, H, d, theta in ((1, 7, 2, 1e4), (4, 1, 14, 5e5), (3, 5, 34, 1e4), (0, 2, 6, 1e4)):
+        positions = rng.integers(0, 3_000, T)
+        positions[1:2] = 0
+        x = arrays(rng, T, H, d, scale=20.0)
+        cos, sin = rope_angles(positions, rope_frequencies(d, theta))
+        with expect_unchanged(x, cos, sin):
+            got = apply_rope(x, cos, sin)
+        expect_close(got, turned(x, positions, theta), atol=2e-2)
+
+
+@check(ROPE, points=2, public=False)
+def small_heads(rope_frequencies, apply_rope, rng):
+    """Small activations at small positions lose nothing, and lengths are kept."""
+    positions, x = np.arange(6), arrays(rng, 6, 4, 18, scale=1e-3)
+    got = apply_rope(x, *cos_sin(positions, 18, 2e4))
+    expect_close(got, turned(x, positions, 2e4), atol=1e-8)
+    expect_close(np.linalg.norm(got, axis=-1), np.linalg.norm(x, axis=-1), atol=1e-8)
+
+
+def true_mask(T: int, S: int, window: int | None = None) -> list[list[bool]]:
+    """Key s is visible to query t, the token at S - T + t, when it is no later, and not too far back."""
+    return [[key <= S - T + query and (window is None or key > S - T + query - window) for key in range(S)]
+            for query in range(T)]
+
+
+def expect_mask(mask, T: int, S: int, window: int | None = None, hint: str = "") -> None:
+    of = f"the mask of {T} queries and {S} keys" + (f" with a window of {window}" if window else "")
+    expect_returned(mask, f"{of} to be an array of booleans")
+    expect(isinstance(mask, np.ndarray) and mask.dtype == bool, f"{of} to be a NumPy array of booleans",
+           f"{type(mask).__name__} of {getattr(mask, 'dtype', 'no dtype')}", "`attention` negates it with ~.")
+    expect_equal(mask.shape, (T, S), of=f"the shape of {of}", hint="Rows are queries, columns are keys.")
+    expect_equal(mask.astype(int), np.array(true_mask(T, S, window)).reshape(T, S).astype(int), of=of, hint=hint)
+
+
+@check("attention.causal_mask", points=1, public=True)
+def corner(causal_mask, rng):
+    """With keys in the cache, the triangle hangs in the lower right corner."""
+    T, past = int(rng.integers(2, 5)), int(rng.integers(1, 5))
+    expect_mask(causal_mask(T, T + past), T, T + past,
+                hint=f"Query 0 is token {past}. It sees {past} keys of the cache and its own.")
+
+
+@check("attention.causal_mask", points=1, public=True)
+def square_and_row(causal_mask, rng):
+    """Without a cache it is the square of training; a single new token sees everything."""
+    T = int(rng.integers(3, 7))
+    expect_mask(causal_mask(T, T), T, T, hint="A token sees itself, and all before it.")
+    expect_mask(causal_mask(1, T), 1, T, hint="The last token has every other one behind it.")
+
+
+@check("attention.causal_mask", points=1, public=True)
+def sliding_window(causal_mask, rng):
+    """With a window, each query sees that many keys, its own included."""
+    T, window = int(rng.integers(3, 6)), int(rng.integers(2, 4))
+    expect_mask(causal_mask(T, T + 4, window), T, T + 4, window,
+                hint="A window of 2 shows a token itself and the one before. Which is the first key that query 0 sees?")
+
+
+@check("attention.causal_mask", points=1, public=False)
+def many_masks(causal_mask, rng):
+    """Masks of all small shapes, those of no queries and of no keys among them."""
+    for T in range(6):
+        for S in (T, T + 1, T + int(rng.integers(2, 9))):
+            expect_mask(causal_mask(T, S), T, S)
+
+
+@check("attention.causal_mask", points=1, public=False)
+def many_windows(causal_mask, rng):
+    """Windows of one key, as wide as the past, and wider."""
+    for T, S in ((1, 7), (4, 9), (5, 5)):
+        for window in (1, 2, 4, S, S + 5):
+            expect_mask(causal_mask(T, S, window), T, S, window)
+
+
+def qkv(rng: np.random.Generator, T: int, S: int, H: int, K: int, d: int, scale: float = 1.0,
+        v_size: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return arrays(rng, T, H, d, scale=scale), arrays(rng, S, K, d, scale=scale), arrays(rng, S, K, v_size or d)
+
+
+def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """Attention from its definition, one query and one head at a time, in float64."""
+    (T, H, d), (S, K, _) = q.shape, k.shape
+    visible = np.array(true_mask(T, S) if mask is None else mask, bool).reshape(T, S)
+    out = np.zeros((T, H, v.shape[-1]))
+    for query in range(T):
+        seen = visible[query]
+        for head in range(H):
+            if seen.any():
+                shared = head // (H // K)
+                scores = k[seen, shared].astype(np.float64) @ q[query, head].astype(np.float64) / np.sqrt(d)
+                powers = np.exp(scores - scores.max())
+                out[query, head] = powers / powers.sum() @ v[seen, shared]
+    return out.astype(np.float32)
+
+
+PLACES = ["query", "head", "element"]
+
+
+@check("attention.attention", points=1, public=True)
+def one_head(attention, rng):
+    """One head, every key visible: scores, scaled by 1/sqrt(d), become weights of the values."""
+    q, k, v = qkv(rng, T=2, S=5, H=1, K=1, d=9)
+    mask = np.ones((2, 5), bool)
+    expect_close(attention(q, k, v, mask), true_attention(q, k, v, mask), axes=PLACES,
+                 hint="Three steps: query times key, softmax over the keys, weights times values. How large is the scale?")
+
+
+@check("attention.attention", points=2, public=True)
+def sees_the_cached_keys(attention, rng):
+    """With 5 cached keys, the first new token attends to 6 keys, the second to 7."""
+    q, k, v = qkv(rng, T=3, S=8, H=2, K=2, d=6)
+    expect_close(attention(q, k, v), true_attention(q, k, v), axes=PLACES,
+                 hint="Without a mask it is the causal one, and there are more keys than queries: print it.")
+
+
+@check("attention.attention", points=2, public=True)
+def groups_of_heads(attention, rng):
+    """Neighbouring query heads share a key/value head: of 6 on 2, heads 0 to 2 use the first, heads 3 to 5 the second."""
+    q, k, v = qkv(rng, T=3, S=4, H=6, K=2, d=10)
+    expect_close(attention(q, k, v), true_attention(q, k, v), axes=PLACES,
+                 hint="Repeating is [a, a, a, b, b, b], tiling is [a, b, a, b, a, b]. Which one do HF's weights mean?")
+
+
+@check("attention.attention", points=2, public=True)
+def given_mask(attention, rng):
+    """A given mask takes the place of the causal one, and a query that may see nothing gets zeros."""
+    q, k, v = qkv(rng, T=4, S=6, H=4, K=2, d=8)
+    mask = rng.random((4, 6)) < 0.5
+    mask[0, 5], mask[2] = True, False
+    with np.errstate(all="ignore"):
+        got = attention(q, k, v, mask)
+    expect_close(got, true_attention(q, k, v, mask), axes=PLACES,
+                 hint="True means that the query may look. Query 2 may look at nothing.")
+
+
+@check("attention.attention", points=1, public=True)
+def large_logits(attention, rng):
+    """Queries 200 times as large neither overflow nor lose the second key; nothing is changed in place."""
+    q, k, v = qkv(rng, T=3, S=5, H=4, K=2, d=7)
+    q *= np.float32(200)
+    k[1] = k[0] + arrays(rng, 2, 7, scale=1e-3)
+    with expect_unchanged(q, k, v, hint="The caller's queries and keys must survive: the keys are the cache itself."), \
+            np.errstate(all="ignore"):
+        got = attention(q, k, v)
+    expect_close(got, true_attention(q, k, v), axes=PLACES, atol=2e-3,
+                 hint="Where are the scores turned into powers, and what was subtracted before?")
+
+
+@check("attention.attention", points=1, public=False)
+def one_new_token(attention, rng):
+    """Decoding: one query, many keys, groups of heads; and the first token of all."""
+    for S, H, K, d in ((1, 4, 2, 6), (23, 6, 3, 4), (40, 5, 5, 12)):
+        q, k, v = qkv(rng, 1, S, H, K, d)
+        expect_close(attention(q, k, v), true_attention(q, k, v))
+        mask = rng.random((1, S)) < 0.6
+        expect_close(attention(q, k, v, mask), true_attention(q, k, v, mask))
+
+
+@check("attention.attention", points=1, public=False)
+def odd_shapes(attention, rng):
+    """Heads of every kind: one for all, one for each, sizes that divide nothing, values of a size of their own."""
+    for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None), (2, 3, 8, 2, 6, 5), (3, 3, 9, 3, 4, 13)):
+        q, k, v = qkv(rng, T, S, H, K, d, v_size=v_size)
+        expect_close(attention(q, k, v), true_attention(q, k, v))
+
+
+@check("attention.attention", points=1, public=False)
+def tiny_activations(attention, rng):
+    """Activations in the thousandths: weights that are almost equal."""
+    q, k, v = qkv(rng, T=4, S=9, H=6, K=2, d=10, scale=1e-3)
+    v *= np.float32(1e-3)
+    expect_close(attention(q, k, v), true_attention(q, k, v), atol=1e-9)
+
+
+@check("attention.attention", points=1, public=False)
+def rows_that_see_nothing(attention, rng):
+    """Masks with several empty rows, with one key to a row, and with nothing but empty rows."""
+    q, k, v = qkv(rng, T=5, S=7, H=4, K=2, d=6, scale=30.0)
+    one_each = np.zeros((5, 7), bool)
+    one_each[np.arange(5), rng.integers(0, 7, 5)] = True
+    one_each[[1, 3]] = False
+    for mask in (one_each, np.zeros((5, 7), bool), rng.random((5, 7)) < 0.2):
+        with np.errstate(all="ignore"):
+            got = attention(q, k, v, mask)
+        expect_close(got, true_attention(q, k, v, mask), atol=1e-4)
+
+
+@check("attention.attention", points=1, public=False)
+def ties_and_chunks(attention, rng):
+    """Equal keys share their weight, and a prompt in two parts gives what it gives in one."""
+    q, k, v = qkv(rng, T=7, S=7, H=6, K=3, d=8)
+    k[2] = k[4] = k[1]
+    whole = true_attention(q, k, v)
+    expect_close(attention(q[:3], k[:3], v[:3]), whole[:3])
+    expect_close(attention(q[3:], k, v), whole[3:])

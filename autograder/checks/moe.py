@@ -1,0 +1,63 @@
+"""Checks of a mixture of experts."""
+
+import numpy as np
+
+from autograder.checking import check, expect, expect_close, expect_equal, expect_unchanged
+
+EXERCISE = "moe.route"
+
+
+def expect_route(route, scores: np.ndarray, k: int, normalize: bool, hint: str = "") -> None:
+    wide = scores.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    shares = powers / powers.sum(axis=-1, keepdims=True)
+    experts = np.array([sorted(range(scores.shape[1]), key=lambda expert: (-row[expert], expert))[:k] for row in scores],
+                       int).reshape(len(scores), k)
+    right = np.take_along_axis(shares, experts, axis=-1)
+    if normalize:
+        right = right / right.sum(axis=-1, keepdims=True)
+    with expect_unchanged(scores):
+        got = route(scores, k, normalize)
+    expect(isinstance(got, tuple | list) and len(got) == 2, "two arrays, experts and weights", repr(got)[:60])
+    of = f"{k} of {scores.shape[1]} experts for {len(scores)} tokens"
+    chosen = np.asarray(got[0])
+    expect(chosen.dtype.kind in "iu", f"the numbers of {of} to be integers", f"{chosen.dtype}")
+    expect_equal(chosen.shape, experts.shape, of=f"the shape of {of}")
+    expect_equal(chosen, experts, of=of, hint=hint or "The best expert first; of two that are equal, the earlier one.")
+    expect_close(got[1], right.astype(np.float32), of=f"the weights of {of}, {'' if normalize else 'not '}normalized,",
+                 axes=["token", "place"], hint=hint or "The softmax is over all experts; what is chosen comes after it.")
+
+
+@check(EXERCISE, points=1, public=True)
+def best_first(route, rng):
+    """Each token's best experts, in order, with their probabilities among all experts."""
+    expect_route(route, (2 * rng.standard_normal((5, 7))).astype(np.float32), 3, False)
+
+
+@check(EXERCISE, points=1, public=True)
+def normalized(route, rng):
+    """Normalized, the weights of the chosen experts sum to one."""
+    expect_route(route, (2 * rng.standard_normal((4, 6))).astype(np.float32), 2, True,
+                 "Divide by the sum of the chosen ones, of each token for itself.")
+
+
+@check(EXERCISE, points=1, public=True)
+def equals(route, rng):
+    """Of experts with equal scores the earlier one comes first."""
+    scores = rng.integers(0, 2, (6, 8)).astype(np.float32)
+    expect_route(route, scores, 3, True, "`np.argsort` keeps the order of equals when it is told to be stable.")
+
+
+@check(EXERCISE, points=1, public=False)
+def large_scores(route, rng):
+    """Scores of several hundred, each token for itself."""
+    for normalize in (False, True):
+        expect_route(route, (12 * rng.standard_normal((5, 9)) + 500).astype(np.float32), 4, normalize)
+
+
+@check(EXERCISE, points=1, public=False)
+def odd_numbers(route, rng):
+    """One expert, all experts, many experts, no tokens."""
+    for T, E, k in ((3, 1, 1), (2, 5, 5), (3, 64, 6), (0, 4, 2)):
+        for normalize in (False, True):
+            expect_route(route, rng.standard_normal((T, E)).astype(np.float32), k, normalize)
