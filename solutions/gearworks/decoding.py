@@ -6,13 +6,14 @@ Shapes: V vocabulary. Ids are Python lists of int, logits (V,) float32.
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from gearworks.errors import ModelError
 from gearworks.model import Model
 from gearworks.pipeline import Completion, run_request
-from gearworks.sampling import SamplingParams, choose
+from gearworks.sampling import SamplingParams, TokenLogprob, choose, logprobs
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 
 # A long prompt enters the model in pieces of this many tokens, which bounds the memory of a step.
@@ -26,12 +27,21 @@ class Generation(Completion):
     cached_tokens: int              # tokens at the start of the prompt that were in the cache already
     prefill_seconds: float          # until the first logits
     decode_seconds: float           # everything after them
+    logprobs: tuple[TokenLogprob, ...] = ()         # one for each of `ids`, when they were asked for
 
     @property
     def usage(self) -> dict[str, int]:
         """Token counts in OpenAI's names."""
         prompt, completion = len(self.prompt_ids), len(self.ids)
         return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+class Grammar(Protocol):
+    """What may come next: `structured.TokenGrammar`."""
+
+    def allowed(self) -> np.ndarray: ...                    # (V,) bool
+
+    def advance(self, token: int) -> None: ...
 
 
 class Context:
@@ -54,42 +64,130 @@ class Context:
             if old != new:
                 break
             shared += 1
-        del self.ids[shared:]                   # first: an interrupt in between must leave no id without its keys
-        self.cache.truncate(shared)
+        self.truncate(shared)
         return shared
 
     def forward(self, ids: Sequence[int]) -> np.ndarray:
         """Append at least one id; returns the logits (V,) after the last."""
+        return self.forward_all(ids, rows=1)[0]
+
+    def forward_all(self, ids: Sequence[int], rows: int) -> np.ndarray:
+        """Append at least one id; returns the logits (rows, V) after each of the last `rows` of them."""
         for start in range(0, len(ids), PREFILL_CHUNK):
-            chunk = np.asarray(ids[start:start + PREFILL_CHUNK])
+            # The last chunk is long enough for all rows that are wanted
+            end = len(ids) if len(ids) - start <= PREFILL_CHUNK + rows else start + PREFILL_CHUNK
+            chunk = np.asarray(ids[start:end])
             positions = np.arange(len(self.ids), len(self.ids) + len(chunk))
             try:
                 with np.errstate(all="ignore"):         # broken weights show in the logits, and `choose` refuses those
-                    logits = self.model.forward(chunk, positions, self.cache, logits_at=[-1])
+                    logits = self.model.forward(chunk, positions, self.cache, logits_at=slice(-rows, None))
             except BaseException:               # interrupted between layers: none of them may keep this step's tokens
                 self.cache.truncate(len(self.ids))
                 raise
             self.ids += chunk.tolist()
-        return logits[0]
+            if end == len(ids):
+                break
+        return logits
+
+    def truncate(self, length: int) -> None:
+        """Forget every token from position `length` on."""
+        del self.ids[length:]                   # first: an interrupt in between must leave no id without its keys
+        self.cache.truncate(length)
+
+
+class StopMatcher:
+    """Finds the first of several stop strings in a text that arrives in pieces, and shows what comes before it.
+
+    Nothing of a stop string is ever shown, and nothing before it is lost, wherever the pieces end. Of several stop
+    strings the one that is complete first ends the text; of two that are complete at once, the longer.
+
+    >>> matcher = StopMatcher(["END"])
+    >>> matcher.push("one E"), matcher.push("N, two EN"), matcher.push("D three"), matcher.found
+    ('one ', 'EN, two ', '', 'END')
+    """
+
+    def __init__(self, stops: Sequence[str]):
+        """Raises ModelError for an empty stop string, which would end every text at once."""
+        if any(not stop for stop in stops):
+            raise ModelError("cannot stop at an empty text", "one of the stop strings is empty", "leave it out")
+        self.stops = tuple(stops)
+        self.found: str | None = None
+        self._held = ""                                     # could still become the beginning of a stop string
+
+    def push(self, text: str) -> str:
+        """Take the next piece; returns what can be shown by now. After a stop string was found, that is nothing."""
+        if self.found is not None:
+            return ""
+        text = self._held + text
+        ends = [(at + len(stop), -len(stop), stop) for stop in self.stops if (at := text.find(stop)) >= 0]
+        if ends:
+            end, _, self.found = min(ends)
+            self._held = ""
+            return text[:end - len(self.found)]
+        held = next((length for length in range(self._longest(len(text)), 0, -1)
+                     if any(stop.startswith(text[-length:]) for stop in self.stops)), 0)
+        self._held = text[len(text) - held:]
+        return text[:len(text) - held]
+
+    def flush(self) -> str:
+        """The text has ended: what was held back belongs to it after all, and is returned once."""
+        held, self._held = self._held, ""
+        return held
+
+    def _longest(self, available: int) -> int:
+        return min(available, max((len(stop) - 1 for stop in self.stops), default=0))
+
+
+class _TextStream:
+    """From tokens to the text that a reader sees, in pieces, up to a stop string."""
+
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], on_text: Callable[[str], None] | None):
+        self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special=True)
+        self._matcher = StopMatcher(stop)
+        self._on_text = on_text
+        self._shown: list[str] = []
+
+    def push(self, token: int) -> bool:
+        """Take a token, show what it completes; returns whether a stop string has been found."""
+        self._show(self._matcher.push(self._detokenizer.push(token)))
+        return self._matcher.found is not None
+
+    def finish(self) -> str:
+        """Show what is left, and return the whole text."""
+        if self._matcher.found is None:
+            self._show(self._matcher.push(self._detokenizer.flush()))
+            self._show(self._matcher.flush())
+        return "".join(self._shown)
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._shown.append(text)
+            if self._on_text is not None:
+                self._on_text(text)
 
 
 def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: SamplingParams = SamplingParams(),
-             max_tokens: int = 256, eos_ids: Collection[int] = (), add_special_tokens: bool = True,
-             on_text: Callable[[str], None] | None = None, context: Context | None = None) -> Generation:
+             max_tokens: int = 256, eos_ids: Collection[int] = (), stop: Sequence[str] = (),
+             stop_ids: Collection[int] = (), add_special_tokens: bool = True, top_logprobs: int | None = None,
+             grammar: Grammar | None = None, on_text: Callable[[str], None] | None = None,
+             context: Context | None = None) -> Generation:
     """Continue a prompt.
 
-    max_tokens: at most so many new tokens, and never more than the model's context has room for. eos_ids: any of them
-    ends the text. add_special_tokens: whether the tokenizer puts its BOS in front, which must be false for a rendered
-    conversation, since its template did so already. on_text: receives the text in pieces as it grows; together they
-    are `Generation.text`. context: a conversation's earlier tokens, so that a prompt that begins like the last one
-    costs only its new part.
+    max_tokens: at most so many new tokens, and never more than the model's context has room for. eos_ids, stop_ids: any
+    of them ends the text, and is not part of it. stop: any of these strings ends the text before its beginning,
+    wherever the borders of tokens lie. add_special_tokens: whether the tokenizer puts its BOS in front, which must be
+    false for a rendered conversation, since its template did so already. top_logprobs: with a number, the log-probability
+    of each token is kept, and those of so many alternatives. grammar: the tokens that may come next, from `structured`.
+    on_text: receives the text in pieces as it grows; together they are `Generation.text`. context: a conversation's
+    earlier tokens, so that a prompt that begins like the last one costs only its new part.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.
     """
     if max_tokens < 0:
         raise ModelError("cannot generate", f"max_tokens is {max_tokens}", "give a value of at least 0")
     rng = np.random.default_rng(params.seed)
-    detokenizer = IncrementalDetokenizer(tokenizer, skip_special=True)
+    stream = _TextStream(tokenizer, stop, on_text)
     seen: list[int] = []                                    # the prompt and the generated ids, for the penalties
+    kept_logprobs: list[TokenLogprob] = []
     started = first_logits_at = time.perf_counter()
     cached_tokens = 0
 
@@ -115,18 +213,18 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
         seen.extend(ids)
         return logits
 
-    def show(token: int) -> bool:
-        text = detokenizer.push(token)
-        if on_text is not None and text:
-            on_text(text)
-        return False
+    def choose_next(logits: np.ndarray) -> int:
+        token = choose(logits, params, seen, rng, generated=seen[len(prompt_ids):],
+                       allowed=None if grammar is None else grammar.allowed())
+        if grammar is not None:
+            grammar.advance(token)
+        if top_logprobs is not None:
+            kept_logprobs.append(logprobs(logits, token, top_logprobs))
+        return token
 
     completion = run_request(
-        prompt, encode=lambda _: prompt_ids, forward=forward, choose=lambda logits: choose(logits, params, seen, rng),
-        decode=lambda ids: tokenizer.decode(ids, skip_special=True), eos_ids=eos_ids, max_tokens=max_tokens,
-        on_token=show)
-    rest = detokenizer.flush()
-    if on_text is not None and rest:
-        on_text(rest)
+        prompt, encode=lambda _: prompt_ids, forward=forward, choose=choose_next, decode=lambda ids: stream.finish(),
+        eos_ids={*eos_ids, *stop_ids}, max_tokens=max_tokens, on_token=stream.push)
     return Generation(**vars(completion), cached_tokens=cached_tokens, prefill_seconds=first_logits_at - started,
-                      decode_seconds=time.perf_counter() - first_logits_at)
+                      decode_seconds=time.perf_counter() - first_logits_at,
+                      logprobs=tuple(kept_logprobs[:len(completion.ids)]))       # an EOS is not part of the text

@@ -2,27 +2,46 @@
 
 Processors are pure functions: logits in, new logits out, the input untouched; a token that is ruled out gets -inf.
 Shapes: V vocabulary; logits are float32, (V,) for one sequence or (B, V) for several.
-`process` applies them in Hugging Face's order: repetition penalty, temperature, top-k, top-p.
+
+`process` applies them in Hugging Face's order: logit bias, repetition penalty, presence and frequency penalty, allowed
+tokens, temperature, top-k, top-p, min-p, typical. Presence and frequency penalties are OpenAI's, and Hugging Face has
+none; they stand beside the other penalty. Other engines differ: `ORDERS` says how.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
 
+# In which order engines apply what they have. From their sources: transformers 5 `GenerationMixin._get_logits_processor`;
+# llama.cpp `common_params_sampling.samplers`; vLLM V1 `Sampler.forward`; OpenAI documents the formulas, not the order.
+ORDERS = {
+    "Hugging Face": ("logit bias", "repetition penalty", "allowed tokens", "temperature", "top-k", "top-p", "min-p", "typical"),
+    "llama.cpp": ("logit bias", "allowed tokens", "repetition, presence, frequency penalty", "top-k", "typical", "top-p",
+                  "min-p", "temperature"),
+    "vLLM": ("allowed tokens", "logit bias", "repetition, frequency, presence penalty", "temperature", "min-p", "top-k",
+             "top-p"),
+}
+
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """How one request wants its tokens chosen. The defaults are greedy."""
+    """How one request wants its tokens chosen. The defaults are greedy, and change nothing."""
 
     temperature: float = 0.0             # 0 is greedy
     top_k: int = 0                       # 0 keeps every token
     top_p: float = 1.0                   # 1 keeps every token
     repetition_penalty: float = 1.0      # 1 changes nothing
     seed: int | None = None              # None draws a fresh one
+    min_p: float = 0.0                   # 0 keeps every token
+    typical_p: float = 1.0               # 1 keeps every token
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self):
         for name, valid, range_ in (
@@ -32,10 +51,73 @@ class SamplingParams:
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("repetition_penalty", 1e-6 <= self.repetition_penalty <= 1e6, "from 1e-6 to 1e6"),
             ("seed", self.seed is None or self.seed >= 0, "at least 0"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
+            ("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1"),
+            ("presence_penalty", abs(self.presence_penalty) <= 1e6, "from -1e6 to 1e6"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= 1e6, "from -1e6 to 1e6"),
+            ("logit_bias", all(not math.isnan(bias) and bias < math.inf for bias in self.logit_bias.values()),
+             "of numbers, or -inf"),
         ):
             if not valid:
                 raise ModelError("cannot sample with these settings", f"{name} is {getattr(self, name)}",
                                  f"give a value {range_}")
+
+
+def logit_bias(logits: np.ndarray, bias: Mapping[int, float]) -> np.ndarray:
+    """Add a number to the logits of some tokens. bias: from id to number; returns the shape of logits.
+
+    Raises ModelError for an id outside of the vocabulary. Source: OpenAI's `logit_bias`.
+
+    >>> logit_bias(np.array([1., 2., 3.], np.float32), {2: -100.0, 0: 1.5})
+    array([  2.5,   2. , -97. ], dtype=float32)
+    """
+    wrong = [id for id in bias if not 0 <= id < logits.shape[-1]]
+    if wrong:
+        raise ModelError("cannot bias the logits", f"there is no token {wrong[0]}",
+                         f"ids go from 0 to {logits.shape[-1] - 1}")
+    out = logits.copy()
+    out[..., list(bias)] += np.array(list(bias.values()), np.float32)
+    return out
+
+
+def repetition_penalty(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> np.ndarray:
+    """Make tokens that occurred already less likely: positive logits are divided, negative ones multiplied.
+
+    logits: (V,); penalty: above 0, where 1 changes nothing; ids: the prompt and what was generated so far.
+    Returns (V,). Source: Keskar et al. 2019, "CTRL"; as HF's RepetitionPenaltyLogitsProcessor.
+
+    >>> repetition_penalty(np.array([2., -2., 2.], np.float32), 2.0, [0, 1, 0])
+    array([ 1., -4.,  2.], dtype=float32)
+    """
+    out = logits.copy()
+    seen = np.unique(np.asarray(ids, dtype=np.int64))
+    score = logits[seen]
+    out[seen] = np.where(score > 0, score / np.float32(penalty), score * np.float32(penalty))
+    return out
+
+
+def presence_frequency(logits: np.ndarray, presence: float, frequency: float, generated: Sequence[int]) -> np.ndarray:
+    """Subtract from tokens that were generated: once for being there, and once more for each time.
+
+    logits: (V,); generated: the generated ids, without the prompt. Returns (V,).
+    Source: OpenAI's documentation of `presence_penalty` and `frequency_penalty`.
+
+    >>> presence_frequency(np.array([3., 3., 3.], np.float32), 1.0, 0.5, [1, 1, 2])
+    array([3. , 1. , 1.5], dtype=float32)
+    """
+    out = logits.copy()
+    seen, counts = np.unique(np.asarray(generated, dtype=np.int64), return_counts=True)
+    out[seen] -= np.float32(presence) + np.float32(frequency) * counts.astype(np.float32)
+    return out
+
+
+def allow_only(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+    """Rule out every token that is not allowed. allowed: (V,) or the shape of logits, bool; returns the shape of logits.
+
+    >>> allow_only(np.array([1., 2., 3.], np.float32), np.array([True, False, True]))
+    array([  1., -inf,   3.], dtype=float32)
+    """
+    return np.where(allowed, logits, np.float32(-np.inf))
 
 
 def temperature(logits: np.ndarray, value: float) -> np.ndarray:
@@ -69,39 +151,71 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
     >>> top_p(np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32)), 0.7).round(2)
     array([-0.69, -1.39,  -inf,  -inf], dtype=float32)
     """
-    order = np.argsort(logits, axis=-1, kind="stable")                         # ascending
-    tail = np.cumsum(softmax(np.take_along_axis(logits, order, axis=-1)), axis=-1)
-    ruled_out = tail <= np.float32(1 - p)
-    ruled_out[..., -1] = False
-    out = logits.copy()
-    np.put_along_axis(out, order, np.where(ruled_out, np.float32(-np.inf),
-                                           np.take_along_axis(logits, order, axis=-1)), axis=-1)
+    if logits.ndim > 1:
+        return np.stack([top_p(row, p) for row in logits])
+    probabilities = softmax(logits)
+    # All tokens below (1 - p) / V together have less than 1 - p, so they are out, and need not be sorted.
+    candidates = np.flatnonzero(probabilities > np.float32((1 - p) / len(logits)))
+    order = candidates[np.argsort(logits[candidates], kind="stable")]                  # ascending
+    tail = np.cumsum(probabilities[order]) + np.float32(1 - probabilities[order].sum(dtype=np.float64))
+    kept = order[tail > np.float32(1 - p)] if len(order) else order
+    out = np.full_like(logits, -np.inf)
+    for ids in (kept, order[-1:]):                                                     # the most likely one always
+        out[ids] = logits[ids]
     return out
 
 
-def repetition_penalty(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> np.ndarray:
-    """Make tokens that occurred already less likely: positive logits are divided, negative ones multiplied.
+def min_p(logits: np.ndarray, p: float) -> np.ndarray:
+    """Rule out the tokens that are less than p times as likely as the likeliest. p: from 0 to 1.
 
-    logits: (V,); penalty: above 0, where 1 changes nothing; ids: the prompt and what was generated so far.
-    Returns (V,). Source: Keskar et al. 2019, "CTRL"; as HF's RepetitionPenaltyLogitsProcessor.
+    Returns the shape of logits. Source: Nguyen et al. 2024, "Turning Up the Heat"; as HF's MinPLogitsWarper.
 
-    >>> repetition_penalty(np.array([2., -2., 2.], np.float32), 2.0, [0, 1, 0])
-    array([ 1., -4.,  2.], dtype=float32)
+    >>> min_p(np.log(np.array([0.6, 0.3, 0.1], np.float32)), 0.4).round(2)
+    array([-0.51, -1.2 ,  -inf], dtype=float32)
     """
-    out = logits.copy()
-    seen = np.unique(np.asarray(ids, dtype=np.int64))
-    score = logits[seen]
-    out[seen] = np.where(score > 0, score / np.float32(penalty), score * np.float32(penalty))
+    probabilities = softmax(logits)
+    threshold = np.float32(p) * probabilities.max(axis=-1, keepdims=True)
+    return np.where(probabilities < threshold, np.float32(-np.inf), logits)
+
+
+def typical(logits: np.ndarray, p: float) -> np.ndarray:
+    """Keep the tokens whose surprise is closest to what is expected, until their probabilities reach p together.
+
+    p: in (0, 1]. Returns the shape of logits. Of tokens equally close at the border, all stay.
+    Source: Meister et al. 2022, "Locally Typical Sampling"; as HF's TypicalLogitsWarper.
+
+    >>> typical(np.log(np.array([0.4, 0.3, 0.3], np.float32)), 0.5).round(2)
+    array([-inf, -1.2, -1.2], dtype=float32)
+    """
+    if logits.ndim > 1:
+        return np.stack([typical(row, p) for row in logits])
+    possible = np.flatnonzero(logits > -np.inf)
+    logprobs = log_softmax(logits[possible])
+    entropy = -(np.exp(logprobs) * logprobs).sum()
+    distance = np.abs(-logprobs - entropy)
+    order = np.argsort(distance, kind="stable")
+    reached = int((np.cumsum(np.exp(logprobs[order])) < np.float32(p)).sum())
+    out = np.full_like(logits, -np.inf)
+    kept = possible[distance <= distance[order[min(reached, len(order) - 1)]]]
+    out[kept] = logits[kept]
     return out
 
 
-def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int]) -> np.ndarray:
+def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], generated: Sequence[int] = (),
+            allowed: np.ndarray | None = None) -> np.ndarray:
     """Apply all processors that `params` asks for, in Hugging Face's order.
 
-    logits: (V,); ids: the prompt and what was generated so far. Returns (V,). Greedy stops before the temperature.
+    logits: (V,); ids: the prompt and what was generated so far; generated: the latter alone; allowed: (V,) bool, the
+    tokens that a grammar allows. Returns (V,). Greedy stops before the temperature.
     """
+    if params.logit_bias:
+        logits = logit_bias(logits, params.logit_bias)
     if params.repetition_penalty != 1:
         logits = repetition_penalty(logits, params.repetition_penalty, ids)
+    if params.presence_penalty or params.frequency_penalty:
+        logits = presence_frequency(logits, params.presence_penalty, params.frequency_penalty, generated)
+    if allowed is not None:
+        logits = allow_only(logits, allowed)
     if params.temperature == 0:
         return logits
     logits = temperature(logits, params.temperature)
@@ -109,6 +223,10 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int]) -> n
         logits = top_k(logits, params.top_k)
     if params.top_p < 1:
         logits = top_p(logits, params.top_p)
+    if params.min_p:
+        logits = min_p(logits, params.min_p)
+    if params.typical_p < 1:
+        logits = typical(logits, params.typical_p)
     return logits
 
 
@@ -120,25 +238,64 @@ def sample(logits: np.ndarray, rng: np.random.Generator) -> int:
     >>> sample(np.array([-np.inf, 5., -np.inf], np.float32), np.random.default_rng(0))
     1
     """
-    _refuse_unusable(logits)
-    cumulative = np.cumsum(softmax(logits), dtype=np.float64)
+    refuse_unusable(logits)
+    possible = np.flatnonzero(logits > -np.inf)
+    cumulative = np.cumsum(softmax(logits[possible]), dtype=np.float64)
     # A draw below the total, found to the right of ties, never lands on a token of probability zero.
-    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+    return int(possible[np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")])
 
 
-def choose(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], rng: np.random.Generator) -> int:
-    """Pick the next token id as `params` says. logits: (V,); ids: the prompt and what was generated so far.
+def choose(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], rng: np.random.Generator,
+           generated: Sequence[int] = (), allowed: np.ndarray | None = None) -> int:
+    """Pick the next token id as `params` says. Arguments as for `process`.
 
     Greedy takes the first of equal maxima and leaves the generator alone. Raises ModelError as `sample` does.
     """
-    processed = process(logits, params, ids)
+    refuse_unusable(logits)                                 # before a processor hides a nan
+    processed = process(logits, params, ids, generated, allowed)
     if params.temperature == 0:
-        _refuse_unusable(processed)
+        refuse_unusable(processed)
         return int(processed.argmax())
     return sample(processed, rng)
 
 
-def _refuse_unusable(logits: np.ndarray) -> None:
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """The logarithms of softmax(logits), without its underflow. logits: (..., V); returns the same shape.
+
+    >>> log_softmax(np.array([0., 0., -100.], np.float32)).round(2)
+    array([  -0.69,   -0.69, -100.69], dtype=float32)
+    """
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """A token that was chosen, how likely the model itself found it, and the likeliest alternatives, best first."""
+
+    id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def logprobs(logits: np.ndarray, token: int, top: int = 0) -> TokenLogprob:
+    """The log-probability of a chosen token, and of the `top` likeliest ones.
+
+    logits: (V,), the model's own, before any processor. One array serves both, so a token that is in both has the very
+    same number. Of equally likely tokens the lower id comes first.
+
+    >>> logprobs(np.log(np.array([0.5, 0.25, 0.25], np.float32)), 2, top=2)
+    TokenLogprob(id=2, logprob=-1.3862943649291992, top=((0, -0.6931471824645996), (1, -1.3862943649291992)))
+    """
+    logarithms = log_softmax(logits)
+    top = min(top, len(logits))
+    best = np.flatnonzero(logarithms >= np.partition(logarithms, -top)[-top]) if top else np.array([], int)
+    best = best[np.argsort(-logarithms[best], kind="stable")][:top]
+    return TokenLogprob(int(token), float(logarithms[token]), tuple((int(id), float(logarithms[id])) for id in best))
+
+
+def refuse_unusable(logits: np.ndarray) -> None:
+    """Raise ModelError for logits without a distribution: nan, +inf, or -inf throughout. logits: (V,)."""
     peak = logits.max()                                     # nan wins every maximum
     if not np.isfinite(peak):
         raise ModelError("cannot choose a token", f"the largest logit is {peak}",

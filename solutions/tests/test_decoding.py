@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gearworks.decoding import PREFILL_CHUNK, Context, generate
+from gearworks.decoding import PREFILL_CHUNK, Context, StopMatcher, generate
 from gearworks.errors import ModelError
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams
@@ -181,3 +183,79 @@ def test_times_are_measured(small):
     assert answer.prefill_seconds > 0 and answer.decode_seconds > 0
     assert answer.usage == {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     assert np.isfinite(answer.prefill_seconds + answer.decode_seconds)
+
+
+@given(st.lists(st.sampled_from(["a", "b", "ab", "ba", "aab", "END", "E", "EN", "D", "ß", "🦊"]), max_size=12),
+       st.lists(st.sampled_from(["END", "ab", "aab", "ba", "🦊E", "b"]), max_size=3))
+def test_stop_strings_do_not_depend_on_the_pieces(pieces, stops):
+    """Against the definition: letter by letter, the text ends at the first letter at which some stop string is complete."""
+    text, expected, found = "".join(pieces), "".join(pieces), None
+    for end in range(len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            found = max(complete, key=len)
+            expected = text[:end - len(found)]
+            break
+    matcher, shown = StopMatcher(stops), ""
+    for piece in pieces:
+        shown += matcher.push(piece)
+        assert expected.startswith(shown)                               # nothing of a stop string, ever
+    assert shown + matcher.flush() == expected and matcher.found == found
+    assert matcher.flush() == ""
+
+
+def test_what_cannot_become_a_stop_string_is_shown_at_once():
+    matcher = StopMatcher(["</tool>", "###"])
+    assert [matcher.push(piece) for piece in ("one <", "b> two #", "# three", " four")] == ["one ", "<b> two ", "## three", " four"]
+
+
+def test_empty_stop_strings_are_refused():
+    with pytest.raises(ModelError, match="empty"):
+        StopMatcher(["END", ""])
+
+
+def test_stop_strings_across_token_borders(smollm2):
+    """Every substring of an answer, as a stop string, ends it where it first occurs, streamed and whole."""
+    whole = smollm2.generate(PROMPTS[0], max_tokens=24)
+    for start in range(0, len(whole.text) - 6, 5):
+        stop = whole.text[start:start + 6]
+        pieces = []
+        cut = smollm2.generate(PROMPTS[0], max_tokens=24, stop=[stop, "never occurs"], on_text=pieces.append)
+        assert cut.text == "".join(pieces) == whole.text[:whole.text.index(stop)]
+        assert cut.finish_reason == "stop" and cut.ids == whole.ids[:len(cut.ids)]
+
+
+def test_the_held_back_end_is_not_lost(smollm2):
+    whole = smollm2.generate(PROMPTS[0], max_tokens=12)
+    pieces = []
+    cut = smollm2.generate(PROMPTS[0], max_tokens=12, stop=[whole.text[-3:] + "and then something"], on_text=pieces.append)
+    assert cut.text == "".join(pieces) == whole.text and cut.finish_reason == "length"
+
+
+def test_stop_ids_end_the_text_and_are_not_part_of_it(smollm2):
+    whole = smollm2.generate(PROMPTS[0], max_tokens=12)
+    cut = smollm2.generate(PROMPTS[0], max_tokens=12, stop_ids={whole.ids[5]})
+    assert cut.ids == whole.ids[:whole.ids.index(whole.ids[5])] and cut.finish_reason == "stop"
+
+
+def test_logprobs_are_the_models_own(smollm2, hf_smollm2):
+    """Of every token, before any processor; the chosen token's number is the very same in both lists."""
+    params = SamplingParams(temperature=2.0, top_k=3, seed=1)
+    answer = smollm2.generate(PROMPTS[1], max_tokens=8, params=params, top_logprobs=5)
+    ids = torch.tensor([[*answer.prompt_ids, *answer.ids]])
+    with torch.no_grad():
+        expected = hf_smollm2(ids).logits[0].log_softmax(-1)[len(answer.prompt_ids) - 1:-1]
+    assert [entry.id for entry in answer.logprobs] == answer.ids
+    for entry, row in zip(answer.logprobs, expected, strict=True):
+        assert entry.logprob == pytest.approx(float(row[entry.id]), abs=1e-3)
+        assert len(entry.top) == 5 and [id for id, _ in entry.top] == row.topk(5).indices.tolist()
+        assert dict(entry.top).get(entry.id, entry.logprob) == entry.logprob
+
+
+def test_a_request_draws_the_same_whatever_its_neighbours_do(smollm2):
+    """A generator for each request: other requests in between change nothing."""
+    params = SamplingParams(temperature=1.2, seed=11)
+    alone = smollm2.generate(PROMPTS[2], max_tokens=10, params=params).ids
+    smollm2.generate(PROMPTS[3], max_tokens=5, params=SamplingParams(temperature=1.2, seed=11))
+    np.random.default_rng(11).random(100)
+    assert smollm2.generate(PROMPTS[2], max_tokens=10, params=params).ids == alone

@@ -1,0 +1,201 @@
+"""Speculative decoding: guess several tokens cheaply, check them all in one forward pass, keep what holds.
+
+A forward pass over one token and over five reads the same weights, so on a machine that waits for memory they take
+almost the same time. Whoever guesses well gets several tokens for the price of one. The guesses never change the
+result: greedy text is the target's, token for token, and sampled text has the target's distribution.
+
+Shapes: k guessed tokens, V vocabulary. Probabilities are float32.
+Source: Leviathan, Kalman & Matias 2023, "Fast Inference from Transformers via Speculative Decoding"; Chen et al. 2023,
+"Accelerating Large Language Model Decoding with Speculative Sampling".
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from gearworks.decoding import Context
+from gearworks.layers import softmax
+from gearworks.layouts import Weights
+from gearworks.model import Model
+from gearworks.sampling import SamplingParams, choose, process
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Guessed tokens. probabilities: (k, V), what each was drawn from; None when they were not drawn but copied."""
+
+    ids: list[int]
+    probabilities: np.ndarray | None = None
+
+
+class Proposer(Protocol):
+    """Guesses how a text goes on."""
+
+    def propose(self, ids: Sequence[int], count: int, rng: np.random.Generator) -> Proposal:
+        """At most `count` tokens that could follow `ids`, the whole text so far."""
+
+
+def ngram_propose(ids: Sequence[int], count: int, longest: int = 3) -> list[int]:
+    """Guess that the text goes on as it did the last time that it ended like this.
+
+    The last n tokens, with n from `longest` down to 1, are looked for earlier in the text; the longest match wins, and
+    of several the latest. Returns the up to `count` tokens that followed it there, or nothing.
+    Source: Saxena 2023, "Prompt Lookup Decoding".
+
+    >>> ngram_propose([1, 2, 3, 9, 1, 2], count=3)
+    [3, 9, 1]
+    """
+    ids = np.asarray(ids)
+    for length in range(min(longest, len(ids) - 1), 0, -1):
+        windows = np.lib.stride_tricks.sliding_window_view(ids[:-1], length)        # the end itself is no match
+        matches = np.flatnonzero((windows == ids[-length:]).all(axis=1))
+        if len(matches):
+            after = int(matches[-1]) + length
+            return ids[after:after + count].tolist()
+    return []
+
+
+def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray,
+           rng: np.random.Generator) -> list[int]:
+    """Decide how many guessed tokens stay, and draw the one that follows them.
+
+    proposed: k ids; draft: (k, V), the probabilities that each was drawn from, or None when they were certain;
+    target: (k + 1, V), the target's probabilities at each of these places and at the one after them.
+    Returns 1 to k + 1 ids: the accepted ones, and one more. A guess is accepted with the probability min(1, target /
+    draft). At the first that is not, the next token is drawn from what the target has more of than the draft,
+    max(0, target - draft), scaled to sum to 1; when all are accepted, it is drawn from the target's last row.
+
+    >>> sure = np.eye(4, dtype=np.float32)
+    >>> accept([2, 1], None, sure[[2, 1, 3]], np.random.default_rng(0)), accept([2, 1], None, sure[[0, 1, 3]], np.random.default_rng(0))
+    ([2, 1, 3], [0])
+    """
+    kept: list[int] = []
+    for place, token in enumerate(proposed):
+        certain = 1.0 if draft is None else float(draft[place, token])
+        if rng.random() * certain < target[place, token]:
+            kept.append(int(token))
+            continue
+        rest = target[place].astype(np.float64)
+        if draft is None:
+            rest[token] = 0
+        else:
+            rest = np.maximum(rest - draft[place], 0)
+        return [*kept, _draw(rest, rng)]
+    return [*kept, _draw(target[len(kept)].astype(np.float64), rng)]
+
+
+def _draw(weights: np.ndarray, rng: np.random.Generator) -> int:
+    cumulative = np.cumsum(weights)
+    return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
+
+
+@dataclass
+class Tally:
+    """What speculation did: guessed and accepted tokens, forward passes of the target, and tokens that came out."""
+
+    proposed: int = 0
+    accepted: int = 0
+    steps: int = 0
+    generated: int = 0
+
+    @property
+    def acceptance(self) -> float:
+        """The share of guesses that stayed."""
+        return self.accepted / self.proposed if self.proposed else 0.0
+
+
+def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, params: SamplingParams = SamplingParams(),
+              count: int = 4, max_tokens: int = 256, eos_ids: Collection[int] = (),
+              on_token: Callable[[int], bool] | None = None, tally: Tally | None = None) -> tuple[list[int], str]:
+    """Continue a prompt with guesses.
+
+    context: of the target, whose cache holds the beginning of `ids`; ids: the prompt; count: guesses per step.
+    eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted run too.
+    Returns the generated ids, and "stop" or "length". Penalties see each token that comes before, guessed or not.
+    """
+    rng = np.random.default_rng(params.seed)
+    tally = Tally() if tally is None else tally
+    context.rewind(ids)
+    text, generated = list(ids), []
+    unseen = text[len(context.ids):]                                    # what the target has not seen
+    while len(generated) < max_tokens:
+        room = min(count, max_tokens - len(generated) - 1, context.cache.capacity - len(text))
+        proposal = proposer.propose(text, room, rng) if room > 0 else Proposal([])
+        guesses = proposal.ids[:max(room, 0)]
+        logits = context.forward_all([*unseen, *guesses], rows=len(guesses) + 1)           # (k + 1, V)
+        tally.steps += 1
+        tally.proposed += len(guesses)
+        accepted = _next_tokens(logits, guesses, proposal.probabilities, params, text, len(ids), rng)
+        tally.accepted += len(accepted) - 1
+        context.truncate(len(text) + len(accepted) - 1)                 # the last one has not been through the model
+        for token in accepted:
+            if token in eos_ids:
+                return generated, "stop"
+            generated.append(token)
+            tally.generated += 1
+            if on_token is not None and on_token(token):
+                return generated, "stop"
+        text += accepted
+        unseen = accepted[-1:]
+    return generated, "length"
+
+
+def _next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None, params: SamplingParams,
+                 text: Sequence[int], prompt_length: int, rng: np.random.Generator) -> list[int]:
+    """The accepted guesses and the token after them, with every processor at every place."""
+    if params.temperature == 0:
+        kept: list[int] = []
+        for row in logits:
+            token = choose(row, params, [*text, *kept], rng, [*text[prompt_length:], *kept])
+            kept.append(token)
+            if len(kept) > len(guesses) or token != guesses[len(kept) - 1]:
+                break
+        return kept
+    rows = [process(row, params, [*text, *guesses[:place]], [*text[prompt_length:], *guesses[:place]])
+            for place, row in enumerate(logits)]
+    return accept(guesses, draft, softmax(np.stack(rows)), rng)
+
+
+class NgramProposer:
+    """Copies from the text itself: free, and good where an answer repeats its prompt."""
+
+    def __init__(self, longest: int = 3):
+        self.longest = longest
+
+    def propose(self, ids: Sequence[int], count: int, rng: np.random.Generator) -> Proposal:
+        return Proposal(ngram_propose(ids, count, self.longest))
+
+
+class DraftModel:
+    """Lets a smaller model guess, with a cache of its own that is rewound to what the target kept."""
+
+    def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams()):
+        """model: with the target's vocabulary; params: as the target's, so that both mean the same distribution."""
+        self.context = Context(model, capacity)
+        self.params = params
+
+    def propose(self, ids: Sequence[int], count: int, rng: np.random.Generator) -> Proposal:
+        self.context.rewind(ids)
+        unseen, guesses, rows = list(ids)[len(self.context.ids):], [], []
+        for _ in range(count):
+            logits = self.context.forward(unseen)
+            if self.params.temperature == 0:
+                guesses.append(int(logits.argmax()))
+            else:
+                rows.append(softmax(process(logits, self.params, [*ids, *guesses])))
+                guesses.append(_draw(rows[-1].astype(np.float64), rng))
+            unseen = guesses[-1:]
+        return Proposal(guesses, np.stack(rows) if rows else None)
+
+
+def skip_layers(model: Model, kept: Sequence[int]) -> Model:
+    """A draft that ships with every model: the same weights, without some of the layers.
+
+    kept: the numbers of the layers that stay. No weight is copied. Source: Zhang et al. 2023, "Draft & Verify".
+    """
+    layers = tuple(model.weights.layers[layer] for layer in kept)
+    windows = tuple(model.config.windows[layer] for layer in kept) if model.config.windows else ()
+    weights: Weights = replace(model.weights, layers=layers)
+    return Model(replace(model.config, num_hidden_layers=len(layers), windows=windows), weights)

@@ -1,0 +1,193 @@
+"""Speculation changes how fast a text comes, and nothing about the text."""
+
+import numpy as np
+import pytest
+
+from gearworks.decoding import Context
+from gearworks.layers import softmax
+from gearworks.model import Model
+from gearworks.sampling import SamplingParams, process
+from gearworks.speculative import (DraftModel, NgramProposer, Proposal, Tally, accept, ngram_propose, skip_layers,
+                                   speculate)
+
+V = 211
+
+
+@pytest.fixture(scope="module")
+def model(tiny_llama):
+    return Model.load(tiny_llama(31, num_hidden_layers=4)[1])
+
+
+def plain(model, ids, max_tokens, params=SamplingParams(), eos_ids=()):
+    """The text without guesses: one token after the other."""
+    context, generated = Context(model), []
+    logits = context.forward(ids)
+    while len(generated) < max_tokens:
+        token = int(process(logits, params, [*ids, *generated], generated).argmax())
+        if token in eos_ids:
+            return generated, "stop"
+        generated.append(token)
+        logits = context.forward([token])
+    return generated, "length"
+
+
+class Scripted:
+    """Guesses from a script; what it was asked is remembered."""
+
+    def __init__(self, guess):
+        self.guess, self.asked = guess, []
+
+    def propose(self, ids, count, rng):
+        self.asked.append((len(ids), count))
+        return Proposal(self.guess(list(ids), count))
+
+
+def proposers(model, truth):
+    """Right, wrong, right at first, random, copied, and drawn by a draft model."""
+    rng = np.random.default_rng(0)
+    start = len(truth[0])
+    whole = [*truth[0], *truth[1]]
+    return {
+        "right": Scripted(lambda ids, count: whole[len(ids):len(ids) + count]),
+        "wrong": Scripted(lambda ids, count: [(whole[len(ids)] + 1) % V] * count if len(ids) < len(whole) else []),
+        "right-at-first": Scripted(lambda ids, count: [*whole[len(ids):len(ids) + 2], 5, 5][:count]),
+        "random": Scripted(lambda ids, count: rng.integers(0, V, count).tolist()),
+        "none": Scripted(lambda ids, count: []),
+        "more-than-asked": Scripted(lambda ids, count: whole[len(ids):len(ids) + count + 3]),
+        "ngram": NgramProposer(),
+        "draft": DraftModel(skip_layers(model, [0, 2]), start + len(truth[1]) + 20),
+        "itself": DraftModel(model, start + len(truth[1]) + 20),
+    }
+
+
+@pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(repetition_penalty=1.3, presence_penalty=0.4)],
+                         ids=["plain", "penalties"])
+@pytest.mark.parametrize("name", ["right", "wrong", "right-at-first", "random", "none", "more-than-asked", "ngram", "draft",
+                                  "itself"])
+def test_greedy_text_is_the_targets(model, rng, name, params):
+    ids = rng.integers(0, V, 12).tolist() * 2
+    truth = plain(model, ids, 40, params)
+    tally = Tally()
+    proposer = proposers(model, (ids, truth[0]))[name]
+    for count in (1, 4, 7):
+        assert speculate(Context(model), ids, proposer, params=params, count=count, max_tokens=40, tally=tally) == truth
+    assert tally.generated == 120 and tally.accepted <= tally.proposed
+    if name == "right":
+        assert tally.accepted == tally.proposed and tally.steps < 60
+    if name in ("wrong", "none"):
+        assert tally.accepted == 0 and tally.steps == 120
+
+
+def test_on_the_real_model_too(smollm2):
+    prompt = smollm2.chat_prompt([{"role": "user", "content": "Write this again: the cat sat on the mat, and the dog sat too."}])
+    ids = smollm2.tokenizer.encode(prompt)
+    expected = smollm2.generate(prompt, add_special_tokens=False, max_tokens=32)
+    tally = Tally()
+    got = speculate(Context(smollm2.model, 200), ids, NgramProposer(), count=5, max_tokens=32, eos_ids=smollm2.eos_ids, tally=tally)
+    assert got == (expected.ids, expected.finish_reason) and tally.accepted > 0
+
+
+@pytest.mark.parametrize("max_tokens", [0, 1, 2, 5, 6])
+def test_the_limit_holds_inside_an_accepted_run(model, rng, max_tokens):
+    ids = rng.integers(0, V, 9).tolist()
+    truth = plain(model, ids, 20)[0]
+    right = Scripted(lambda text, count: [*ids, *truth][len(text):len(text) + count])
+    context = Context(model, len(ids) + max_tokens)                     # and never more room than is needed
+    assert speculate(context, ids, right, count=4, max_tokens=max_tokens) == (truth[:max_tokens], "length")
+
+
+def test_an_eos_inside_an_accepted_run_ends_the_text(model, rng):
+    ids = rng.integers(0, V, 9).tolist()
+    truth = plain(model, ids, 20)[0]
+    eos = truth[2]
+    right = Scripted(lambda text, count: [*ids, *truth][len(text):len(text) + count])
+    assert speculate(Context(model), ids, right, count=6, max_tokens=20, eos_ids={eos}) == (truth[:truth.index(eos)], "stop")
+
+
+def test_a_reader_who_has_enough_ends_the_text(model, rng):
+    ids = rng.integers(0, V, 9).tolist()
+    truth, seen = plain(model, ids, 20)[0], []
+    right = Scripted(lambda text, count: [*ids, *truth][len(text):len(text) + count])
+
+    def show(token):
+        seen.append(token)
+        return len(seen) == 3
+    assert speculate(Context(model), ids, right, count=6, max_tokens=20, on_token=show) == (truth[:3], "stop")
+    assert seen == truth[:3]
+
+
+def test_the_cache_holds_what_was_kept_and_no_more(model, rng):
+    ids = rng.integers(0, V, 9).tolist()
+    context = Context(model)
+    generated, _ = speculate(context, ids, NgramProposer(), count=4, max_tokens=11)
+    assert context.ids == [*ids, *generated][:len(context.ids)] and len(context.ids) in (len(ids) + 10, len(ids) + 11)
+    assert len(context.cache) == len(context.ids)
+    fresh = Context(model)
+    fresh.forward(context.ids)
+    np.testing.assert_allclose(context.forward([7]), fresh.forward([7]), rtol=0, atol=1e-5)
+
+
+def chi_squared(counts, probabilities):
+    expected = probabilities * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+# The 99.9 % points of the chi-squared distribution for 6 and for 48 degrees of freedom
+LIMIT_6, LIMIT_48 = 22.46, 84.04
+
+
+@pytest.mark.parametrize("kind", ["close", "far", "disjoint", "equal", "certain"])
+def test_the_first_token_has_the_targets_distribution(kind):
+    """Whatever the draft says: accepted or drawn anew, the token is distributed as the target's own."""
+    rng = np.random.default_rng(5)
+    target = softmax(rng.standard_normal((2, 7)).astype(np.float32))
+    draft = {"close": softmax(np.log(target[:1]) + 0.3 * rng.standard_normal((1, 7)).astype(np.float32)),
+             "far": softmax(3 * rng.standard_normal((1, 7)).astype(np.float32)), "equal": target[:1],
+             "disjoint": np.eye(7, dtype=np.float32)[:1], "certain": None}[kind]
+    counts = np.zeros(7)
+    for _ in range(20_000):
+        guess = 2 if draft is None else int(rng.choice(7, p=draft[0].astype(np.float64) / draft[0].sum(dtype=np.float64)))
+        counts[accept([guess], draft, target, rng)[0]] += 1
+    assert chi_squared(counts, target[0].astype(np.float64)) < LIMIT_6
+
+
+def test_sampled_text_has_the_targets_distribution(model, rng):
+    """Two tokens after a prompt, drawn with guesses of a draft model, against the target's exact joint distribution."""
+    params = SamplingParams(temperature=1.0, top_k=7)
+    ids = rng.integers(0, V, 6).tolist()
+    context = Context(model)
+    first = softmax(process(context.forward(ids), params, ids))
+    joint = np.zeros((V, V))
+    for token in np.flatnonzero(first):
+        fresh = Context(model)
+        joint[token] = float(first[token]) * softmax(process(fresh.forward([*ids, int(token)]), params, ids))
+    possible = np.argwhere(joint > 0)
+    assert len(possible) == 49
+    draft, target, counts = DraftModel(skip_layers(model, [0, 1, 3]), 40, params), Context(model), np.zeros((V, V))
+    tally = Tally()
+    for seed in range(4000):
+        seeded = SamplingParams(temperature=1.0, top_k=7, seed=seed)
+        generated, _ = speculate(target, ids, draft, params=seeded, count=2, max_tokens=2, tally=tally)
+        counts[tuple(generated)] += 1
+    probabilities = joint[tuple(possible.T)]
+    assert counts.sum() == counts[tuple(possible.T)].sum()              # nothing that the target rules out
+    assert 0.05 < tally.acceptance < 0.95
+    assert chi_squared(counts[tuple(possible.T)], probabilities / probabilities.sum()) < LIMIT_48
+
+
+@pytest.mark.parametrize("ids, count, expected", [
+    ([1, 2, 3, 9, 1, 2], 3, [3, 9, 1]),
+    ([1, 2, 3, 9, 1, 2], 1, [3]),
+    ([5, 1, 7, 1, 8, 1], 2, [8, 1]),                     # the latest match
+    ([1, 2, 4, 2, 6, 1, 2], 2, [4, 2]),                  # the longest match before the latest
+    ([7, 7, 7], 3, [7]),                                 # overlapping itself
+    ([1, 2, 3], 3, []), ([4], 3, []), ([], 3, []),
+], ids=str)
+def test_ngram_proposals(ids, count, expected):
+    assert ngram_propose(ids, count) == expected
+
+
+def test_skipping_layers_copies_nothing(model):
+    draft = skip_layers(model, [0, 3])
+    assert draft.weights.layers[1] is model.weights.layers[3] and draft.weights.embed_tokens is model.weights.embed_tokens
+    assert draft.new_cache(4).keys.shape[0] == 2
