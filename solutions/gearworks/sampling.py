@@ -259,6 +259,25 @@ def choose(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], rng: 
     return sample(processed, rng)
 
 
+def mirostat(logits: np.ndarray, mu: float, tau: float, eta: float, rng: np.random.Generator) -> tuple[int, float]:
+    """Draw a token so that texts are about equally surprising throughout: Mirostat, version 2.
+
+    logits: (V,), after the temperature. mu: the most bits of surprise that a token may have now; 2 · tau at first.
+    tau: the bits of surprise that are wanted. eta: how fast mu learns. Returns the token, and the mu of the next one.
+    Tokens more surprising than mu are ruled out, but for the likeliest; the surprise that counts is that under what is
+    left. Source: Basu et al. 2021, "Mirostat", algorithm 2.
+
+    >>> mirostat(np.array([10., 0., 0.], np.float32), mu=6.0, tau=3.0, eta=0.1, rng=np.random.default_rng(0))
+    (0, 6.3)
+    """
+    surprise = -log_softmax(logits) / np.float32(math.log(2))                           # in bits
+    kept = (surprise <= np.float32(mu)) | (surprise == surprise.min())
+    left = allow_only(logits, kept)
+    token = sample(left, rng)
+    observed = -float(log_softmax(left[kept])[np.flatnonzero(kept).searchsorted(token)]) / math.log(2)
+    return token, mu - eta * (observed - tau)
+
+
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """The logarithms of softmax(logits), without its underflow. logits: (..., V); returns the same shape.
 
