@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from transformers import GenerationConfig
 from transformers.generation import logits_process as hf
 
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
-from gearworks.sampling import (SamplingParams, choose, process, repetition_penalty, sample, temperature, top_k,
-                                top_p)
+from gearworks.sampling import (ORDERS, SamplingParams, choose, logit_bias, logprobs, min_p, presence_frequency, process,
+                                repetition_penalty, sample, temperature, top_k, top_p, typical)
 
 V = 1013
 
@@ -34,7 +35,13 @@ def by_hf(processor, logits, ids=None):
     (lambda x: top_p(x, 0.9), hf.TopPLogitsWarper(0.9)),
     (lambda x: top_p(x, 0.3), hf.TopPLogitsWarper(0.3)),
     (lambda x: top_p(x, 1e-6), hf.TopPLogitsWarper(1e-6)),
-], ids=["temperature-0.7", "temperature-3", "top-k-1", "top-k-40", "top-k-all", "top-p-0.9", "top-p-0.3", "top-p-tiny"])
+    (lambda x: top_p(x, 0.9999), hf.TopPLogitsWarper(0.9999)),
+    (lambda x: min_p(x, 0.05), hf.MinPLogitsWarper(0.05)),
+    (lambda x: min_p(x, 1.0), hf.MinPLogitsWarper(1.0)),
+    (lambda x: min_p(x, 0.0), hf.MinPLogitsWarper(0.0)),
+    (lambda x: logit_bias(x, {3: 2.5, 100: -100.0}), hf.SequenceBiasLogitsProcessor([[[3], 2.5], [[100], -100.0]])),
+], ids=["temperature-0.7", "temperature-3", "top-k-1", "top-k-40", "top-k-all", "top-p-0.9", "top-p-0.3", "top-p-tiny",
+        "top-p-almost-all", "min-p-0.05", "min-p-1", "min-p-0", "logit-bias"])
 def test_processors_equal_hf(rng, kind, ours, theirs):
     logits = logits_of(rng, kind)
     before = logits.copy()
@@ -43,6 +50,14 @@ def test_processors_equal_hf(rng, kind, ours, theirs):
     np.testing.assert_array_equal(logits, before)
     np.testing.assert_array_equal(ours(logits[1]), result[1])          # one sequence is as good as several
     assert result.dtype == np.float32
+
+
+@pytest.mark.parametrize("kind", ["normal", "large", "impossible"])
+@pytest.mark.parametrize("p", [0.9, 0.2, 0.01])
+def test_typical_equals_hf(rng, kind, p):
+    """Not of tiny logits: there all surprises are equal but for the rounding, which decides who is closest."""
+    logits = logits_of(rng, kind)
+    np.testing.assert_allclose(typical(logits, p), by_hf(hf.TypicalLogitsWarper(p), logits), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("penalty", [1.3, 0.7])
@@ -56,12 +71,90 @@ def test_repetition_penalty_equals_hf(rng, penalty):
 
 def test_all_processors_in_hf_order(rng):
     logits, ids = logits_of(rng, "normal")[:1], rng.integers(0, V, 9).tolist()
-    expected = logits
-    for processor in (hf.RepetitionPenaltyLogitsProcessor(1.5), hf.TemperatureLogitsWarper(0.6),
-                      hf.TopKLogitsWarper(30), hf.TopPLogitsWarper(0.8)):
+    expected, allowed = logits, rng.random(V) < 0.5
+    for processor in (hf.SequenceBiasLogitsProcessor([[[5], 3.0], [[ids[0]], 4.0]]), hf.RepetitionPenaltyLogitsProcessor(1.5),
+                      hf.PrefixConstrainedLogitsProcessor(lambda batch, text: np.flatnonzero(allowed).tolist(), 1),
+                      hf.TemperatureLogitsWarper(0.6), hf.TopKLogitsWarper(30), hf.TopPLogitsWarper(0.8),
+                      hf.MinPLogitsWarper(0.02), hf.TypicalLogitsWarper(0.9)):
         expected = by_hf(processor, expected, [ids])
-    ours = process(logits[0], SamplingParams(0.6, 30, 0.8, 1.5), ids)
+    params = SamplingParams(0.6, 30, 0.8, 1.5, min_p=0.02, typical_p=0.9, logit_bias={5: 3.0, ids[0]: 4.0})
+    ours = process(logits[0], params, ids, allowed=allowed)
     np.testing.assert_allclose(ours, expected[0], rtol=1e-6, atol=1e-6)
+    assert 1 < np.isfinite(ours).sum() < 30
+
+
+def test_the_documented_order_is_transformers_own(tiny_llama):
+    """`ORDERS` names what the list of processors of transformers holds, in its order."""
+    network, _ = tiny_llama(70)
+    settings = GenerationConfig(do_sample=True, temperature=0.6, top_k=30, top_p=0.8, min_p=0.02, typical_p=0.9,
+                                repetition_penalty=1.5, sequence_bias=[[[5], 3.0]], num_beams=1, num_return_sequences=1)
+    settings._eos_token_tensor = torch.tensor([2])
+    processors = network._get_logits_processor(settings, input_ids_seq_length=3,
+                                               prefix_allowed_tokens_fn=lambda batch, text: [1], device="cpu", model_kwargs={})
+    names = {"SequenceBias": "logit bias", "RepetitionPenalty": "repetition penalty", "PrefixConstrained": "allowed tokens",
+             "Temperature": "temperature", "TopK": "top-k", "TopP": "top-p", "MinP": "min-p", "Typical": "typical"}
+    found = [names[next(name for name in names if type(processor).__name__.startswith(name))] for processor in processors]
+    assert tuple(found) == ORDERS["Hugging Face"]
+
+
+def test_presence_and_frequency_by_openais_formula(rng):
+    logits, generated = logits_of(rng, "normal")[0], rng.integers(0, 30, 50).tolist()
+    expected = [logit - generated.count(id) * 0.7 - (id in generated) * 0.3 for id, logit in enumerate(logits.tolist())]
+    np.testing.assert_allclose(presence_frequency(logits, 0.3, 0.7, generated), expected, rtol=0, atol=1e-5)
+    prompt = [40, 41, 42]
+    params = SamplingParams(presence_penalty=0.3, frequency_penalty=0.7)
+    result = process(logits, params, [*prompt, *generated], generated)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-5)                     # the prompt does not count
+
+
+def test_only_one_possible_token_stays_possible():
+    logits = np.full(V, -np.inf, np.float32)
+    logits[77] = -3
+    params = SamplingParams(0.7, 40, 0.9, 1.2, min_p=0.1, typical_p=0.5)
+    assert np.flatnonzero(np.isfinite(process(logits, params, [1]))).tolist() == [77]
+    assert choose(logits, params, [1], np.random.default_rng(0)) == 77
+
+
+@pytest.mark.parametrize("processor", [lambda x: min_p(x, 0.5), lambda x: typical(x, 0.3), lambda x: top_p(x, 0.2)],
+                         ids=["min-p", "typical", "top-p"])
+def test_ties_are_treated_as_hf_treats_them(processor):
+    logits = np.zeros((1, 8), np.float32)
+    theirs = {"min": hf.MinPLogitsWarper(0.5)}
+    kept = int(np.isfinite(processor(logits[0])).sum())
+    assert kept >= 1
+    if kept != 2:                                                       # of a top-p of 0.2, two of eight reach it
+        assert kept == 8 and np.isfinite(by_hf(theirs["min"], logits)).all()
+
+
+def test_a_temperature_near_zero_is_greedy(rng):
+    logits = rng.standard_normal(V).astype(np.float32)
+    assert choose(logits, SamplingParams(temperature=1e-6), [], rng) == logits.argmax()
+
+
+def test_logprobs_are_one_array(rng):
+    logits = logits_of(rng, "normal")[0]
+    expected = torch.from_numpy(logits).log_softmax(-1).numpy()
+    for token in (int(logits.argmax()), 5):
+        found = logprobs(logits, token, top=6)
+        assert found.id == token and found.logprob == pytest.approx(expected[token], abs=1e-5)
+        assert [id for id, _ in found.top] == np.argsort(-expected, kind="stable")[:6].tolist()
+        assert dict(found.top).get(token, found.logprob) == found.logprob
+    assert logprobs(np.zeros(4, np.float32), 3, top=9).top[0][0] == 0 and logprobs(logits, 5).top == ()
+
+
+def test_no_processor_sorts_the_whole_vocabulary(rng, monkeypatch):
+    """What is sorted is what can still win: a few hundred of 151,936 tokens, of logits as models have them."""
+    logits = (2 * rng.standard_normal(151_936)).astype(np.float32)
+    logits[rng.integers(0, len(logits), 60)] += np.linspace(5, 15, 60, dtype=np.float32)
+    sizes, argsort = [], np.argsort
+
+    def counted(array, *arguments, **options):
+        sizes.append(np.size(array))
+        return argsort(array, *arguments, **options)
+    monkeypatch.setattr(np, "argsort", counted)
+    choose(logits, SamplingParams(0.8, 0, 0.9, 1.1, min_p=0.05, typical_p=0.95), [1, 2, 3], rng)
+    logprobs(logits, 3, top=20)
+    assert sizes and max(sizes) < 15_000
 
 
 def test_top_k_keeps_ties():
@@ -112,7 +205,8 @@ def test_broken_logits_are_an_error(rng, bad, params):
 
 @pytest.mark.parametrize("settings", [
     {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 0.0},
-    {"top_p": 1.5}, {"repetition_penalty": 0.0}, {"seed": -3}], ids=str)
+    {"top_p": 1.5}, {"repetition_penalty": 0.0}, {"seed": -3}, {"min_p": -0.1}, {"typical_p": 0.0},
+    {"presence_penalty": float("nan")}, {"frequency_penalty": float("inf")}, {"logit_bias": {3: float("nan")}}], ids=str)
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(ModelError, match=next(iter(settings))):
         SamplingParams(**settings)
