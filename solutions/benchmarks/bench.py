@@ -35,6 +35,8 @@ from gearworks import hub
 from gearworks.decoding import Context
 from gearworks.errors import GearworksError
 from gearworks.language_model import LanguageModel
+from gearworks.sampling import SamplingParams, choose
+from gearworks.speculative import NgramProposer, speculate
 from gearworks.tokenizer import Tokenizer
 from gearworks.weights import load_checkpoint
 
@@ -142,6 +144,52 @@ def prefill(setting: Setting) -> list[Result]:
     return results
 
 
+def sampling(setting: Setting) -> list[Result]:
+    """Choosing a token with every processor on: SmolLM2's vocabulary beside its decode step, and a vocabulary of 151,936."""
+    model, prompt, rng = setting.ours.model, random_ids(64), np.random.default_rng(0)
+    params = SamplingParams(0.7, 40, 0.9, 1.1, min_p=0.05, typical_p=0.95, presence_penalty=0.5, frequency_penalty=0.5,
+                            logit_bias={3: 1.0})
+    context = Context(model, len(prompt) + 20 * (ROUNDS + 1))
+    logits = context.forward(prompt)
+    large = (2 * rng.standard_normal(151_936)).astype(np.float32)
+    large[:60] += np.linspace(15, 5, 60, dtype=np.float32)
+    chosen, step, chosen_of_many = alternate(
+        lambda: timed(lambda: [choose(logits, params, prompt, rng, prompt[:20]) for _ in range(20)]) / 20,
+        lambda: timed(lambda: [context.forward([7]) for _ in range(20)]) / 20,
+        lambda: timed(lambda: [choose(large, params, prompt, rng, prompt[:20]) for _ in range(20)]) / 20)
+    milliseconds = [[1e3 * seconds for seconds in side] for side in (chosen, step, chosen_of_many)]
+    return [Result.of("choose of 49,152, all processors", "ms", milliseconds[0], "5 % of a decode step",
+                      [0.05 * each for each in milliseconds[1]], 1.0),
+            Result.of("choose of 151,936, all processors", "ms", milliseconds[2], "bound", [2.0] * ROUNDS, 1.0)]
+
+
+EDIT = """Write this text again, with the name Ada in place of the name Grace:
+
+Grace got up at six. Grace made tea, and fed the cat, and looked out of the window at the rain. "It will stop by noon," said
+Grace, and the cat, who had opinions about rain, said nothing. At eight Grace took the bus to the harbour, where the boats
+lay in two rows, and counted them, as she did every morning. There were fourteen. Yesterday there had been fifteen."""
+
+
+def speculation(setting: Setting) -> list[Result]:
+    """An answer that repeats much of its prompt, with guesses copied from the text and without; the same tokens."""
+    llm, count = setting.ours, 96
+    ids = llm.tokenizer.encode(llm.chat_prompt([{"role": "user", "content": EDIT}]))
+    texts = []
+
+    def run(proposer, guesses: int) -> float:
+        context, started = Context(llm.model, len(ids) + count), []
+
+        def first(token: int) -> bool:
+            started.append(time.perf_counter())
+            return False
+        texts.append(speculate(context, ids, proposer, count=guesses, max_tokens=count, eos_ids=llm.eos_ids, on_token=first))
+        return (time.perf_counter() - started[0]) / (len(texts[-1][0]) - 1)
+    guessed, plain = alternate(lambda: run(NgramProposer(), 8), lambda: run(NgramProposer(), 0), rounds=5)
+    if any(text != texts[0] for text in texts):
+        raise GearworksError("cannot compare", "speculation changed the text", "run solutions/tests/test_speculative.py")
+    return [Result.of("rewrite a text, n-gram guesses", "tokens/s", guessed, "without guesses", plain, 1.5, amount=1)]
+
+
 def load(setting: Setting) -> list[Result]:
     """Opening a file and bringing all of it into the engine's layout; the package leaves the file's."""
     gguf = hub.smollm2_gguf()
@@ -220,7 +268,7 @@ def peak_memory(command: Sequence[str], stdin: bytes = b"") -> float:
 
 
 MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
-    "decode": decode, "prefill": prefill, "load": load, "tokenizer": tokenizer, "memory": memory}
+    "decode": decode, "prefill": prefill, "sampling": sampling, "speculation": speculation, "load": load, "tokenizer": tokenizer, "memory": memory}
 
 
 def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:

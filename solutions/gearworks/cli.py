@@ -6,7 +6,9 @@ that says what to try, 2 wrong usage, 130 interrupted.
 
 import argparse
 import json
+import math
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -60,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
     command.add_argument("--chat", action="store_true", help="treat the prompt as a user's message")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    command.add_argument("--schema", type=Path, metavar="FILE", help="answer in JSON that this JSON schema accepts")
     _add_engine(command)
     _add_sampling(command, temperature=0.0)
     command.set_defaults(run=_generate)
@@ -88,9 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Run this engine and Hugging Face's side by side, and show the first layer, operator, position and "
                     "head that differ. The exit code is 1 when one does.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("--prompt", metavar="TEXT", default="The engine is made of gears, and each of them was tested alone.",
-                         help="the text that both run over")
-    command.add_argument("--tolerance", type=float, default=1e-4, metavar="E",
+    command.add_argument("--prompt", metavar="TEXT",
+                         help="the text that both run over (default: a short one, or random ids without a tokenizer)")
+    command.add_argument("--tolerance", type=_tolerance, default=1e-4, metavar="E",
                          help="relative to the largest number in each array (default %(default)s)")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     _add_engine(command)
@@ -144,6 +147,17 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _tolerance(text: str) -> float:
+    """An argument that is a number above 0, and finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
     command.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="longest answer (default %(default)s)")
     command.add_argument("--temperature", type=float, default=temperature, metavar="T",
@@ -151,14 +165,24 @@ def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
     command.add_argument("--top-k", type=int, default=0, metavar="K", help="choose among the K likeliest; 0 among all")
     command.add_argument("--top-p", type=float, default=1.0, metavar="P",
                          help="choose among the likeliest that have probability P together")
+    command.add_argument("--min-p", type=float, default=0.0, metavar="P",
+                         help="choose among tokens at least P times as likely as the likeliest")
     command.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
                          help="above 1, tokens that occurred become less likely")
+    command.add_argument("--presence-penalty", type=float, default=0.0, metavar="R",
+                         help="subtracted from tokens that were generated")
+    command.add_argument("--frequency-penalty", type=float, default=0.0, metavar="R",
+                         help="subtracted from tokens for each time that they were generated")
+    command.add_argument("--stop", action="append", default=[], metavar="TEXT",
+                         help="end the answer before this text; may be repeated")
     command.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
 
 
 def _sampling_params(options: argparse.Namespace):
     from gearworks.sampling import SamplingParams
-    return SamplingParams(options.temperature, options.top_k, options.top_p, options.repetition_penalty, options.seed)
+    return SamplingParams(options.temperature, options.top_k, options.top_p, options.repetition_penalty, options.seed,
+                          min_p=options.min_p, presence_penalty=options.presence_penalty,
+                          frequency_penalty=options.frequency_penalty)
 
 
 def _load(name: str):
@@ -177,12 +201,14 @@ def _generate(options: argparse.Namespace) -> None:
     params = _sampling_params(options)                      # a wrong setting is reported before anything is loaded
     prompt = _read_stdin() if options.prompt == "-" else options.prompt
     model = _load(options.model)
-    on_text = None if options.json else _print_now
+    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
+                "on_text": None if options.json else _print_now}
+    if options.schema is not None:
+        settings["grammar"] = _grammar(model, options.schema)
     if options.chat:
-        generation = model.chat([{"role": "user", "content": prompt}], params=params, max_tokens=options.max_tokens,
-                                on_text=on_text)
+        generation = model.chat([{"role": "user", "content": prompt}], **settings)
     else:
-        generation = model.generate(prompt, params=params, max_tokens=options.max_tokens, on_text=on_text)
+        generation = model.generate(prompt, **settings)
     if not options.json:
         print()
         return
@@ -194,6 +220,17 @@ def _generate(options: argparse.Namespace) -> None:
         "usage": generation.usage,
         "seconds": {"prefill": round(generation.prefill_seconds, 6), "decode": round(generation.decode_seconds, 6)},
     }))
+
+
+def _grammar(model, schema: Path):
+    from gearworks.structured import GrammarVocabulary, TokenGrammar
+
+    try:
+        wanted = json.loads(schema.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise GearworksError(f"cannot read the schema {schema}", str(error), "give a file that holds a JSON schema") from None
+    vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size, model.eos_ids)
+    return TokenGrammar.from_json_schema(vocabulary, wanted)
 
 
 def _chat(options: argparse.Namespace) -> None:
@@ -229,7 +266,7 @@ def _chat(options: argparse.Namespace) -> None:
             _print_now(text)
         try:
             generation = model.chat([*messages, {"role": "user", "content": message}], params=params,
-                                    max_tokens=options.max_tokens, on_text=show, context=context)
+                                    max_tokens=options.max_tokens, stop=options.stop, on_text=show, context=context)
             print()
             print(f"[{_summary(generation)}]", file=sys.stderr)
         except KeyboardInterrupt:                           # what was said so far stays in the conversation
@@ -267,23 +304,19 @@ def _compare(options: argparse.Namespace) -> None:
     from gearworks.compare import compare, load_hf
     from gearworks.convert import convert_gguf
     from gearworks.hub import find_model
-    from gearworks.language_model import LanguageModel
 
     path = find_model(options.model)
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:      # Windows keeps what is still mapped
         folder = path
         if path.is_file():                                  # transformers would take minutes to open a GGUF file
             folder = Path(scratch) / "model"
             with tqdm(desc="Converting for Hugging Face", unit=" tensors", leave=False, disable=None) as bar:
                 convert_gguf(path, folder, on_tensor=bar.update)
-        ours = LanguageModel.load(path)
-        ids = ours.tokenizer.encode(options.prompt)
-        if not ids:
-            raise GearworksError("cannot compare", "the prompt is empty", "give some text for --prompt")
-        found = compare(ours.model, load_hf(folder), ids, options.tolerance)
+        model, ids = _model_and_ids(path, options.prompt)
+        found = compare(model, load_hf(folder), ids, options.tolerance)
     if options.json:
-        print(json.dumps({"tokens": found.tokens, "largest_errors": found.errors,
-                          "divergence": None if found.divergence is None else asdict(found.divergence)}))
+        print(json.dumps(_finite({"tokens": found.tokens, "largest_errors": found.errors,
+                                  "divergence": None if found.divergence is None else asdict(found.divergence)})))
     else:
         print(f"Largest difference of each operator, over all layers and {found.tokens} tokens, relative to its array:")
         print(found.table())
@@ -291,6 +324,35 @@ def _compare(options: argparse.Namespace) -> None:
         raise GearworksError("this engine and Hugging Face's part", str(found.divergence),
                              "what comes before it in a layer agrees: look at what makes this one")
     print(f"No operator differs by more than {options.tolerance:g}.", file=sys.stderr)
+
+
+def _model_and_ids(path: Path, prompt: str | None):
+    """A model, and the ids for it to run over: those of the prompt, or random ones where there is no tokenizer."""
+    from gearworks.language_model import LanguageModel
+    from gearworks.model import Model
+
+    if prompt is None and path.is_dir() and not (path / "tokenizer.json").exists():
+        model = Model.load(path)
+        ids = random.Random(0).choices(range(model.config.vocab_size), k=min(24, model.config.max_position_embeddings))
+        print(f"There is no tokenizer.json, so both run over {len(ids)} random ids.", file=sys.stderr)
+        return model, ids
+    ours = LanguageModel.load(path)
+    prompt = "The engine is made of gears, and each of them was tested alone." if prompt is None else prompt
+    ids = ours.tokenizer.encode(prompt)
+    limit = ours.model.config.max_position_embeddings
+    if not ids:
+        raise GearworksError("cannot compare", "the prompt is empty", "give some text for --prompt")
+    if len(ids) > limit:
+        raise GearworksError("cannot compare", f"the prompt has {len(ids)} tokens, and the context {limit}",
+                             "give a shorter --prompt")
+    return ours.model, ids
+
+
+def _finite(value):
+    """A value for JSON, which knows neither nan nor infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _fetch(options: argparse.Namespace) -> None:

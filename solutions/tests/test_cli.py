@@ -132,3 +132,16 @@ def test_output_on_a_console_without_unicode():
     result = subprocess.run([*GEARWORKS, "generate", "smollm2", "深度学习是", "--max-tokens", "8"], capture_output=True,
                             env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}, timeout=120)
     assert result.returncode == 0 and b"?" in result.stdout and b"Traceback" not in result.stderr
+
+
+def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_path):
+    counted = run("generate", str(smollm2_folder), "1, 2, 3, 4, 5,", "--max-tokens", "30", "--stop", " 8", "--stop", "never")
+    assert counted.returncode == 0 and counted.stdout == " 6, 7,\n"
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"type": "object", "properties": {"sky": {"enum": ["blue", "green"]}}, "required": ["sky"], '
+                      '"additionalProperties": false}', encoding="utf-8")
+    answer = run("generate", str(smollm2_folder), "What colour is the sky?", "--chat", "--schema", str(schema))
+    assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
+    schema.write_text("{", encoding="utf-8")
+    broken = run("generate", str(smollm2_folder), "x", "--schema", str(schema))
+    assert broken.returncode == 1 and "cannot read the schema" in broken.stderr and "Traceback" not in broken.stderr
