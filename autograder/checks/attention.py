@@ -55,7 +55,7 @@ def quarter_turn(rope_frequencies, apply_rope, rng):
     expect_close(apply_rope(x, np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)),
                  np.concatenate([-x[..., 3:], x[..., :3]], axis=-1), axes=["token", "head", "element"],
                  of=f"{x.ravel().tolist()}, turned by a right angle,",
-                 hint="The pair (a, b) turned by an angle is (a cos - b sin, a sin + b cos). Which two elements are a pair?")
+                 hint="The pair (a, b) turned by an angle is (a cos - b sin, a sin + b cos). Which two are a pair?")
 
 
 @check(ROPE, points=2, public=True)
@@ -63,7 +63,7 @@ def by_position(rope_frequencies, apply_rope, rng):
     """Every head of a token is turned by the token's own position, and the input stays as it was."""
     positions, x = rng.choice(300, 5, replace=False), arrays(rng, 5, 3, 10)
     cos, sin = cos_sin(positions, 10, 1e4)
-    with expect_unchanged(x, cos, sin, hint="The parts of x are views: writing into them writes into the caller's array."):
+    with expect_unchanged(x, cos, sin, hint="Parts of x are views: what you write into them is in the caller's array."):
         got = apply_rope(x, cos, sin)
     expect_close(got, turned(x, positions, 1e4), axes=["token", "head", "element"],
                  hint="HF's weights pair element i with element i + d/2, and all heads of a token turn alike.")
@@ -194,7 +194,7 @@ def one_head(attention, rng):
     q, k, v = qkv(rng, T=2, S=5, H=1, K=1, d=9)
     mask = np.ones((2, 5), bool)
     expect_close(attention(q, k, v, mask), true_attention(q, k, v, mask), axes=PLACES,
-                 hint="Three steps: query times key, softmax over the keys, weights times values. How large is the scale?")
+                 hint="Query times key; softmax over the keys; weights times values. How large is the scale?")
 
 
 @check("attention.attention", points=2, public=True)
@@ -207,7 +207,7 @@ def sees_the_cached_keys(attention, rng):
 
 @check("attention.attention", points=2, public=True)
 def groups_of_heads(attention, rng):
-    """Neighbouring query heads share a key/value head: of 6 on 2, heads 0 to 2 use the first, heads 3 to 5 the second."""
+    """Neighbouring query heads share a key/value head: of 6, heads 0 to 2 use the first, heads 3 to 5 the second."""
     q, k, v = qkv(rng, T=3, S=4, H=6, K=2, d=10)
     expect_close(attention(q, k, v), true_attention(q, k, v), axes=PLACES,
                  hint="Repeating is [a, a, a, b, b, b], tiling is [a, b, a, b, a, b]. Which one do HF's weights mean?")
@@ -251,7 +251,8 @@ def one_new_token(attention, rng):
 @check("attention.attention", points=1, public=False)
 def odd_shapes(attention, rng):
     """Heads of every kind: one for all, one for each, sizes that divide nothing, values of a size of their own."""
-    for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None), (2, 3, 8, 2, 6, 5), (3, 3, 9, 3, 4, 13)):
+    for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None), (2, 3, 8, 2, 6, 5),
+                                  (3, 3, 9, 3, 4, 13)):
         q, k, v = qkv(rng, T, S, H, K, d, v_size=v_size)
         expect_close(attention(q, k, v), true_attention(q, k, v))
 

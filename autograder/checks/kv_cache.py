@@ -44,7 +44,7 @@ def a_prompt(KVCache, rng):
     """An empty cache: the tokens of a prompt see each other, each one those up to itself."""
     shape = config()
     expect_steps(KVCache(shape, 8), sequence(rng, shape, 5), (5,),
-                 hint="Store first, then look. `self.look` is given; what does it need to know about the layer by then?")
+                 hint="Store first, then look. `self.look` is given; what must it know about the layer by then?")
 
 
 @check(EXERCISE, points=2, public=True)
@@ -86,7 +86,7 @@ def forgets(KVCache, rng):
     expect_equal(len(cache), keep, of=f"the length after truncate({keep})")
     for layer in range(2):
         expect_steps(cache, second, (1, 7 - keep), layer, keep,
-                     hint=f"After truncate({keep}), the next token is number {keep}. Nothing needs to be erased for that.")
+                     hint=f"After truncate({keep}), the next token is number {keep}. Nothing must be erased for that.")
 
 
 @check(EXERCISE, points=1, public=True)

@@ -71,8 +71,8 @@ def large_logits(softmax, rng):
     with np.errstate(all="ignore"):
         got = softmax(x)
     expect_close(got, exact_softmax(x), axes=["row", "element"],
-                 hint="exp(89) is too large for float32, and exp(-104) is zero. What can be subtracted from a whole row "
-                      "without changing its probabilities?")
+                 hint="exp(89) is too large for float32, and exp(-104) is zero. What can be subtracted from a whole "
+                      "row without changing its probabilities?")
 
 
 @check("layers.softmax", points=1, public=True)
@@ -327,8 +327,9 @@ def with_a_bias(linear, rng):
     x, weight, bias = vectors(rng, 4, 4), vectors(rng, 4, 4), vectors(rng, 4)
     with expect_unchanged(x, weight, bias, hint="`y += bias` is fine where y is new, `x += …` is not."):
         got = linear(x, weight, bias)
-    expect_close(got, exact_linear(x, weight, bias), axes=["token", "output"],
-                 hint="The bias belongs to the outputs, the last axis, and is the same for every token.")
+    expect_close(got, exact_linear(x, weight, bias), of="the outputs with a bias", axes=["token", "output"],
+                 hint="Are they right without one, in the checks above? The bias belongs to the outputs, the last "
+                      "axis, and is the same for every token.")
 
 
 @check("layers.linear", points=1, public=True)

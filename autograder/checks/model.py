@@ -126,7 +126,7 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
     for count in steps:
         end = start + count
         x = case.hidden[layer, start:end].copy()
-        with expect_unchanged(x, hint="The residual stream is still needed: an operator such as `x += …` writes into it."):
+        with expect_unchanged(x, hint="The stream is still needed: an operator such as `x += …` writes into it."):
             got = decoder_layer(x, case.weights.layers[layer], case.config, *case.angles(start, end), cache, layer)
         expect_close(got, case.hidden[layer + 1, start:end], axes=PLACES, hint=hint,
                      of=f"the output of layer {layer} for {span(start, end)}", **{"atol": 1e-4} | tolerance)
@@ -137,8 +137,8 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
 def a_whole_prompt(decoder_layer, rng):
     """A layer of a random Llama, with fewer key/value heads than query heads, gives what Hugging Face gives."""
     expect_layer(decoder_layer, truth("Llama", rng), (7,),
-                 "Two halves, each of them: norm, network, added to what came in. Compare the next check's message too: "
-                 "it looks at what reached the cache.")
+                 "Two halves, each of them: norm, network, added to what came in. The next check's message may help: "
+                 "it is about what reached the cache.")
 
 
 @check(LAYER, points=1, public=True)
@@ -148,7 +148,8 @@ def what_the_cache_gets(decoder_layer, rng):
     cache, layer = RecordingCache(case.config, 5), 1
     got = decoder_layer(case.hidden[layer], case.weights.layers[layer], case.config, *case.angles(), cache, layer)
     expect_returned(got, "the residual stream after the layer")
-    expect(cache.calls, "cache.attend to be called", "no call of it", "It stores the keys and values, and gives attention's output.")
+    expect(cache.calls, "cache.attend to be called", "no call of it",
+           "It stores keys and values, and gives attention's output.")
     expect_equal(sorted({index for index, *_ in cache.calls}), [layer], of="the layer's number in cache.attend",
                  hint="`index` says which layer this is.")
     q, k, v = (np.concatenate(parts) for parts in list(zip(*cache.calls))[1:])
@@ -165,7 +166,7 @@ def what_the_cache_gets(decoder_layer, rng):
 def with_a_past(decoder_layer, rng):
     """A prompt in a first step, then one token, then two: the same rows."""
     expect_layer(decoder_layer, truth("Llama", rng, tokens=8), (5, 1, 2),
-                 "The layer does not know how long the past is: positions come by cos and sin, and the past is the cache's.")
+                 "The layer does not know how long the past is: cos and sin say where its tokens stand.")
 
 
 @check(LAYER, points=1, public=True)
@@ -197,8 +198,8 @@ def wanted_rows(decoder_layer, rng):
 def other_shapes(decoder_layer, rng):
     """Layers of every family and shape: one key head for all, as many as query heads, D equal to H · d."""
     for family, sizes in (("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}),
-                          ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20, "head_dim": 5 * 2}),
-                          ("Qwen3", {"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 6, "rms_norm_eps": 1e-3}),
+                          ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20}),
+                          ("Qwen3", {"num_attention_heads": 8, "head_dim": 6, "rms_norm_eps": 1e-3}),
                           ("Mistral", {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": None})):
         expect_layer(decoder_layer, truth(family, rng, **sizes), (1, 5, 1), "", layer=1)
 
@@ -220,13 +221,15 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol:
         expect_returned(got, f"logits of shape {case.logits[start:end].shape}")
         step = f"after {span(start, end)}"
         expect_equal([int(length) for length in cache.lengths], [end] * case.config.num_hidden_layers,
-                     of=f"the tokens in each layer of the cache {step}", hint="Every layer runs once, with its own number.")
+                     of=f"the tokens in each layer of the cache {step}",
+                     hint="Every layer runs once, with its own number.")
         for layer in range(case.config.num_hidden_layers):
             for name, memory, right in zip(("keys", "values"), (cache.keys, cache.values), case.keys_and_values(layer)):
                 before = "embedding, positions and this layer's number are what it depends on" if layer == 0 else \
                     f"layer {layer - 1} and all before it got the right input: look at what is handed on"
                 expect_close(memory[layer, :, :end].transpose(1, 0, 2), right[:end], atol=atol,
-                             of=f"the {name} that layer {layer} has in the cache {step}", axes=["token", "head", "element"],
+                             of=f"the {name} that layer {layer} has in the cache {step}",
+                             axes=["token", "head", "element"],
                              hint=f"This is the first place that differs; {before}.")
         expect_close(got, case.logits[start:end], of=f"the logits {step}", axes=["token", "id"], atol=atol,
                      hint=f"Every layer had the right input. {hint}")
@@ -236,7 +239,8 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol:
 @check(FORWARD, points=2, public=True)
 def logits_of_llama(forward, rng):
     """A random Llama with a head of its own gives Hugging Face's logits."""
-    expect_logits(forward, truth("Llama", rng), (7,), "What comes between the last layer and the head? Which table is the head?")
+    expect_logits(forward, truth("Llama", rng), (7,),
+                  "What comes between the last layer and the head? Which table is the head?")
 
 
 @check(FORWARD, points=1, public=True)

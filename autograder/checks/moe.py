@@ -11,8 +11,8 @@ def expect_route(route, scores: np.ndarray, k: int, normalize: bool, hint: str =
     wide = scores.astype(np.float64)
     powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
     shares = powers / powers.sum(axis=-1, keepdims=True)
-    experts = np.array([sorted(range(scores.shape[1]), key=lambda expert: (-row[expert], expert))[:k] for row in scores],
-                       int).reshape(len(scores), k)
+    ranked = [sorted(range(scores.shape[1]), key=lambda expert: (-row[expert], expert)) for row in scores]
+    experts = np.array([row[:k] for row in ranked], int).reshape(len(scores), k)
     right = np.take_along_axis(shares, experts, axis=-1)
     if normalize:
         right = right / right.sum(axis=-1, keepdims=True)
@@ -25,7 +25,7 @@ def expect_route(route, scores: np.ndarray, k: int, normalize: bool, hint: str =
     expect_equal(chosen.shape, experts.shape, of=f"the shape of {of}")
     expect_equal(chosen, experts, of=of, hint=hint or "The best expert first; of two that are equal, the earlier one.")
     expect_close(got[1], right.astype(np.float32), of=f"the weights of {of}, {'' if normalize else 'not '}normalized,",
-                 axes=["token", "place"], hint=hint or "The softmax is over all experts; what is chosen comes after it.")
+                 axes=["token", "place"], hint=hint or "The softmax is over all experts; choosing comes after it.")
 
 
 @check(EXERCISE, points=1, public=True)

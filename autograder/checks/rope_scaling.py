@@ -30,7 +30,7 @@ def fast_and_slow(llama3_frequencies, rng):
     frequencies = np.float32([1.0, 2 * math.pi * 0.4 / context])
     expect_close(llama3_frequencies(frequencies, factor, 1.0, 4.0, context),
                  np.float32([frequencies[0], frequencies[1] / factor]), atol=0, axes=["hand"],
-                 of=f"two hands of {context / (2 * math.pi):.0f} and 0.4 turns within the context, with a factor of {factor:g},",
+                 of=f"hands of {context / (2 * math.pi):.0f} and 0.4 turns in the context and a factor of {factor:g},",
                  hint="A frequency is in radians a token. How many turns is that, over the whole context?")
 
 
@@ -52,6 +52,7 @@ def whole_models(llama3_frequencies, rng):
     """All hands of Llama 3.1, of Llama 3.2, and of heads and limits of other kinds."""
     for frequencies, factor, low, high, context in (
             (hands(128, 5e5), 8.0, 1.0, 4.0, 8_192), (hands(64, 5e5), 32.0, 1.0, 4.0, 8_192),
-            (hands(int(rng.integers(3, 40)) * 2, 1e4), float(rng.uniform(1.5, 9)), 2.0, 7.5, int(rng.integers(60, 900)))):
+            (hands(int(rng.integers(3, 40)) * 2, 1e4), float(rng.uniform(1.5, 9)), 2.0, 7.5,
+             int(rng.integers(60, 900)))):
         expect_close(llama3_frequencies(frequencies, factor, low, high, context),
                      truth(frequencies, factor, low, high, context), atol=0, rtol=3e-5)

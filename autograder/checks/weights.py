@@ -12,13 +12,15 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal, expect_error, expect_unchanged
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
+                                 expect_returned, expect_unchanged)
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.weights import expected_shapes, gguf_name
 from gearworks.weights import load_checkpoint as reference_load
 from gearworks.weights import map_names as reference_names
 
+NAMINGS = ("Hugging Face's names", "Hugging Face's names without `model.`", "GGUF's names")
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
@@ -37,18 +39,20 @@ def config_of(rng, architecture: str = "LlamaForCausalLM", tied: bool = True) ->
 
 def found_in(config: ModelConfig, naming: str) -> dict[str, tuple[int, ...]]:
     """The names and shapes of a file that holds just the weights of this configuration."""
-    write = {"Hugging Face's": str, "Hugging Face's without `model.`": lambda name: name.removeprefix("model."),
-             "GGUF's": lambda name: gguf_name(name, config.architecture)}[naming]
+    write = {NAMINGS[0]: str, NAMINGS[1]: lambda name: name.removeprefix("model."),
+             NAMINGS[2]: lambda name: gguf_name(name, config.architecture)}[naming]
     return {write(name): shape for name, shape in expected_shapes(config).items()}
-
-
-NAMINGS = ("Hugging Face's", "Hugging Face's without `model.`", "GGUF's")
 
 
 def expect_mapped(map_names, found: dict, config: ModelConfig, of: str, hint: str) -> None:
     with expect_unchanged(found):
         got = map_names(found, config)
-    expect_equal(got, reference_names(found, config), of=of, hint=hint)
+    wanted = reference_names(found, config)
+    expect_returned(got, f"{of} to be a dict")
+    absent = [name for name in wanted if name not in got] if isinstance(got, dict) else []
+    expect(not absent, f"{of} to have a key for each name of `expected_shapes`", f"none for {'; '.join(absent[:1])}",
+           hint)
+    expect_equal(got, wanted, of=of, hint=hint)
 
 
 def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str], when: str, hint: str) -> None:
@@ -61,7 +65,7 @@ def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str
             if absent:
                 raise CheckFailure(f"the error to name {' and '.join(names)} when {when}",
                                    f"{str(error).splitlines()[1].strip()!r}, without {absent[0]}",
-                                   "Collect all that is wrong before you raise.") from error
+                                   "Collect all that is wrong before you raise, under the file's own names.") from error
             raise
 
 
@@ -70,7 +74,7 @@ def three_namings(map_names, rng):
     """The names of Hugging Face, with and without their prefix, and those of GGUF are all understood."""
     config = config_of(rng)
     for naming in NAMINGS:
-        expect_mapped(map_names, found_in(config, naming), config, f"the map for a file with {naming} names",
+        expect_mapped(map_names, found_in(config, naming), config, f"the map for a file with {naming}",
                       "From Hugging Face's name to the name in this file. Which names give each naming away?")
 
 
@@ -83,7 +87,7 @@ def missing_ones(map_names, rng):
         gone = [str(name) for name in rng.choice(list(found), 3, replace=False)]
         for name in gone:
             del found[name]
-        expect_mismatch(map_names, found, config, gone, f"a file with {naming} names lacks {', '.join(gone)}",
+        expect_mismatch(map_names, found, config, gone, f"a file with {naming} lacks {', '.join(gone)}",
                         "`expected_shapes(config)` says what there must be; not one may stay as it was initialised.")
 
 
@@ -111,7 +115,7 @@ def misshapen_ones(map_names, rng):
 @check("weights.map_names", points=1, public=True)
 def what_may_be_left(map_names, rng):
     """A copy of a tied head and RoPE frequencies may be left over; an untied head may not be missing."""
-    for naming, head in (("Hugging Face's", "lm_head.weight"), ("GGUF's", "output.weight")):
+    for naming, head in ((NAMINGS[0], "lm_head.weight"), (NAMINGS[2], "output.weight")):
         config = config_of(rng, tied=True)
         found = found_in(config, naming) | {head: (config.vocab_size, config.hidden_size)}
         expect_mapped(map_names, found, config, f"the map for a tied model whose file has {head}",
@@ -188,7 +192,7 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
 
 @contextmanager
 def gguf_of(config: ModelConfig, state: dict[str, np.ndarray]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
-    """A GGUF file of this model, Q8_0 where rows allow it, and by Hugging Face's names the arrays that it stands for."""
+    """A GGUF file of this model, Q8_0 where rows allow it, and by Hugging Face's names the arrays it stands for."""
     integers = {"block_count": config.num_hidden_layers, "embedding_length": config.hidden_size,
                 "feed_forward_length": config.intermediate_size, "context_length": config.max_position_embeddings,
                 "attention.head_count": config.num_attention_heads, "attention.key_length": config.head_dim,
@@ -227,10 +231,18 @@ def arrays_of(weights) -> dict[str, np.ndarray]:
                   for name, array in vars(layer).items() if array is not None}
 
 
+def loaded(load_checkpoint, path: Path) -> tuple:
+    """What a loader returned, if it is a pair."""
+    got = load_checkpoint(path)
+    expect_returned(got, "a pair, the configuration and the weights")
+    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the configuration and the weights",
+           f"an object of {type(got).__name__}", "`return config, weights` makes a pair.")
+    return got
+
+
 def expect_loaded(load_checkpoint, path: Path, of: str, hint: str) -> None:
     """The very configuration and arrays that the reference loads."""
-    got, (config, weights) = load_checkpoint(path), reference_load(path)
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the configuration and the weights", repr(got)[:80])
+    got, (config, weights) = loaded(load_checkpoint, path), reference_load(path)
     expect_equal(got[0], config, of=f"the configuration of {of}", hint="It is read from the file, not made up.")
     mine, right = arrays_of(got[1]), arrays_of(weights)
     expect_equal(sorted(mine), sorted(right), of=f"the arrays of {of}")
@@ -253,7 +265,7 @@ def from_a_gguf_file(load_checkpoint, rng):
     """A GGUF file of quantized matrices, its rows of q and k back in Hugging Face's order."""
     config = ModelConfig.from_hf(tiny(rng))
     with gguf_of(config, random_state(rng, config)) as (path, meant):
-        weights = load_checkpoint(path)[1]
+        weights = loaded(load_checkpoint, path)[1]
         queries = meant["model.layers.0.self_attn.q_proj.weight"]
         expect_close(weights.layers[0].qkv_proj[:len(queries)], queries, of="q_proj of layer 0, from a GGUF file",
                      axes=["row", "column"], atol=0, rtol=0,
@@ -369,7 +381,8 @@ def heads_of_rows(unpermute_rope, rng):
         with expect_unchanged(file):
             got = unpermute_rope(file, heads)
         expect_close(got, weight, atol=0, rtol=0, axes=["row", "column"], of=f"{heads} heads of size {size}",
-                     hint="No row leaves its head. With a head of 4, permuting and undoing it look alike; this one is larger.")
+                     hint="No row leaves its head. With a head of 4, permuting and undoing it look alike; this one is "
+                          "larger.")
 
 
 @check("weights.unpermute_rope", points=1, public=False)

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import subprocess
 import sys
 import threading
 import time
@@ -179,6 +180,18 @@ def test_a_limit_wakes_code_that_sleeps_and_leaves_nothing_behind(monkeypatch):
     assert not [thread for thread in threading.enumerate() if thread.name == "time-limit"]
 
 
+def test_functions_can_be_watched_after_a_limit():
+    """A profiler or debugger goes on working, whether the limit was reached or not; once it made the process hang."""
+    code = ("import sys\nfrom autograder.limits import TimeLimit, time_limit\n"
+            "for limit, count in ((5, 1), (0.1, 10 ** 12)):\n"
+            "    try:\n        with time_limit(limit):\n            for _ in range(count):\n                pass\n"
+            "    except TimeLimit:\n        print('reached')\n"
+            "    seen = []\n    sys.setprofile(lambda frame, event, value: seen.append(event))\n"
+            "    (lambda: None)()\n    sys.setprofile(None)\n    print('call' in seen)\n")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60)
+    assert ran.stdout.split() == ["True", "reached", "True"]
+
+
 def test_warnings_and_stderr_become_remarks(tmp_path, capsys):
     source = ("import sys, warnings\nimport numpy as np\n"
               "def rms_norm(x, weight, eps):\n    warnings.warn('mind the gap')\n"
@@ -249,6 +262,8 @@ def test_changes_in_place_are_seen_however_deep():
 def test_an_expected_error_must_come_and_a_stub_is_no_error():
     with expect_error(ValueError, when="asked"):
         raise ValueError
+    with pytest.raises(CheckFailure, match="no name in it"), expect_error(ValueError, when="asked"):
+        raise CheckFailure("the error to name the tensor", "no name in it")
     with pytest.raises(CheckFailure, match="no error at all"), expect_error(ValueError, when="asked"):
         pass
     with pytest.raises(CheckFailure) as failure, expect_error(ValueError, when="asked"):

@@ -26,7 +26,8 @@ Rows = np.ndarray | Sequence[int] | slice
 class Cache(Protocol):
     """What a model needs of a KV cache: `KVCache` for one sequence, `RaggedBatch` for several."""
 
-    def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray: ...
+    def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
+        """Store this step's keys and values of a layer, and return its queries' attention over all that it holds."""
 
 
 class KVCache:

@@ -20,5 +20,6 @@ def decoder_layer(x, weights, config, cos, sin, cache, index, rows=slice(None)):
             k = rms_norm(k, weights.k_norm, config.rms_norm_eps)
         q, k = (apply_rope(part, cos[t:t + 1], sin[t:t + 1]) for part in (q, k))
         row = row + linear(cache.attend(index, q, k, v).reshape(1, H * d), weights.o_proj)
-        out.append(row + feed_forward(rms_norm(row, weights.post_attention_layernorm, config.rms_norm_eps), weights, config))
+        normed = rms_norm(row, weights.post_attention_layernorm, config.rms_norm_eps)
+        out.append(row + feed_forward(normed, weights, config))
     return np.concatenate(out)[rows]

@@ -20,5 +20,6 @@ def decoder_layer(x, weights, config, cos, sin, cache, index, rows=slice(None)):
         q, k = _norm(q, weights.q_norm, eps), _norm(k, weights.k_norm, eps)
     heads = cache.attend(index, apply_rope(q.numpy(), cos, sin), apply_rope(k.numpy(), cos, sin), v.numpy())
     stream = stream + linear(torch.tensor(heads).flatten(1), torch.tensor(weights.o_proj))
-    gate, up = linear(_norm(stream, weights.post_attention_layernorm, eps), torch.tensor(weights.gate_up_proj)).chunk(2, -1)
+    normed = _norm(stream, weights.post_attention_layernorm, eps)
+    gate, up = linear(normed, torch.tensor(weights.gate_up_proj)).chunk(2, -1)
     return (stream + linear(silu(gate) * up, torch.tensor(weights.down_proj))).numpy()[rows]
