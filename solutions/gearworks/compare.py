@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gearworks.errors import ModelError, NotAvailableError
 from gearworks.kv_cache import Cache
 from gearworks.model import Model
 
@@ -41,15 +42,18 @@ class Divergence:
     expected: float
     differing: int                  # elements beyond the tolerance
     size: int                       # elements of the array
-    error: float                    # the largest difference in the array
+    error: float                    # the largest difference in the array; inf where there is a nan, or no such shape
     tolerance: float
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None       # got and expected, where these differ
 
     def __str__(self) -> str:
-        where = "outside of the layers" if self.layer is None else f"in layer {self.layer}"
+        begin = f"{self.operator} {_where(self.layer)} is the first to differ: "
+        if self.shapes is not None:
+            return begin + f"its shape is {self.shapes[0]}, expected {self.shapes[1]}"
         place = ", ".join(f"{axis} {index}" for axis, index in self.place.items())
-        return (f"{self.operator} {where} is the first to differ: {self.differing} of {self.size} elements, the first at "
-                f"{place}: got {self.got:.6g}, expected {self.expected:.6g}; the largest difference is {self.error:.3g}, "
-                f"and {self.tolerance:.3g} is tolerated")
+        return begin + (f"{self.differing} of {self.size} elements, the first at {place}: got {self.got:.6g}, expected "
+                        f"{self.expected:.6g}; the largest difference is {self.error:.3g}, and {self.tolerance:.3g} is "
+                        "tolerated")
 
 
 class RecordingCache:
@@ -80,26 +84,42 @@ def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergenc
         axes = AXES.get(operator, ("position", "element"))
         allowed = tolerance * max(1.0, float(np.abs(truth).max(initial=0)))
         if array.shape != truth.shape:
-            return Divergence(layer, operator, dict.fromkeys(axes, 0), float(array.size), float(truth.size), array.size,
-                              truth.size, float("inf"), allowed)
-        error = np.abs(array - truth)
-        wrong = ~(error <= allowed)                                     # nan is wrong too
+            first = (float(values.ravel()[0]) if values.size else float("nan") for values in (array, truth))
+            return Divergence(layer, operator, dict.fromkeys(axes, 0), *first, truth.size, truth.size, float("inf"),
+                              allowed, (array.shape, truth.shape))
+        error = _difference(array, truth)
+        wrong = error > allowed
         if wrong.any():
             place = tuple(int(index) for index in np.argwhere(wrong)[0])
             return Divergence(layer, operator, dict(zip(axes, place)), float(array[place]), float(truth[place]),
-                              int(wrong.sum()), truth.size, float(np.where(np.isnan(error), np.inf, error).max()), allowed)
+                              int(wrong.sum()), truth.size, float(error.max()), allowed)
     return None
 
 
 def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
-    """For each operator, the largest difference over all layers, relative as for `first_divergence`."""
+    """For each operator, the largest difference over all layers, relative as for `first_divergence`.
+
+    It is inf where a number is nan, or an array has another shape.
+    """
     errors: dict[str, float] = {}
     for (layer, operator), truth in expected.items():
         array = got.get((layer, operator))
-        if array is not None and array.shape == truth.shape:
+        if array is not None:
             scale = max(1.0, float(np.abs(truth).max(initial=0)))
-            errors[operator] = max(errors.get(operator, 0.0), float(np.abs(array - truth).max(initial=0)) / scale)
+            error = float(_difference(array, truth).max(initial=0)) if array.shape == truth.shape else float("inf")
+            errors[operator] = max(errors.get(operator, 0.0), error / scale)
     return errors
+
+
+def _difference(array: np.ndarray, truth: np.ndarray) -> np.ndarray:
+    """How far each element is from the truth; inf where that is no number, so that nan exceeds every tolerance."""
+    with np.errstate(invalid="ignore"):
+        error = np.abs(array - truth)
+    return np.where(np.isnan(error), np.float32(np.inf), error)
+
+
+def _where(layer: int | None) -> str:
+    return "outside of the layers" if layer is None else f"in layer {layer}"
 
 
 def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
@@ -166,8 +186,6 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
         nonlocal layer, norm
         if event != "return" or not isinstance(result, np.ndarray) or result.shape != (len(ids), size):
             return                                          # a norm of heads, or of a latent, has another shape
-        if not frame.f_globals.get("__name__", "").startswith("gearworks."):
-            return
         if frame.f_code.co_name in ("rms_norm", "layer_norm"):
             last = layer == model.config.num_hidden_layers
             name = "final norm" if last else norms[norm] if norm < len(norms) else f"norm {norm}"
@@ -177,11 +195,12 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
             trail[layer, "output"] = np.array(result)
             layer, norm = layer + 1, 0
 
+    before = sys.getprofile()
     sys.setprofile(watch)
     try:
         logits = model.forward(np.asarray(ids), np.arange(len(ids)), cache)
     finally:
-        sys.setprofile(None)
+        sys.setprofile(before)
     trail[None, "logits"] = logits
     return trail
 
@@ -201,21 +220,41 @@ class Comparison:
 
 
 def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int], tolerance: float = 1e-4) -> Comparison:
-    """Run both engines over the same ids. tolerance: as for `first_divergence`."""
+    """Run both engines over the same ids. tolerance: as for `first_divergence`.
+
+    Raises ModelError when Hugging Face's own numbers are not finite, since then there is no truth to compare with.
+    """
     expected = record_hf(network, ids)
+    for (layer, operator), truth in expected.items():
+        if not np.isfinite(truth).all():
+            raise ModelError("there is nothing to compare with",
+                             f"Hugging Face's own {operator} {_where(layer)} is not finite",
+                             "some weights must be damaged: fetch the model again")
     norms = [operator for layer, operator in expected if layer == 0 and _is_norm(operator)]
     got = record_ours(model, ids, norms)
     return Comparison(first_divergence(got, expected, tolerance), largest_errors(got, expected), len(ids))
 
 
 def load_hf(folder: Path) -> "torch.nn.Module":
-    """The same folder in `transformers`, in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
+    """The same folder in `transformers`, in float32.
 
+    Raises NotAvailableError where there is no `transformers`, ModelError for a folder that it does not load.
+    """
+    try:
+        import torch
+        from transformers import AutoModelForCausalLM
+        from transformers.utils import logging
+    except ImportError as error:
+        raise NotAvailableError("cannot compare with Hugging Face", str(error),
+                                "pip install torch transformers") from None
     logging.disable_progress_bar()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    try:
+        # The fast way through experts takes sizes that 4 divides only
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, experts_implementation="eager").eval()
+    except Exception as error:                              # it has no common class of errors
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ModelError(f"Hugging Face cannot load {folder}", why,
+                         "this engine can; does the config.json fit the installed transformers?") from error
 
 
 def _is_norm(name: str) -> bool:

@@ -42,7 +42,8 @@ class ExpertsConfig:
         if self.shared_size:
             _size("the size of the shared experts", self.shared_size)
         if self.num_experts % self.groups or self.kept_groups > self.groups:
-            raise _bad_config(f"{self.num_experts} experts cannot form {self.groups} groups of which {self.kept_groups} stay")
+            raise _bad_config(f"{self.num_experts} experts cannot form {self.groups} groups of which {self.kept_groups} "
+                              "stay")
         available = self.num_experts // self.groups * self.kept_groups
         if self.num_experts_per_tok > available or self.best_of_group > self.num_experts // self.groups:
             raise _bad_config(f"a token cannot choose {self.num_experts_per_tok} of {available} experts")
@@ -90,7 +91,7 @@ class ModelConfig:
     rope_theta: float
     tie_word_embeddings: bool
     rope_scaling: RopeScaling | None = None
-    windows: tuple[int | None, ...] = ()            # how many tokens each layer looks back, None for all; () for all layers
+    windows: tuple[int | None, ...] = ()            # how many tokens each layer looks back, None for all; () if none does
     qkv_bias: bool = False                          # Qwen2
     qk_norm: bool = False                           # Qwen3, Gemma-3
     experts: ExpertsConfig | None = None            # Mixtral, Qwen3-MoE, DeepSeek
@@ -98,17 +99,18 @@ class ModelConfig:
     rope_local_theta: float | None = None           # Gemma-3: of the layers with a window
     query_pre_attn_scalar: float | None = None      # Gemma-3: scores are divided by its root instead of that of d
     rope_interleaved: bool = False                  # DeepSeek: rows of a RoPE pair are neighbours
+    prediction_layers: int = 0                      # DeepSeek-V3: layers after the last, for guessing ahead; never run
 
     def window(self, layer: int) -> int | None:
         """How many tokens a query of this layer looks back, itself included; None for all."""
         return self.windows[layer] if self.windows else None
 
     def __post_init__(self):
-        _require_sizes(self, "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-                       "num_key_value_heads", "head_dim", "max_position_embeddings")
+        _require_sizes(self, "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                       "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
         _require_positive(self, "rms_norm_eps", "rope_theta")
         if not isinstance(self.tie_word_embeddings, bool):
-            raise _bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r}, where true or false is needed")
+            raise _bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r:.80}, where true or false is needed")
         if self.num_attention_heads % self.num_key_value_heads:
             raise _bad_config(f"{self.num_attention_heads} query heads cannot share "
                               f"{self.num_key_value_heads} key/value heads evenly")
@@ -116,6 +118,8 @@ class ModelConfig:
             raise _bad_config(f"head_dim is {self.head_dim}, and RoPE rotates pairs")
         if self.rope_scaling is not None and self.rope_scaling.kind == "dynamic" and self.head_dim == 2:
             raise _bad_config("dynamic RoPE scaling needs heads of more than one pair")
+        if self.rope_scaling is not None and self.rope_scaling.kind == "yarn" and self.rope_theta <= 1:
+            raise _bad_config(f"rope_theta is {self.rope_theta}, and YaRN needs pairs that get slower one by one")
         for window in self.windows:
             if window is not None:
                 _size("sliding_window", window)
@@ -136,10 +140,12 @@ class ModelConfig:
         if not isinstance(architectures, list) or not architectures:
             raise _bad_config("it names no architecture")
         architecture = architectures[0]
-        if architecture not in _FAMILIES:
+        if not isinstance(architecture, str) or architecture not in _FAMILIES:
             raise _unsupported_architecture(architecture)
+        _refuse_other_weights(config)
+        _require_only(config, is_causal=True, per_layer_config=None)
         try:
-            fields = _FAMILIES[architecture](config)
+            fields = _FAMILIES[architecture]({**_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {}), **config})
         except KeyError as missing:
             raise _bad_config(f"the field {missing} is missing") from None
         return cls(architecture=architecture, **fields)
@@ -154,7 +160,8 @@ class ModelConfig:
         if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
             raise ModelError(f"the GGUF architecture {name!r} is not supported",
                              "this engine reads " + ", ".join(_GGUF_ARCHITECTURES) + " from GGUF files",
-                             "use the model's safetensors, if its family is one of " + ", ".join(SUPPORTED_ARCHITECTURES))
+                             "use the model's safetensors, if its family is one of "
+                             + ", ".join(SUPPORTED_ARCHITECTURES))
 
         def field(key: str, kind: type, *default):
             value = metadata.get(f"{name}.{key}", *default)
@@ -181,12 +188,14 @@ class ModelConfig:
         tokens = metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list):
             raise _bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
+        if field("attn_logit_softcapping", float, 0) or field("final_logit_softcapping", float, 0):
+            raise _bad_config("soft caps of scores or logits are not computed here")
         window = field("attention.sliding_window", int, 0)
         family: dict[str, Any] = {}
         if name == "gemma3":
             # The file leaves the scale of the scores to its reader: d in all sizes but the largest, which has 62 layers
             scalar = _divide(field("embedding_length", int), heads) if layers == 62 else head_dim
-            family = _gemma3_layers(window, layers, 6) | {
+            family = _gemma3_windows(window, layers, 6) | {
                 "qk_norm": True, "query_pre_attn_scalar": scalar,
                 "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
         elif window and window < context:
@@ -205,7 +214,7 @@ class ModelConfig:
             rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
             rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
-            rope_scaling=RopeScaling.from_hf({"rope_type": "linear", "factor": factors.pop()}, context) if factors else None,
+            rope_scaling=RopeScaling.from_hf({"type": "linear", "factor": factors.pop()}, context) if factors else None,
             **{"qkv_bias": name == "qwen2", "qk_norm": name == "qwen3"} | family,
         )
 
@@ -219,7 +228,7 @@ class ModelConfig:
         if self.architecture not in families or self.rope_scaling is not None or self.windows:
             raise ModelError(f"cannot convert a model of the architecture {self.architecture}",
                              "only plain Llama, Qwen2 and Qwen3 models can be written as a Hugging Face folder",
-                             "run the file as it is: the engine reads it")
+                             "run the file as it is, which the engine can; to compare, take the folder it was made from")
         return {
             "architectures": [self.architecture],
             "model_type": families[self.architecture],
@@ -244,12 +253,9 @@ class ModelConfig:
 
 def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all families but GPT-2 name in the same way."""
-    for field, only in {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "partial_rotary_factor": 1.0,
-                        "attn_logit_softcapping": None, "final_logit_softcapping": None}.items():
-        if config.get(field, only) != only and not (field == "partial_rotary_factor" and config[field] is None):
-            raise _bad_config(f"{field} is {config[field]!r:.80}; this engine computes {only!r} only")
-    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
-    head_dim = config.get("head_dim")
+    _require_only(config, attention_bias=False, mlp_bias=False, partial_rotary_factor=1.0, attn_logit_softcapping=None,
+                  final_logit_softcapping=None)
+    heads, kv_heads, head_dim = config["num_attention_heads"], config.get("num_key_value_heads"), config.get("head_dim")
     return {
         "vocab_size": config["vocab_size"],
         "hidden_size": config["hidden_size"],
@@ -260,146 +266,161 @@ def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": _divide(config["hidden_size"], heads) if head_dim is None else head_dim,
         "max_position_embeddings": config["max_position_embeddings"],
         "rms_norm_eps": config["rms_norm_eps"],
-        "tie_word_embeddings": config.get("tie_word_embeddings", False),
+        "tie_word_embeddings": config["tie_word_embeddings"],
     }
 
 
-def _rope(config: Mapping[str, Any], default_theta: float = 10_000.0) -> dict[str, Any]:
-    """transformers 5 keeps theta and scaling together in `rope_parameters`; older files have two fields."""
-    fields, context = ("rope_parameters", "rope_scaling"), config["max_position_embeddings"]
-    scalings = {RopeScaling.from_hf(_objects(config, field), context) for field in fields} - {None}
-    if len(scalings) > 1:
-        raise _bad_config("rope_parameters and rope_scaling contradict each other")
-    return {"rope_theta": _objects(config, *fields).get("rope_theta", config.get("rope_theta", default_theta)),
-            "rope_scaling": scalings.pop() if scalings else None}
-
-
-def _objects(config: Mapping[str, Any], *fields: str) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for field in fields:
-        value = config.get(field)
-        if value is not None and not isinstance(value, Mapping):
-            raise _bad_config(f"{field} is {value!r:.80}, where an object is needed")
-        merged |= value or {}
-    return merged
-
-
-def _windows(config: Mapping[str, Any], in_use: bool) -> dict[str, Any]:
-    """The layers that look back over a window only: those that `layer_types` names, else all."""
-    window, layers = config.get("sliding_window"), config["num_hidden_layers"]
-    if window is None or not in_use:
-        return {}
-    types = config.get("layer_types")
-    if types is None:
-        first = config.get("max_window_layers", 0) if "use_sliding_window" in config else 0
-        return {"windows": tuple(window if layer >= first else None for layer in _layer_range(layers))}
-    return {"windows": tuple(window if kind == "sliding_attention" else None for kind in _layer_types(types, layers))}
-
-
-def _layer_types(types: Any, layers: int) -> list[str]:
-    known = {"full_attention", "sliding_attention"}
-    if not isinstance(types, list) or len(types) != layers or not all(kind in known for kind in types):
-        raise _bad_config(f"layer_types is {types!r:.120}, where one of {sorted(known)} is needed for each layer")
-    return types
-
-
-def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
+def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that all families have in common but GPT-2 and Gemma-3."""
+    _require_only(config, hidden_act="silu")
     return _decoder(config) | _rope(config)
 
 
+def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """transformers 5 keeps theta and scaling together in `rope_parameters`; older files have two fields."""
+    newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
+    if newer and older and newer != older:
+        raise _bad_config("rope_parameters and rope_scaling contradict each other")
+    parameters = {"rope_theta": config["rope_theta"]} | (newer or older)
+    if any(isinstance(value, Mapping) for value in parameters.values()):
+        raise _bad_config("RoPE of its own for each kind of layer is not supported in this family")
+    if config.get("original_max_position_embeddings") is not None:             # where it stands outside, it wins
+        parameters["original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return {"rope_theta": parameters["rope_theta"], "rope_scaling": _scaling(parameters, config)}
+
+
+def _scaling(parameters: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling | None:
+    _require_only(parameters, partial_rotary_factor=1.0)
+    return RopeScaling.from_hf(parameters, _size("max_position_embeddings", config["max_position_embeddings"]))
+
+
+def _object(config: Mapping[str, Any], field: str) -> dict[str, Any]:
+    value = config.get(field)
+    if value is not None and not isinstance(value, Mapping):
+        raise _bad_config(f"{field} is {value!r:.80}, where an object is needed")
+    return dict(value or {})
+
+
+def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any]:
+    """Families whose layers all have the same window, or none."""
+    layers = _layer_range(config["num_hidden_layers"])
+    kind = "full_attention" if window is None else "sliding_attention"
+    types = config.get("layer_types")
+    if types is not None and _layer_types(types, len(layers)) != [kind] * len(layers):
+        raise _bad_config("layer_types says otherwise than sliding_window, and all layers of this family are alike")
+    return _windows([kind] * len(layers), window)
+
+
+def _qwen_windows(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The layers that look back over a window only: those that `layer_types` names, else all but the first ones."""
+    window = config["sliding_window"] if _flag(config, "use_sliding_window") else None
+    layers, types = _layer_range(config["num_hidden_layers"]), config.get("layer_types")
+    if types is None:
+        first = _count(config, "max_window_layers")
+        types = ["full_attention" if window is None or layer < first else "sliding_attention" for layer in layers]
+    return _windows(_layer_types(types, len(layers)), window)
+
+
+def _windows(types: list[str], window: int | None) -> dict[str, Any]:
+    if "sliding_attention" not in types:
+        return {}
+    window = _size("sliding_window", window)
+    return {"windows": tuple(window if kind == "sliding_attention" else None for kind in types)}
+
+
+def _layer_types(types: Any, layers: int) -> list[str]:
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(types, list) or len(types) != layers or not all(kind in known for kind in types):
+        raise _bad_config(f"layer_types is {types!r:.120}, where one of {known} is needed for each layer")
+    return types
+
+
 def _mistral(config: Mapping[str, Any]) -> dict[str, Any]:
-    return _decoder(config) | _rope(config) | _windows(config, in_use=True)
+    return _swish_decoder(config) | _same_window(config, config["sliding_window"])
 
 
 def _qwen2(config: Mapping[str, Any]) -> dict[str, Any]:
-    window = _windows(config, in_use=config.get("use_sliding_window", False) is True)
-    return _decoder(config) | _rope(config) | window | {"qkv_bias": True}
+    return _swish_decoder(config) | _qwen_windows(config) | {"qkv_bias": True}
 
 
 def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
-    window = _windows(config, in_use=config.get("use_sliding_window", False) is True)
-    return _decoder(config) | _rope(config) | window | {"qk_norm": True}
+    return _swish_decoder(config) | _qwen_windows(config) | {"qk_norm": True}
 
 
 def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
-    layers = len(_layer_range(config["num_hidden_layers"]))
-    return _decoder(config) | _rope(config, 1e6) | _windows(config, in_use=True) | {"experts": ExpertsConfig(
-        config["num_local_experts"], config["num_experts_per_tok"], config["intermediate_size"], True, (True,) * layers)}
+    return _mistral(config) | {"experts": ExpertsConfig(
+        config["num_local_experts"], config["num_experts_per_tok"], config["intermediate_size"], True,
+        (True,) * len(_layer_range(config["num_hidden_layers"])))}
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
-    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or []
+    step, dense = _size("decoder_sparse_step", config["decoder_sparse_step"]), config.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise _bad_config(f"mlp_only_layers is {dense!r:.80}, where a list is needed")
     layers = _layer_range(config["num_hidden_layers"])
-    _size("decoder_sparse_step", step)
     sparse = tuple(layer not in dense and (layer + 1) % step == 0 for layer in layers)
-    experts = config["num_experts"] if "num_experts" in config else config["num_local_experts"]
-    window = {} if config.get("use_sliding_window", False) is not True else {
-        "windows": (config.get("sliding_window"),) * len(layers)}
-    return _decoder(config) | _rope(config) | window | {"qk_norm": True, "experts": ExpertsConfig(
-        experts, config["num_experts_per_tok"], config["moe_intermediate_size"], config.get("norm_topk_prob", False), sparse)}
+    experts = config.get("num_experts", config.get("num_local_experts", 128))
+    window = config["sliding_window"] if _flag(config, "use_sliding_window") else None
+    return _swish_decoder(config) | _same_window(config, window) | {"qk_norm": True, "experts": ExpertsConfig(
+        experts, config["num_experts_per_tok"], config["moe_intermediate_size"], config["norm_topk_prob"], sparse)}
 
 
 def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
-    latent = LatentConfig(config.get("q_lora_rank"), config["kv_lora_rank"], config["qk_nope_head_dim"],
+    scoring, methods = {2: ("softmax", ("greedy", "group_limited_greedy")), 3: ("sigmoid", ("noaux_tc",))}[version]
+    _require_only(config, moe_layer_freq=1, scoring_func=scoring)
+    if config["topk_method"] not in methods:
+        raise _bad_config(f"topk_method is {config['topk_method']!r:.80}, which is not supported")
+    latent = LatentConfig(config["q_lora_rank"], config["kv_lora_rank"], config["qk_nope_head_dim"],
                           config["qk_rope_head_dim"], config["v_head_dim"])
-    layers = _layer_range(config["num_hidden_layers"])
-    sparse = tuple(layer >= config.get("first_k_dense_replace", 0) for layer in layers)
-    if config.get("moe_layer_freq", 1) != 1:
-        raise _bad_config(f"moe_layer_freq is {config['moe_layer_freq']!r:.80}; this engine computes 1 only")
-    method = config.get("topk_method", "greedy" if version == 2 else "noaux_tc")
-    if method not in (("greedy", "group_limited_greedy") if version == 2 else ("noaux_tc",)):
-        raise _bad_config(f"topk_method is {method!r:.80}, which is not supported")
-    grouped = method != "greedy"
+    dense, grouped = _count(config, "first_k_dense_replace"), config["topk_method"] != "greedy"
+    expert_size = _size("moe_intermediate_size", config["moe_intermediate_size"])
     experts = ExpertsConfig(
-        config["n_routed_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"],
+        config["n_routed_experts"], config["num_experts_per_tok"], expert_size,
         # DeepSeek-V2 of transformers never normalizes, whatever its configuration says
-        normalize=version == 3 and config.get("norm_topk_prob", True), sparse_layers=sparse,
-        scoring="softmax" if version == 2 else "sigmoid",
+        normalize=config["norm_topk_prob"] if version == 3 else False,
+        sparse_layers=tuple(layer >= dense for layer in _layer_range(config["num_hidden_layers"])), scoring=scoring,
         groups=config["n_group"] if grouped else 1, kept_groups=config["topk_group"] if grouped else 1,
-        best_of_group=version - 1, scale=config.get("routed_scaling_factor", 1.0),
-        shared_size=(config.get("n_shared_experts") or 0) * config["moe_intermediate_size"])
-    interleaved = True if version == 2 else config.get("rope_interleave", True)
-    return _decoder(config) | _rope(config) | {
-        "head_dim": latent.qk_rope_head_dim, "latent": latent, "experts": experts, "rope_interleaved": interleaved}
+        best_of_group=version - 1, scale=config["routed_scaling_factor"],
+        shared_size=_count(config, "n_shared_experts") * expert_size)
+    heads = config["num_attention_heads"]
+    if config.get("num_key_value_heads", heads) not in (heads, None):
+        raise _bad_config(f"num_key_value_heads is {config['num_key_value_heads']!r:.80}, and each of the "
+                          f"{heads!r:.80} heads makes its own keys from the latent")
+    return _swish_decoder(config) | {
+        "head_dim": latent.qk_rope_head_dim, "latent": latent, "experts": experts,
+        "rope_interleaved": version == 2 or _flag(config, "rope_interleave"),
+        "prediction_layers": _count(config, "num_nextn_predict_layers") if version == 3 else 0}
 
 
 def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
-    if config.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
-        raise _bad_config(f"hidden_activation is {config['hidden_activation']!r:.80}, which is not supported")
-    if config.get("use_bidirectional_attention"):
-        raise _bad_config("attention in both directions is not supported")
-    layers, context = config["num_hidden_layers"], config["max_position_embeddings"]
-    rope = _objects(config, "rope_parameters", "rope_scaling")
-    if "full_attention" in rope:                                    # transformers 5: one object for each kind of layer
-        whole, local = _objects(rope, "full_attention"), _objects(rope, "sliding_attention")
-    else:
-        whole = {"rope_theta": config.get("rope_theta", 1e6)} | rope
-        local = {"rope_theta": config.get("rope_local_base_freq", 10_000.0)}
-    if RopeScaling.from_hf(local, context) is not None:
+    _require_only(config, hidden_activation="gelu_pytorch_tanh", use_bidirectional_attention=False)
+    rope = _object(config, "rope_parameters")                       # transformers 5: one object for each kind of layer
+    if rope.keys() - {"full_attention", "sliding_attention"}:
+        raise _bad_config(f"rope_parameters is {rope!r:.120}, where one object is needed for each kind of layer")
+    whole = {"rope_theta": config["rope_theta"]} | _object(rope, "full_attention") | _object(config, "rope_scaling")
+    local = {"rope_theta": config["rope_local_base_freq"]} | _object(rope, "sliding_attention")
+    if _scaling(local, config) is not None:
         raise _bad_config("RoPE scaling in the layers with a window is not supported")
-    if config.get("layer_types") is not None:
-        windows = _windows(config, in_use=True)
+    layers, types = config["num_hidden_layers"], config.get("layer_types")
+    if types is None:
+        windows = _gemma3_windows(config["sliding_window"], layers, config["sliding_window_pattern"])
     else:
-        windows = _gemma3_layers(config["sliding_window"], layers, config.get("sliding_window_pattern", 6))
+        windows = _windows(_layer_types(types, len(_layer_range(layers))), config["sliding_window"])
     return _decoder(config) | windows | {
-        "tie_word_embeddings": config.get("tie_word_embeddings", True), "qk_norm": True,
-        "rope_theta": whole.get("rope_theta", 1e6), "rope_scaling": RopeScaling.from_hf(whole, context),
-        "rope_local_theta": local.get("rope_theta", 10_000.0),
-        "query_pre_attn_scalar": config["query_pre_attn_scalar"]}
+        "qk_norm": True, "rope_theta": whole["rope_theta"], "rope_scaling": _scaling(whole, config),
+        "rope_local_theta": local["rope_theta"], "query_pre_attn_scalar": config["query_pre_attn_scalar"]}
 
 
-def _gemma3_layers(window: int, layers: int, pattern: int) -> dict[str, Any]:
+def _gemma3_windows(window: int | None, layers: int, pattern: int) -> dict[str, Any]:
     """Of every `pattern` layers, the last one looks at everything, the others look back over the window."""
     pattern = _size("sliding_window_pattern", pattern)
-    return {"windows": tuple(window if (layer + 1) % pattern else None
-                             for layer in _layer_range(layers))}
+    types = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in _layer_range(layers)]
+    return _windows(types, window)
 
 
 def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
-    for field, only in {"activation_function": "gelu_new", "scale_attn_weights": True, "add_cross_attention": False,
-                        "scale_attn_by_inverse_layer_idx": False}.items():
-        if config.get(field, only) != only:
-            raise _bad_config(f"{field} is {config[field]!r:.80}; this engine computes {only!r} only")
+    _require_only(config, activation_function="gelu_new", scale_attn_weights=True, add_cross_attention=False,
+                  scale_attn_by_inverse_layer_idx=False)
     D, heads = config["n_embd"], config["n_head"]
     inner = config.get("n_inner")
     return {
@@ -413,12 +434,12 @@ def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
         "max_position_embeddings": config["n_positions"],
         "rms_norm_eps": config["layer_norm_epsilon"],
         "rope_theta": 10_000.0,                                     # unused: positions are learned
-        "tie_word_embeddings": config.get("tie_word_embeddings", True),
+        "tie_word_embeddings": config["tie_word_embeddings"],
     }
 
 
 _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "LlamaForCausalLM": _llama,
+    "LlamaForCausalLM": _swish_decoder,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "MistralForCausalLM": _mistral,
@@ -432,12 +453,73 @@ _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 SUPPORTED_ARCHITECTURES = tuple(_FAMILIES)
 
+# What a field that a config.json leaves out means: the defaults of the configuration classes of transformers. Sizes
+# without which no file was ever published have none here, so that a damaged file is not taken for a whole one.
+_COMMON_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "tie_word_embeddings": False}
+_QWEN_DEFAULTS = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
+_DEEPSEEK_DEFAULTS = {
+    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "Qwen2ForCausalLM": _QWEN_DEFAULTS,
+    "Qwen3ForCausalLM": _QWEN_DEFAULTS | {"head_dim": 128},
+    "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
+                           "num_local_experts": 8, "num_experts_per_tok": 2},
+    "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096, "decoder_sparse_step": 1,
+                            "moe_intermediate_size": 768, "num_experts_per_tok": 8, "norm_topk_prob": False},
+    "GPT2LMHeadModel": {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,
+                          "sliding_window": 4096, "sliding_window_pattern": 6, "rope_theta": 1e6,
+                          "rope_local_base_freq": 10_000.0, "tie_word_embeddings": True},
+    "DeepseekV2ForCausalLM": _DEEPSEEK_DEFAULTS | {
+        "first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407,
+        "routed_scaling_factor": 1.0, "topk_method": "greedy"},
+    "DeepseekV3ForCausalLM": _DEEPSEEK_DEFAULTS | {
+        "first_k_dense_replace": 3, "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048,
+        "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
+        "rope_interleave": True, "topk_method": "noaux_tc"},
+}
+
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
                        "gemma3": "Gemma3ForCausalLM"}
 
 
+def _refuse_other_weights(config: Mapping[str, Any]) -> None:
+    """Weights that mean something only together with their scales must not be taken for plain numbers."""
+    for field in ("quantization_config", "compression_config"):
+        quantization = config.get(field)
+        if quantization is not None:
+            method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+            raise ModelError("the model's weights are quantized",
+                             f"{field} names the method {method!r:.80}, which this engine does not read",
+                             "use the publisher's BF16 or FP16 weights, or a GGUF file of the model")
+
+
+def _require_only(config: Mapping[str, Any], **settings: Any) -> None:
+    """Refuse any of these settings that is there with another value than the one that the engine computes."""
+    for name, only in settings.items():
+        if config.get(name) is not None and config[name] != only:
+            raise _bad_config(f"{name} is {config[name]!r:.80}; this engine computes "
+                              + (f"{only!r} only" if only is not None else "without it"))
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool:
+    """A setting that is off when it is missing."""
+    value = config.get(name, False)
+    if not isinstance(value, bool):
+        raise _bad_config(f"{name} is {value!r:.80}, where true or false is needed")
+    return value
+
+
+def _count(config: Mapping[str, Any], name: str) -> int:
+    """A number of things, of which there are none when it is missing."""
+    value = config.get(name)
+    return 0 if value is None or type(value) is int and value == 0 else _size(name, value)
+
+
 def _size(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    # The bound, which no model comes near, keeps products of sizes printable
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**40:
         raise _bad_config(f"{name} is {value!r:.80}, where a positive integer is needed")
     return value
 
@@ -464,7 +546,7 @@ def _require_positive(config: Any, *names: str) -> None:
 
 def _divide(hidden_size: Any, heads: Any) -> int:
     if not isinstance(hidden_size, int) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
-        raise _bad_config(f"a hidden size of {hidden_size!r} does not divide into {heads!r} heads")
+        raise _bad_config(f"a hidden size of {hidden_size!r:.80} does not divide into {heads!r:.80} heads")
     return hidden_size // heads
 
 
@@ -474,6 +556,6 @@ def _bad_config(why: str) -> ModelError:
 
 
 def _unsupported_architecture(name: Any) -> ModelError:
-    return ModelError(f"the architecture {name!r} is not supported",
+    return ModelError(f"the architecture {name!r:.80} is not supported",
                       "this engine runs " + ", ".join(SUPPORTED_ARCHITECTURES),
                       "use a model of one of these, or run this one with transformers")

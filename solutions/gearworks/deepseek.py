@@ -73,7 +73,7 @@ def latent_attention(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
     queries *= score_scale(config) * (r + t) ** 0.5                    # attention itself divides by the root of r + t
     mixed = cache.attend(index, queries, cached, cached[..., :r])                         # (T, H, r)
     values = mixed.transpose(1, 0, 2) @ to_values.transpose(0, 2, 1)                      # (H, T, value)
-    return linear(values.transpose(1, 0, 2).reshape(T, -1), weights.o_proj)
+    return linear(values.transpose(1, 0, 2).reshape(T, H * latent.v_head_dim), weights.o_proj)
 
 
 def turn(x: np.ndarray, config: ModelConfig, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
@@ -84,7 +84,7 @@ def turn(x: np.ndarray, config: ModelConfig, cos: np.ndarray, sin: np.ndarray) -
 
 
 def score_scale(config: ModelConfig) -> float:
-    """What attention scores are multiplied by: one over the root of the query's size, and more in stretched contexts."""
+    """What attention scores are multiplied by: one over the root of a query's size, more in stretched contexts."""
     scale = (config.latent.qk_nope_head_dim + config.latent.qk_rope_head_dim) ** -0.5
     scaling = config.rope_scaling
     if scaling is not None and scaling.mscale_all_dim:
@@ -99,7 +99,8 @@ def choose(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig) -> tup
     if experts.scoring == "softmax":
         gates = ranking = softmax(scores)
     else:
-        gates = 1 / (1 + np.exp(-scores))
+        with np.errstate(over="ignore"):                                                  # 1 / inf is the right limit
+            gates = 1 / (1 + np.exp(-scores))
         ranking = gates + weights.router_bias
     if experts.groups > 1:
         rest = 0 if experts.scoring == "softmax" else -np.inf

@@ -10,6 +10,7 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 import numpy as np
 
 from gearworks.config import ModelConfig
+from gearworks.errors import ModelError
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import gelu, layer_norm, linear
 from gearworks.layouts import GPT2Layer, Weights
@@ -17,7 +18,14 @@ from gearworks.layouts import GPT2Layer, Weights
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
             logits_at: Rows = slice(None)) -> np.ndarray:
-    """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V)."""
+    """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V).
+
+    Raises ModelError for a position that has no vector.
+    """
+    if positions.max(initial=0) >= len(weights.embed_positions):
+        raise ModelError("the sequence is too long for this model",
+                         f"it reaches position {positions.max()}, and positions up to "
+                         f"{len(weights.embed_positions) - 1} were learned", "shorten the prompt or the answer")
     x = weights.embed_tokens[input_ids] + weights.embed_positions[positions]              # (T, D)
     for index, layer in enumerate(weights.layers):
         x = decoder_layer(x, layer, config, cache, index)

@@ -30,7 +30,7 @@ def choose_experts(weights: np.ndarray, k: int, normalize: bool,
     experts = np.argsort(-ranking, axis=-1, kind="stable")[:, :k]
     chosen = np.take_along_axis(weights, experts, axis=-1)
     if normalize:
-        chosen = chosen / chosen.sum(axis=-1, keepdims=True)
+        chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + 1e-20)     # sigmoids may all be zero
     return experts, chosen
 
 
@@ -41,7 +41,7 @@ def keep_best_groups(scores: np.ndarray, groups: int, kept: int, best: int, rest
     group's best experts are added up to its score. Returns (T, E).
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.2.2 (best = 1); "DeepSeek-V3", section 2.1.2 (best = 2).
     """
-    grouped = scores.reshape(len(scores), groups, -1)                                     # (T, groups, E / groups)
+    grouped = scores.reshape(len(scores), groups, scores.shape[1] // groups)              # (T, groups, E / groups)
     strength = np.sort(grouped, axis=-1)[..., -best:].sum(axis=-1)                        # (T, groups)
     winners = np.argsort(-strength, axis=-1, kind="stable")[:, :kept]
     is_kept = np.zeros(strength.shape, bool)

@@ -46,21 +46,27 @@ class RopeScaling:
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         if kind == "default":
             return None
-        if kind not in _FREQUENCIES:
+        if not isinstance(kind, str) or kind not in _FREQUENCIES:
             raise _bad_scaling(f"the RoPE scaling {kind!r:.80} is not supported; this engine computes "
                                + ", ".join(_FREQUENCIES))
         values: dict[str, Any] = {"original_max_position_embeddings": max_position_embeddings}
         if kind == "yarn" and parameters.get("factor") is None and "original_max_position_embeddings" in parameters:
             values["factor"] = max_position_embeddings / _number(parameters, "original_max_position_embeddings")
-        for name in cls.__dataclass_fields__:
+        for name in cls.__dataclass_fields__.keys() - {"kind", "truncate"}:
             if parameters.get(name) is not None:
-                values[name] = parameters[name] if name == "truncate" else _number(parameters, name)
-        if kind == "dynamic":                      # whatever the file says: Hugging Face measures from the whole context
+                values[name] = _number(parameters, name)
+        values["truncate"] = parameters.get("truncate", True)
+        if not isinstance(values["truncate"], bool):
+            raise _bad_scaling(f"truncate is {values['truncate']!r:.80}, where true or false is needed")
+        if kind == "dynamic":                    # whatever the file says: Hugging Face measures from the whole context
             values["original_max_position_embeddings"] = max_position_embeddings
         if "factor" not in values:
             raise _bad_scaling("its factor is missing")
-        if kind == "llama3" and values.get("low_freq_factor", 1.0) == values.get("high_freq_factor", 4.0):
-            raise _bad_scaling("low_freq_factor and high_freq_factor are equal")
+        if kind == "llama3":
+            if not {"low_freq_factor", "high_freq_factor"} <= values.keys():
+                raise _bad_scaling("its low_freq_factor or its high_freq_factor is missing")
+            if values["low_freq_factor"] >= values["high_freq_factor"]:
+                raise _bad_scaling("low_freq_factor is not below high_freq_factor")
         return cls(kind, **values)
 
 
@@ -123,7 +129,8 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tup
     Source: Peng et al. 2023, "YaRN"; `mscale` as in DeepSeek-V2's configuration.
     """
     def pair_that_turns(times: float) -> float:
-        return head_dim * math.log(scaling.original_max_position_embeddings / (times * 2 * math.pi)) / (2 * math.log(theta))
+        context = scaling.original_max_position_embeddings
+        return head_dim * math.log(context / (times * 2 * math.pi)) / (2 * math.log(theta))
 
     low, high = pair_that_turns(scaling.beta_fast), pair_that_turns(scaling.beta_slow)
     if scaling.truncate:

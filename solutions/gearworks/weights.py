@@ -104,8 +104,9 @@ def _require_plausible(config: ModelConfig, tensors: int) -> None:
 
 def _is_idle(name: str, config: ModelConfig) -> bool:
     """Whether a tensor that a checkpoint holds besides its weights may be left out."""
-    if config.architecture == "DeepseekV3ForCausalLM":               # its layer for predicting a second token at once
-        return name.startswith(f"model.layers.{config.num_hidden_layers}.")
+    if config.prediction_layers:
+        layers = range(config.num_hidden_layers, config.num_hidden_layers + config.prediction_layers)
+        return any(name.startswith(f"model.layers.{layer}.") for layer in layers)
     if config.architecture == "GPT2LMHeadModel":                     # the causal mask, kept as if it were a weight
         return name.endswith((".attn.bias", ".attn.masked_bias"))
     return name.endswith("rotary_emb.inv_freq")
@@ -157,6 +158,10 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
     """
     if not path.is_dir():
         file = GGUFFile.open(path)
+        if "rope_freqs.weight" in file.tensors:
+            raise ModelError(f"cannot load {path}", "it scales its RoPE as Llama 3.1 does, by factors in "
+                             "rope_freqs.weight, and this engine reads such a scaling from config.json only",
+                             "use the model's Hugging Face folder, with its safetensors")
         return ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors), file
     config = ModelConfig.from_hf(read_json(path / "config.json"))
     for name, opened in (("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),

@@ -13,7 +13,8 @@ import gearworks.kv_cache
 import gearworks.model
 from gearworks import cli
 from gearworks.attention import attention
-from gearworks.compare import compare, first_divergence, load_hf
+from gearworks.compare import compare, first_divergence, largest_errors, load_hf
+from gearworks.errors import ModelError
 from gearworks.model import Model
 
 FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "GPT2", "Gemma3", "Mixtral", "Qwen3Moe", "DeepseekV2", "DeepseekV3"]
@@ -85,6 +86,78 @@ def test_nan_and_other_shapes_are_divergences(array):
     assert (found.layer, found.operator, found.error) == (0, "output", float("inf"))
 
 
+def test_the_table_hides_no_nan():
+    truth = {(0, "output"): np.ones((3, 4), np.float32), (1, "output"): np.ones((3, 4), np.float32)}
+    got = {(0, "output"): np.full((3, 4), np.nan, np.float32), (1, "output"): np.ones((3, 4), np.float32)}
+    assert largest_errors(got, truth) == {"output": float("inf")}
+    assert largest_errors({(1, "output"): np.ones((4, 3), np.float32)}, truth) == {"output": float("inf")}
+
+
+def test_other_shapes_are_said_as_shapes():
+    found = first_divergence({(2, "keys"): np.zeros((3, 2, 5), np.float32)}, {(2, "keys"): np.zeros((3, 5, 2), np.float32)}, 1)
+    assert str(found) == "keys in layer 2 is the first to differ: its shape is (3, 2, 5), expected (3, 5, 2)"
+
+
+def test_weights_that_are_no_numbers_are_nothing_to_compare_with(tiny_model):
+    hf_model, folder = tiny_model("Llama", 13)
+    hf_model.model.layers[1].mlp.up_proj.weight.data[3, 4] = float("nan")
+    with pytest.raises(ModelError, match="own output in layer 1 is not finite"):
+        compare(Model.load(folder), hf_model, [1, 2, 3])
+
+
+def test_a_folder_that_hf_does_not_load_is_said_in_one_line(tiny_model):
+    _, folder = tiny_model("Llama", 14)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "mystery"}), encoding="utf-8")
+    with pytest.raises(ModelError, match="Hugging Face cannot load") as error:
+        load_hf(folder)
+    assert "mystery" in error.value.why and "\n" not in error.value.why
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, stream), "reconfigure", lambda **options: None, raising=False)
+    return cli.main(["compare", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("family", ["GPT2", "Gemma3", "DeepseekV2", "Qwen3Moe"])
+def test_the_command_needs_no_tokenizer(tiny_model, monkeypatch, capsys, family):
+    """Sizes that Hugging Face's fast way through experts refuses included."""
+    _, folder = tiny_model(family, 15)
+    assert run(monkeypatch, folder) == 0
+    said = capsys.readouterr()
+    assert "24 random ids" in said.err and "No operator differs" in said.err and "logits" in said.out
+    assert run(monkeypatch, folder, "--prompt", "a text") == 1
+    assert "tokenizer.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments, says", [
+    (["--prompt", ""], "the prompt is empty"), (["--prompt", "gear " * 9000], "and the context 8192"),
+])
+def test_prompts_that_cannot_be_compared(smollm2_folder, monkeypatch, capsys, arguments, says):
+    assert run(monkeypatch, smollm2_folder, *arguments) == 1
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tolerance", ["nan", "0", "-1", "inf", "much"])
+def test_a_tolerance_is_a_number_above_zero(monkeypatch, capsys, tolerance):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "smollm2", "--tolerance", tolerance)
+    assert "is not a number above 0" in capsys.readouterr().err
+
+
+def test_json_knows_no_nan(tiny_model, monkeypatch, capsys):
+    """Our engine broken so that it gives nan: the report is still JSON."""
+    _, folder = tiny_model("Llama", 16)
+    monkeypatch.setattr(gearworks.model, "swiglu", lambda gate, up: np.full_like(gate, np.nan))
+    assert run(monkeypatch, folder, "--json") == 1
+    said = capsys.readouterr()
+    found = json.loads(said.out, parse_constant=pytest.fail)
+    assert found["divergence"]["got"] is None and found["divergence"]["operator"] == "output"
+    assert "output in layer 0 is the first to differ" in said.err and "got nan" in said.err
+
+
 def test_tolerance_follows_the_size_of_the_numbers():
     truth = {(0, "output"): np.array([[1000.0, 1.0]], np.float32)}
     got = {(0, "output"): np.array([[1000.0, 1.05]], np.float32)}
@@ -106,10 +179,7 @@ def test_the_command_reads_gguf_and_names_what_is_broken(smollm2_gguf, smollm2_f
     """Rows of q and k left as GGUF has them: the file speaks English, and Hugging Face shows what is wrong with it."""
     monkeypatch.setattr("gearworks.weights.unpermute_rope", lambda weight, num_heads: weight)
     monkeypatch.setattr("gearworks.compare.load_hf", lambda folder: load_hf(smollm2_folder))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    for stream in ("stdout", "stderr"):
-        monkeypatch.setattr(getattr(sys, stream), "reconfigure", lambda **options: None, raising=False)
-    assert cli.main(["compare", str(smollm2_gguf), "--prompt", "A gear turns."]) == 1
+    assert run(monkeypatch, smollm2_gguf, "--prompt", "A gear turns.") == 1
     captured = capsys.readouterr()
     assert "input_layernorm" in captured.out
     assert "queries in layer 0 is the first to differ" in captured.err

@@ -2,14 +2,19 @@
 
 import json
 import sys
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from gearworks.accounting import latent_cache_bytes
-from gearworks.config import SUPPORTED_ARCHITECTURES, ModelConfig
+from gearworks.compare import load_hf
+from gearworks.config import SUPPORTED_ARCHITECTURES, ExpertsConfig, ModelConfig
+from gearworks.deepseek import choose
 from gearworks.errors import ModelError
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model
@@ -109,10 +114,14 @@ def test_logits_equal_hf(tiny_model, rng, family, settings):
         np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_cached_chunked_and_ragged_equal_whole(tiny_model, rng, family):
+@pytest.mark.parametrize("family, settings", [(family, {}) for family in FAMILIES] + [
+    ("Mistral", {"sliding_window": 9}), ("Mistral", {"sliding_window": 64}), ("Mixtral", {"sliding_window": 1}),
+    ("Qwen2", {"use_sliding_window": True, "sliding_window": 66, "max_window_layers": 1}),
+    ("Llama", {"rope_parameters": YARN}), ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}}),
+], ids=name)
+def test_cached_chunked_and_ragged_equal_whole(tiny_model, rng, family, settings):
     """Sequences in different phases share one call, and however they are cut into steps, their logits are the same."""
-    _, folder = tiny_model(family, 3)
+    _, folder = tiny_model(family, 3, **settings)
     model = Model.load(folder)
     pasts, counts = [0, 33, 5, 0, 12], [70, 1, 8, 1, 0]
     sequences = [rng.integers(0, model.config.vocab_size, past + count) for past, count in zip(pasts, counts)]
@@ -156,6 +165,75 @@ def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
     assert {"attend", "attention", "linear", "forward", "decoder_layer"} <= looked_at
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_may_have_no_token(tiny_model, rng, family):
+    _, folder = tiny_model(family, 3)
+    model, none = Model.load(folder), np.zeros(0, np.int64)
+    caches = [model.new_cache(4), model.new_cache(4)]
+    assert model.forward(none, none, caches[0]).shape == (0, 211)
+    assert model.forward(none, none, RaggedBatch(caches, [0, 0])).shape == (0, 211)
+    ids = rng.integers(0, 211, 4)
+    np.testing.assert_array_equal(model.forward(ids, np.arange(4), caches[0]), whole(model, ids))
+
+
+OLD_NAMES = [
+    ("Llama", {"rope_parameters": None, "rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 3.0}}),
+    ("Llama", {"rope_parameters": None, "rope_theta": 5000.0, "rope_scaling": {
+        name: value for name, value in YARN.items() if name not in ("rope_theta", "original_max_position_embeddings")},
+        "original_max_position_embeddings": 32}),
+    ("Qwen2", {"rope_parameters": None, "rope_theta": 1e6, "rope_scaling": None, "layer_types": None, "use_sliding_window": True,
+               "sliding_window": 11, "max_window_layers": 2}),
+    ("Gemma3", {"rope_parameters": None, "rope_theta": 3e5, "rope_local_base_freq": 700.0, "layer_types": None,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window_pattern": 2}),
+    ("Gemma3", {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}, "rope_theta": 3e4}),
+    ("DeepseekV3", {"rope_parameters": None, "rope_theta": 10000, "rope_scaling": {
+        "beta_fast": 32, "beta_slow": 1, "factor": 4, "mscale": 1.0, "mscale_all_dim": 0.7, "type": "yarn",
+        "original_max_position_embeddings": 64}}),
+    ("DeepseekV3", {"routed_scaling_factor": ..., "norm_topk_prob": ..., "rope_interleave": ..., "rms_norm_eps": ...}),
+    ("GPT2", {"layer_norm_epsilon": ..., "tie_word_embeddings": ..., "n_inner": ..., "n_ctx": 256}),
+]
+
+
+@pytest.mark.parametrize("family, changes", OLD_NAMES, ids=name)
+def test_older_files_and_missing_fields_are_read_as_hf_reads_them(tiny_model, rng, family, changes):
+    """Both engines load the same changed folder. `...` takes a field away."""
+    _, folder = tiny_model(family, 40)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | changes
+    config = {field: value for field, value in config.items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ids = rng.integers(0, 211, 90)
+    with torch.no_grad():
+        expected = load_hf(folder)(torch.from_numpy(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(whole(Model.load(folder), ids), expected, rtol=0, atol=1e-4)
+
+
+def test_gpt2_as_it_was_published(tiny_model, rng, tmp_path):
+    """Names without a prefix, and each layer's causal mask among the weights."""
+    hf_model, folder = tiny_model("GPT2", 41)
+    state = {key.removeprefix("transformer."): tensor.clone() for key, tensor in hf_model.state_dict().items()
+             if key != "lm_head.weight"}
+    for layer in range(3):
+        state[f"h.{layer}.attn.bias"] = torch.tril(torch.ones(1, 1, 256, 256))
+    save_file(state, folder / "model.safetensors")
+    ids = rng.integers(0, 211, 50)
+    with torch.no_grad():
+        expected = hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
+    model = Model.load(folder)
+    np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
+    with pytest.raises(ModelError, match="position 256, and positions up to 255 were learned"):
+        model.forward(np.array([1]), np.array([256]), model.new_cache(1))
+
+
+def test_a_router_that_likes_no_expert_gives_no_nan():
+    """Sigmoids so small that they are zero: the weights are zeros, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        experts = ExpertsConfig(4, 2, 5, True, (True,), "sigmoid")
+        weights = SimpleNamespace(router=np.full((4, 3), -1000, np.float32), router_bias=np.zeros(4, np.float32))
+        chosen, gates = choose(np.ones((2, 3), np.float32), weights, SimpleNamespace(experts=experts))
+    assert gates.dtype == np.float32 and (gates == 0).all() and chosen.shape == (2, 2)
+
+
 def test_the_latent_is_all_that_the_cache_holds(tiny_model):
     """DeepSeek's published sizes: 576 numbers for a token and layer, whatever the number of heads."""
     _, folder = tiny_model("DeepseekV3", 0, kv_lora_rank=512, qk_rope_head_dim=64, num_hidden_layers=2)
@@ -189,7 +267,21 @@ def test_every_architecture_is_named_when_another_is_refused():
 @pytest.mark.parametrize("family, change, says", [
     ("Llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}}, "longrope"),
     ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": -1}}, "factor"),
+    ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1, "factor": 2.0}}, "rope_theta"),
+    ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0}}, "low_freq_factor"),
+    ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 0.5}},
+     "partial_rotary_factor"),
+    ("Qwen3", {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5}}}, "kind of layer"),
     ("Llama", {"attention_bias": True}, "attention_bias"),
+    ("Qwen3", {"attention_bias": True}, "attention_bias"),
+    ("DeepseekV3", {"attention_bias": True}, "attention_bias"),
+    ("Llama", {"mlp_bias": True}, "mlp_bias"),
+    ("Llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    ("Llama", {"is_causal": False}, "is_causal"),
+    ("Llama", {"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+    ("Mistral", {"layer_types": ["full_attention"] * 3, "sliding_window": 4}, "layer_types"),
+    ("Qwen2", {"layer_types": ["sliding_attention"] * 3, "use_sliding_window": False}, "sliding_window is None"),
+    ("Qwen2", {"use_sliding_window": "yes"}, "use_sliding_window"),
     ("Mistral", {"sliding_window": 0}, "sliding_window"),
     ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention"]}, "layer_types"),
     ("Mixtral", {"num_experts_per_tok": 6}, "cannot choose 6 of 5 experts"),
@@ -197,8 +289,13 @@ def test_every_architecture_is_named_when_another_is_refused():
     ("Mixtral", {"num_local_experts": 10**12}, "experts are announced"),
     ("DeepseekV2", {"topk_method": "mystery"}, "topk_method"),
     ("DeepseekV3", {"n_group": 5}, "cannot form 5 groups"),
+    ("DeepseekV3", {"scoring_func": "softmax"}, "scoring_func"),
+    ("DeepseekV3", {"num_key_value_heads": 2}, "num_key_value_heads"),
+    ("Gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+    ("Gemma3", {"sliding_window": None}, "sliding_window is None"),
+    ("Gemma3", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "each kind of layer"),
     ("Gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
-    ("Gemma3", {"use_bidirectional_attention": True}, "both directions"),
+    ("Gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
     ("GPT2", {"activation_function": "relu"}, "activation_function"),
 ])
 def test_what_would_be_computed_wrongly_is_refused(tiny_model, family, change, says):

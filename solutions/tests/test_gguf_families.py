@@ -17,7 +17,7 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf(path, family, hf_model, permute=None, **extra):
+def write_gguf(path, family, hf_model, permute=None, more_tensors=(), **extra):
     """What a converter makes of a model, in float32. permute: whether rows of q and k are; by default as it should be."""
     config, architecture = hf_model.config, ARCHITECTURES[family]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[architecture])
@@ -47,6 +47,8 @@ def write_gguf(path, family, hf_model, permute=None, **extra):
             if name.endswith(f"{part}.weight") and (family == "Llama" if permute is None else permute):
                 array = permuted(array, heads)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(array))
+    for name, array in dict(more_tensors).items():
+        writer.add_tensor(name, array)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -85,6 +87,20 @@ def test_linear_rope_scaling_is_read(tmp_path, tiny_model, rng):
     write_gguf(tmp_path / "model.gguf", "Llama", hf_model, **{"rope.scaling.factor": 4.0})
     ids = rng.integers(0, 211, 50)
     np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids), logits(Model.load(folder), ids), atol=1e-5)
+
+
+def test_the_scaled_rope_of_llama_3_is_refused_as_such(tmp_path, tiny_model):
+    hf_model, _ = tiny_model("Llama", 25)
+    write_gguf(tmp_path / "model.gguf", "Llama", hf_model, more_tensors={"rope_freqs.weight": np.ones(4, np.float32)})
+    with pytest.raises(ModelError, match="as Llama 3.1 does"):
+        Model.load(tmp_path / "model.gguf")
+
+
+def test_soft_caps_are_refused(tmp_path, tiny_model):
+    hf_model, _ = tiny_model("Gemma3", 24)
+    write_gguf(tmp_path / "model.gguf", "Gemma3", hf_model, **{"final_logit_softcapping": 30.0})
+    with pytest.raises(ModelError, match="soft caps"):
+        Model.load(tmp_path / "model.gguf")
 
 
 def test_another_architecture_is_refused_by_name(tmp_path, tiny_model):
