@@ -24,6 +24,8 @@ import numpy as np
 
 # What a learner reads stays readable: no message is longer than this many words.
 MESSAGE_WORDS = 160
+WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, such as `np.sqrt(2)`, "
+           "and so are arrays such as `np.zeros(3)`, made without a `dtype`. Python's own numbers are harmless.")
 NOTHING = "that your function returned nothing; is there a `return`?"
 
 
@@ -169,7 +171,8 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     if got.shape != expected.shape:
         raise CheckFailure(f"{of} to have the shape {expected.shape}", f"the shape {got.shape}", hint)
     if dtype is not None and got.dtype != dtype:
-        raise CheckFailure(f"{of} to be {np.dtype(dtype)}", f"{got.dtype}", hint)
+        widened = dtype == np.float32 and got.dtype == np.float64
+        raise CheckFailure(f"{of} to be {np.dtype(dtype)}", f"{got.dtype}", WIDENED if widened else hint)
     if got.dtype.kind not in "fiub":
         raise CheckFailure(f"{of} to hold numbers", f"the dtype {got.dtype}", hint)
     wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True)
@@ -179,7 +182,8 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     names = axes if len(axes) == got.ndim else ["index"] * got.ndim
     place = ", ".join(f"{name} {index}" for name, index in zip(names, first)) or "the value"
     raise CheckFailure(
-        f"{of} to agree with the truth " + (f"within {atol:g}" if atol or rtol else "exactly"),
+        f"{of} to agree with the truth " + (
+            f"within {atol:g}" if atol else f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"),
         f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got {got[first]:.6g}, "
         f"expected {expected[first]:.6g}", hint)
 
@@ -189,7 +193,7 @@ def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
     """Fail unless the block raises one of these exceptions. `when` names the situation in words."""
     try:
         yield
-    except NotImplementedError:                              # of an exercise that is not written; it is a RuntimeError
+    except (NotImplementedError, CheckFailure):              # of an unwritten exercise; of a check inside the block
         raise
     except kinds:
         return

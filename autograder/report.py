@@ -75,8 +75,9 @@ def markup(report: Report) -> str:
         f'{head}5em">Points</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>")
     notes = "".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>' for note in _notes(report))
-    return (f'<div class="gearworks-report" style="color:inherit"><p style="margin:.2em 0"><strong>'
-            f"{html.escape(report.exercise)}</strong>: {html.escape(_headline(report))}</p>{table}{notes}</div>")
+    return ('<div class="gearworks-report" style="color:inherit;overflow-wrap:break-word"><p style="margin:.2em 0">'
+            f"<strong>{html.escape(report.exercise)}</strong>: {html.escape(_headline(report))}</p>"
+            f"{table}{notes}</div>")
 
 
 def result(outcome: Outcome) -> str:

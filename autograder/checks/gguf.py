@@ -5,7 +5,8 @@ from math import prod
 
 import numpy as np
 
-from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal, expect_error, expect_unchanged
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
+                                 expect_returned, expect_unchanged)
 from gearworks import gguf as reference
 from gearworks.errors import FormatError
 from gearworks.gguf import BLOCK_FORMATS, NUMBERS, TensorRow, TensorType, ValueType
@@ -55,10 +56,13 @@ def expect_value(read_value, raw: bytes, kind: ValueType, wanted, of: str, hint:
     before = b"" if rng is None else rng.integers(0, 256, int(rng.integers(1, 9)), dtype=np.uint8).tobytes()
     data = before + raw + b"\x01\x02\x03"
     got = read_value(data, len(before), kind)
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the value and the next offset", repr(got)[:80])
+    expect_returned(got, "a pair, the value and the next offset")
+    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the value and the next offset", f"a {type(got).__name__}",
+           "`return value, offset` makes a pair.")
     expect_equal(plain(got[0]), wanted, of=of, hint=hint)
     expect_equal(got[1], len(before) + len(raw), of=f"the offset after {of}",
-                 hint="Count every byte that you have read: of the lengths and types, too.")
+                 hint="It counts from the beginning of `data`, not of the value, and every byte that was read counts: "
+                      "of lengths and types, too.")
 
 
 def expect_refused(reader, arguments: tuple, when: str, hint: str, name: str = "") -> None:
@@ -203,7 +207,9 @@ def expect_table(read_tensor_table, infos: list[TensorRow], of: str, hint: str, 
     before = bytes(int(rng.integers(1, 40)))
     rows = b"".join(packed_row(info.name, info.shape, info.type, info.offset) for info in infos)
     got = read_tensor_table(before + rows + b"\0" * 40, len(before), len(infos))
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the table and the next offset", repr(got)[:80])
+    expect_returned(got, "a pair, the table and the next offset")
+    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the table and the next offset", f"a {type(got).__name__}",
+           "`return rows, offset` makes a pair.")
     expect_equal(got[0], {info.name: info for info in infos}, of=of, hint=hint)
     expect_equal(list(got[0]), [info.name for info in infos], of=f"the order of the names of {of}",
                  hint="The file's order.")
@@ -304,6 +310,8 @@ def scales(rng, n: int) -> np.ndarray:
 def expect_blocks(dequantize, blocks: np.ndarray, wanted: np.ndarray, of: str, hint: str) -> None:
     with expect_unchanged(blocks, hint="The bytes belong to the file."):
         got = dequantize(blocks)
+    expect(getattr(got, "dtype", None) != np.float16, f"{of} to be float32", "float16",
+           "NumPy makes a float16 of a float16 and an int8. What has to be widened before the product?")
     expect_close(got, wanted, of=of, axes=["block", "value"], atol=0, rtol=0, hint=hint)
 
 
@@ -369,14 +377,21 @@ def like_gguf_py(dequantize_q8_0, rng):
 Q4 = "gguf.dequantize_q4_0+dequantize_q4_1"
 
 
+def uniform_blocks(rng, head: list[float]) -> np.ndarray:
+    """A block for each of the 16 codes, 32 times the same, so that no order of the values can matter."""
+    codes = np.repeat(rng.permutation(16).astype(np.uint8)[:, None] * np.uint8(17), 16, axis=1)
+    return np.hstack([np.tile(np.array(head, "<f2").view(np.uint8), (16, 1)), codes])
+
+
 @check(Q4, points=2, public=True)
 def q4_0_around_eight(dequantize_q4_0, dequantize_q4_1, rng):
     """In Q4_0 a value is the scale times its four bits less eight."""
     scale = float(rng.choice([0.5, 4.0, -2.0]))
-    blocks = blocks_of(rng, 1, [[scale]], 16)
-    blocks[0, 2:] = blocks[0, 2:] % 16 * 17                          # both halves of each byte are equal
-    expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), f"a block of Q4_0 with the scale {scale}",
-                  "Four bits say 0 to 15. The eight is subtracted from them, before the scale is applied.")
+    blocks = uniform_blocks(rng, [scale])
+    expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False),
+                  f"16 blocks of Q4_0, each 32 times one code, with the scale {scale},",
+                  "Four bits say 0 to 15. The eight is subtracted from them, before the scale is applied. What is 7 - 8"
+                  " in bytes?")
 
 
 @check(Q4, points=2, public=True)
@@ -393,10 +408,9 @@ def halves_not_neighbours(dequantize_q4_0, dequantize_q4_1, rng):
 def q4_1_from_its_minimum(dequantize_q4_0, dequantize_q4_1, rng):
     """In Q4_1 a value is the scale times its four bits, plus the block's minimum."""
     scale, minimum = float(rng.choice([0.5, 2.0])), float(rng.choice([-3.0, -7.0, 1.25]))
-    blocks = blocks_of(rng, 1, [[scale], [minimum]], 16)
-    blocks[0, 4:] = blocks[0, 4:] % 16 * 17
-    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True),
-                  f"a block of Q4_1 with the scale {scale} and the minimum {minimum}",
+    blocks = uniform_blocks(rng, [scale, minimum])
+    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "16 blocks of Q4_1, each 32 times one code, with "
+                  f"the scale {scale} and the minimum {minimum},",
                   "First the scale, then the minimum, then the sixteen bytes. Nothing is centred at eight here.")
 
 

@@ -1,9 +1,13 @@
 """Checks of the operators of a decoder."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from autograder.checking import check, expect_close, expect_unchanged
 from gearworks.layers import rms_norm as reference
+
+IN_PLACE = "An operator such as `x -= …` or `x /= …` writes into the caller's array."
 
 
 def exact(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
@@ -36,6 +40,12 @@ def exact_silu(x: np.ndarray) -> np.ndarray:
     return wide * (0.5 + 0.5 * np.tanh(wide / 2))
 
 
+def unchanged(function: Callable[..., np.ndarray], *arguments, hint: str = IN_PLACE) -> np.ndarray:
+    """What the function gives, once it is sure that it left its arguments, which the truth is computed from."""
+    with expect_unchanged(*arguments, hint=hint):
+        return function(*arguments)
+
+
 def vectors(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
     return (scale * rng.standard_normal(shape)).astype(np.float32)
 
@@ -58,8 +68,7 @@ def odds(softmax, rng):
 def each_row(softmax, rng):
     """Each row of scores, of each head, sums to one by itself; the scores stay as they were."""
     x = vectors(rng, 3, 4, 6, scale=2.0)
-    with expect_unchanged(x, hint="Without `out`, the result is new memory."):
-        got = softmax(x)
+    got = unchanged(softmax, x, hint="Without `out`, the result is new memory.")
     expect_close(got, exact_softmax(x), axes=["head", "query", "key"],
                  hint="Which axis do the probabilities of one query run along? Sum and peak keep it, with length 1.")
 
@@ -69,7 +78,7 @@ def large_logits(softmax, rng):
     """Logits of several hundred, of either sign, do not overflow, and no row notices another."""
     x = vectors(rng, 4, 7, scale=200.0) + np.float32([[0], [5_000], [-5_000], [300]])
     with np.errstate(all="ignore"):
-        got = softmax(x)
+        got = unchanged(softmax, x)
     expect_close(got, exact_softmax(x), axes=["row", "element"],
                  hint="exp(89) is too large for float32, and exp(-104) is zero. What can be subtracted from a whole "
                       "row without changing its probabilities?")
@@ -81,7 +90,7 @@ def impossible(softmax, rng):
     x = vectors(rng, 4, 5, scale=3.0)
     x[0, int(rng.integers(5))] = x[2, :3] = x[1] = -np.inf
     with np.errstate(all="ignore"):
-        got = softmax(x)
+        got = unchanged(softmax, x)
     expect_close(got, exact_softmax(x), axes=["row", "element"],
                  hint="What is -inf minus -inf, and 0 divided by 0? Row 1 is the one without any possibility.")
 
@@ -107,7 +116,7 @@ def any_scores(softmax, rng):
     for shape in ((1,), (9,), (0, 5), (4, 1), (2, 3, 2, 5)):
         x = vectors(rng, *shape, scale=4.0)
         with np.errstate(all="ignore"):
-            got = softmax(x)
+            got = unchanged(softmax, x)
         expect_close(got, exact_softmax(x))
 
 
@@ -116,7 +125,7 @@ def small_differences(softmax, rng):
     """Logits that are nearly equal, and ties, keep their order and their small differences."""
     x = vectors(rng, 3, 40, scale=1e-3)
     x[1] = x[1, 0]
-    expect_close(softmax(x), exact_softmax(x), atol=1e-7)
+    expect_close(unchanged(softmax, x), exact_softmax(x), atol=1e-7)
 
 
 @check("layers.softmax", points=1, public=False)
@@ -126,7 +135,7 @@ def masked_rows_among_others(softmax, rng):
     x[rng.random(x.shape) < 0.5] = -np.inf
     x[1, int(rng.integers(5))] = -np.inf
     with np.errstate(all="ignore"):
-        got = softmax(x)
+        got = unchanged(softmax, x)
     expect_close(got, exact_softmax(x))
 
 
@@ -143,7 +152,7 @@ def one_vector(rms_norm, rng):
 def each_vector_alone(rms_norm, rng):
     """Each token's vector is scaled by itself, then by the weights."""
     x, weight = vectors(rng, 5, 12) * np.float32([[0.2], [1], [7], [30], [200]]), weights(rng, 12)
-    expect_close(rms_norm(x, weight, 1e-5), exact(x, weight, 1e-5), axes=["token", "element"],
+    expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5), axes=["token", "element"],
                  hint="Tokens know nothing of each other here: which axis is the mean taken over, and is it kept?")
 
 
@@ -152,15 +161,16 @@ def small_activations(rms_norm, rng):
     """With activations near zero, eps decides, and it is the eps that was given."""
     for eps in (1e-3, 1e-5):
         x, weight = vectors(rng, 3, 10, scale=3e-3), weights(rng, 10)
-        expect_close(rms_norm(x, weight, eps), exact(x, weight, eps), of=f"the norm of small vectors with eps {eps:g}",
-                     axes=["token", "element"], hint="The docstring says what eps is added to, and when.")
+        expect_close(unchanged(rms_norm, x, weight, eps), exact(x, weight, eps), axes=["token", "element"],
+                     of=f"the norm of small vectors with eps {eps:g}",
+                     hint="The docstring says what eps is added to, and when.")
 
 
 @check("layers.rms_norm", points=1, public=True)
 def shifted_vectors(rms_norm, rng):
     """A vector far from zero keeps its mean: nothing is subtracted."""
     x, weight = vectors(rng, 4, 14) + np.float32(5), weights(rng, 14)
-    expect_close(rms_norm(x, weight, 1e-6), exact(x, weight, 1e-6), axes=["token", "element"],
+    expect_close(unchanged(rms_norm, x, weight, 1e-6), exact(x, weight, 1e-6), axes=["token", "element"],
                  hint="Layer normalization centres its input. This one scales it, and does nothing else.")
 
 
@@ -168,8 +178,7 @@ def shifted_vectors(rms_norm, rng):
 def input_stays(rms_norm, rng):
     """The input, which the residual still needs, is left as it was."""
     x, weight = vectors(rng, 3, 8), weights(rng, 8)
-    with expect_unchanged(x, weight, hint="An operator such as `x /= …` writes into the caller's array."):
-        rms_norm(x, weight, 1e-5)
+    unchanged(rms_norm, x, weight, 1e-5)
 
 
 @check("layers.rms_norm", points=1, public=False)
@@ -177,7 +186,7 @@ def any_shape(rms_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none at all."""
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (4, 1), (0, 9)):
         x, weight = vectors(rng, *shape, scale=2.0), weights(rng, shape[-1])
-        expect_close(rms_norm(x, weight, 1e-5), exact(x, weight, 1e-5))
+        expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5))
 
 
 @check("layers.rms_norm", points=1, public=False)
@@ -185,7 +194,7 @@ def zeros(rms_norm, rng):
     """A vector of zeros stays one, and no other vector notices."""
     x, weight = vectors(rng, 3, 11), weights(rng, 11)
     x[1] = 0
-    expect_close(rms_norm(x, weight, 1e-6), exact(x, weight, 1e-6))
+    expect_close(unchanged(rms_norm, x, weight, 1e-6), exact(x, weight, 1e-6))
 
 
 @check("layers.rms_norm", points=1, public=False)
@@ -193,7 +202,7 @@ def large_activations(rms_norm, rng):
     """Activations in the thousands, as real models have them, lose nothing."""
     x, weight = vectors(rng, 4, 64, scale=5e3), weights(rng, 64)
     x[:, int(rng.integers(64))] *= 300
-    expect_close(rms_norm(x, weight, 1e-5), exact(x, weight, 1e-5), rtol=1e-4)
+    expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5), rtol=1e-4)
 
 
 @check("layers.layer_norm", points=1, public=True)
@@ -202,7 +211,7 @@ def centred_vector(layer_norm, rng):
     x = np.array([-3, -1, 1, 3], np.float32) * np.float32(rng.integers(2, 9)) + np.float32(rng.integers(1, 9))
     weight, bias = np.array([1, 1, 2, 2], np.float32), np.array([0, 5, 0, 5], np.float32)
     unit = np.array([-3, -1, 1, 3]) / np.sqrt(5)
-    expect_close(layer_norm(x, weight, bias, 0.0), (unit * weight + bias).astype(np.float32),
+    expect_close(unchanged(layer_norm, x, weight, bias, 0.0), (unit * weight + bias).astype(np.float32),
                  of=f"the norm of {x.tolist()} with eps 0", axes=["element"],
                  hint="Subtract the mean; divide by the root of the mean square of what is left; weight; bias.")
 
@@ -212,8 +221,7 @@ def each_vector_centred(layer_norm, rng):
     """Each token's vector is centred and scaled by itself, and left as it was."""
     x = vectors(rng, 5, 6) * np.float32([[0.2], [1], [7], [30], [200]]) + vectors(rng, 5, 1, scale=20.0)
     weight, bias = weights(rng, 6), vectors(rng, 6)
-    with expect_unchanged(x, weight, bias, hint="An operator such as `x -= …` writes into the caller's array."):
-        got = layer_norm(x, weight, bias, 1e-5)
+    got = unchanged(layer_norm, x, weight, bias, 1e-5)
     expect_close(got, exact_layer_norm(x, weight, bias, 1e-5), axes=["token", "element"], atol=1e-4,
                  hint="The docstring says over how many elements the mean of the squares goes.")
 
@@ -223,7 +231,7 @@ def vectors_almost_constant(layer_norm, rng):
     """With vectors that hardly vary, eps decides, and it is the eps that was given."""
     for eps in (1e-3, 1e-5):
         x, weight, bias = vectors(rng, 3, 10, scale=3e-3), weights(rng, 10), vectors(rng, 10)
-        expect_close(layer_norm(x, weight, bias, eps), exact_layer_norm(x, weight, bias, eps), atol=2e-5,
+        expect_close(unchanged(layer_norm, x, weight, bias, eps), exact_layer_norm(x, weight, bias, eps), atol=2e-5,
                      of=f"the norm of small vectors with eps {eps:g}", axes=["token", "element"],
                      hint="The docstring says what eps is added to, and when.")
 
@@ -232,7 +240,7 @@ def vectors_almost_constant(layer_norm, rng):
 def far_from_zero(layer_norm, rng):
     """Vectors whose mean is a thousand times larger than what they vary by."""
     x, weight, bias = vectors(rng, 4, 48) + np.float32(1_500), weights(rng, 48), vectors(rng, 48)
-    expect_close(layer_norm(x, weight, bias, 1e-5), exact_layer_norm(x, weight, bias, 1e-5), atol=2e-3)
+    expect_close(unchanged(layer_norm, x, weight, bias, 1e-5), exact_layer_norm(x, weight, bias, 1e-5), atol=2e-3)
 
 
 @check("layers.layer_norm", points=1, public=False)
@@ -241,7 +249,7 @@ def any_vectors(layer_norm, rng):
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (0, 9)):
         x, weight, bias = vectors(rng, *shape, scale=2.0), weights(rng, shape[-1]), vectors(rng, shape[-1])
         x[:1] = x[:1] if len(shape) == 1 else 3
-        expect_close(layer_norm(x, weight, bias, 1e-5), exact_layer_norm(x, weight, bias, 1e-5), atol=2e-5)
+        expect_close(unchanged(layer_norm, x, weight, bias, 1e-5), exact_layer_norm(x, weight, bias, 1e-5), atol=2e-5)
 
 
 SILU_SWIGLU = "layers.silu+swiglu"
@@ -251,8 +259,7 @@ SILU_SWIGLU = "layers.silu+swiglu"
 def soft_switch(silu, swiglu, rng):
     """SiLU: close to x where x is large, close to 0 where it is small, and a little below 0 in between."""
     x = np.sort(vectors(rng, 3, 8, scale=3.0))
-    with expect_unchanged(x):
-        got = silu(x)
+    got = unchanged(silu, x)
     expect_close(got, exact_silu(x).astype(np.float32), axes=["token", "feature"],
                  hint="x times sigmoid(x), and sigmoid(x) is 1 / (1 + exp(-x)).")
 
@@ -262,7 +269,7 @@ def beyond_exp(silu, swiglu, rng):
     """Activations of several hundred, of either sign, give neither inf nor nan."""
     x = np.float32([-5_000, -300, -90, -20, 0, 20, 90, 300, 5_000]) + rng.uniform(0, 2, 9).astype(np.float32)
     with np.errstate(all="ignore"):
-        got = silu(x)
+        got = unchanged(silu, x)
     expect_close(got, exact_silu(x).astype(np.float32), axes=["element"],
                  hint="exp(300) is inf in float32. A number divided by inf is right; inf divided by inf is not.")
 
@@ -271,8 +278,7 @@ def beyond_exp(silu, swiglu, rng):
 def gated(silu, swiglu, rng):
     """The gate goes through SiLU, and the other branch is multiplied by what comes out."""
     gate, up = vectors(rng, 4, 9, scale=2.0), vectors(rng, 4, 9, scale=2.0)
-    with expect_unchanged(gate, up):
-        got = swiglu(gate, up)
+    got = unchanged(swiglu, gate, up)
     expect_close(got, (exact_silu(gate) * up).astype(np.float32), axes=["token", "feature"],
                  hint="Only one of the two branches has an activation. The name of the other says what it does not do.")
 
@@ -282,8 +288,8 @@ def many_activations(silu, swiglu, rng):
     """SiLU of arrays of any shape and size, none of them changed."""
     for shape, scale in (((5,), 1e-3), ((2, 3, 4), 40.0), ((0, 3), 1.0), ((1, 1), 5.0)):
         x = vectors(rng, *shape, scale=scale)
-        with expect_unchanged(x), np.errstate(all="ignore"):
-            got = silu(x)
+        with np.errstate(all="ignore"):
+            got = unchanged(silu, x)
         expect_close(got, exact_silu(x).astype(np.float32), atol=1e-6)
 
 
@@ -294,7 +300,7 @@ def far_gates(silu, swiglu, rng):
         gate, up = vectors(rng, *shape, scale=scale), vectors(rng, *shape, scale=scale)
         gate[:1, 0] = -120
         with np.errstate(all="ignore"):
-            got = swiglu(gate, up)
+            got = unchanged(swiglu, gate, up)
         expect_close(got, (exact_silu(gate) * up).astype(np.float32), atol=max(1e-9, 3e-7 * scale ** 2))
 
 

@@ -36,7 +36,7 @@ def expect_read(read_header, data: bytes | memoryview, tensors: dict[str, Tensor
                 hint: str) -> None:
     got = read_header(data)
     expect_returned(got, "a pair, the tensors and the metadata")
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the tensors and the metadata", repr(got)[:80],
+    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the tensors and the metadata", f"a {type(got).__name__}",
            "`return tensors, metadata` makes a pair.")
     expect_equal(got[0], tensors, of=f"the tensors of {of}", hint=hint)
     expect_equal(list(got[0]), list(tensors), of=f"the order of the names of {of}",
@@ -112,7 +112,8 @@ def inside_the_file(read_header, rng):
     more = int(rng.integers(1, 5)) * 4
     hint = "0 <= begin <= end <= number of bytes after the header."
     beyond = {"ok": entry("F32", [2], 0, 8), "far.away": entry("F32", [more // 4], 8, 8 + more)}
-    expect_refused(read_header, file_of(beyond, bytes(8)), f"a tensor ends {more} bytes past the end of the file", hint, "far.away")
+    expect_refused(read_header, file_of(beyond, bytes(8)), f"a tensor ends {more} bytes past the end of the file",
+                   hint, "far.away")
     expect_refused(read_header, file_of({"turned": entry("F32", [0], 8, 4)}, bytes(8)), "begin is larger than end",
                    hint, "turned")
     expect_refused(read_header, file_of({"before": entry("F32", [2], -8, 0)}, bytes(8)), "begin is negative", hint,
@@ -208,7 +209,7 @@ def expect_tensor(read_tensor, info: TensorInfo, raw: bytes, wanted: np.ndarray,
     before = rng.integers(0, 256, int(rng.integers(1, 20)), dtype=np.uint8).tobytes()
     placed = TensorInfo(info.dtype, info.shape, len(before), len(before) + len(raw))
     expect_close(read_tensor(before + raw + b"\xff" * 5, placed), wanted, of=of, dtype=wanted.dtype, hint=hint,
-                 atol=0, rtol=0)
+                 axes=["row", "column"], atol=0, rtol=0)
 
 
 def bf16_bits(values: np.ndarray) -> np.ndarray:
@@ -237,7 +238,8 @@ def bfloat16(read_tensor, rng):
     values = np.concatenate([[1.5, -2.0, 0.0, -0.0, 1e-30, -3e38], 10.0 ** rng.uniform(-20, 20, 6)]).reshape(3, 4)
     bits = bf16_bits(values)
     expect_tensor(read_tensor, TensorInfo("BF16", (3, 4), 0, 0), bits.tobytes(), widened(bits), "a bfloat16 tensor",
-                  "Widen the bits to 32 first, then shift them into the upper half, then look at them as float32.", rng)
+                  "Print the bits of 1.5 after each step. How wide is the type in which you shift? Does the last step "
+                  "convert a number, or look at its bits?", rng)
 
 
 @check("safetensors.read_tensor", points=1, public=True)
