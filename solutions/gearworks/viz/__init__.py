@@ -3,8 +3,10 @@
 Every function returns a `Figure`. `player` replays any `Trace`; the others make theirs from domain objects.
 """
 
+from gearworks.viz.acceptance import Pass, RecordingProposer, acceptance_timeline
 from gearworks.viz.attention import RecordingCache, attention_explorer, attention_weights
 from gearworks.viz.cache import cache_growth
+from gearworks.viz.distribution import distribution
 from gearworks.viz.gears import GEARS, engine_map
 from gearworks.viz.figure import Figure, player
 from gearworks.viz.hardware import Machine, Workload, memory_budget, roofline
@@ -14,6 +16,6 @@ from gearworks.viz.tokens import merge_stepper, merge_steps, token_borders
 from gearworks.viz.trace import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 
 __all__ = ["FLOAT_FORMATS", "GEARS", "Cell", "Figure", "FigureError", "FloatFormat", "Lane", "Line", "Machine", "Mark",
-           "Point", "RecordingCache", "Step", "Trace", "Workload", "attention_explorer", "attention_weights",
-           "cache_growth", "engine_map", "memory_budget", "merge_stepper", "merge_steps", "number_formats", "player",
-           "roofline", "rope_rotation", "token_borders"]
+           "Pass", "Point", "RecordingCache", "RecordingProposer", "Step", "Trace", "Workload", "acceptance_timeline",
+           "attention_explorer", "attention_weights", "cache_growth", "distribution", "engine_map", "memory_budget",
+           "merge_stepper", "merge_steps", "number_formats", "player", "roofline", "rope_rotation", "token_borders"]
