@@ -149,7 +149,8 @@ def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], Non
             on_cell(done["code"], cells)
 
     # A traceback of the default mode shows lines of the reference, which are the solution.
-    client = NotebookClient(notebook, store_widget_state=False, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
+                            store_widget_state=False,        # a static page has no use for it
                             coalesce_streams=True,           # streamed text is one block, not one for each word
                             resources={"metadata": {"path": str(root / "chapters")}},
                             extra_arguments=["--InteractiveShell.xmode=Minimal", *kernel_arguments],

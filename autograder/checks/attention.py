@@ -2,10 +2,13 @@
 
 import numpy as np
 
-from autograder.checking import check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
+from autograder.checking import check, expect, expect_close, expect_equal, expect_returned
+from autograder.checks.layers import unchanged
 from gearworks.attention import rope_angles
 
 ROPE = "attention.rope_frequencies+apply_rope"
+VIEWS = "Parts of x are views: what you write into them is in the caller's array."
+CALLERS = "The caller's queries and keys must survive: the keys are the cache itself."
 
 
 def arrays(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
@@ -45,14 +48,16 @@ def real_frequencies(rope_frequencies, apply_rope, rng):
     for head_dim, theta in ((64, 1e5), (128, 1e6), (int(rng.integers(3, 50)) * 2, float(rng.uniform(8e3, 6e5)))):
         expect_close(rope_frequencies(head_dim, theta), true_frequencies(head_dim, theta).astype(np.float32),
                      of=f"the frequencies of a head of size {head_dim} with theta {theta:g}", axes=["pair"],
-                     atol=0, rtol=1e-5, hint="`theta` and `head_dim` are the model's. Nothing else is a number here.")
+                     atol=0, rtol=1e-5, hint="Are those by hand right, in the check above? Then look for a number of "
+                                             "one particular model: only `theta` and `head_dim` go into it.")
 
 
 @check(ROPE, points=1, public=True)
 def quarter_turn(rope_frequencies, apply_rope, rng):
     """A quarter turn of every pair by hand: the first half becomes minus the second, the second the first."""
     x = rng.permutation(np.arange(1, 7)).astype(np.float32).reshape(1, 1, 6)
-    expect_close(apply_rope(x, np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)),
+    right_angle = np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)                   # cos, sin
+    expect_close(unchanged(apply_rope, x, *right_angle, hint=VIEWS),
                  np.concatenate([-x[..., 3:], x[..., :3]], axis=-1), axes=["token", "head", "element"],
                  of=f"{x.ravel().tolist()}, turned by a right angle,",
                  hint="The pair (a, b) turned by an angle is (a cos - b sin, a sin + b cos). Which two are a pair?")
@@ -63,8 +68,7 @@ def by_position(rope_frequencies, apply_rope, rng):
     """Every head of a token is turned by the token's own position, and the input stays as it was."""
     positions, x = rng.choice(300, 5, replace=False), arrays(rng, 5, 3, 10)
     cos, sin = cos_sin(positions, 10, 1e4)
-    with expect_unchanged(x, cos, sin, hint="Parts of x are views: what you write into them is in the caller's array."):
-        got = apply_rope(x, cos, sin)
+    got = unchanged(apply_rope, x, cos, sin, hint=VIEWS)
     expect_close(got, turned(x, positions, 1e4), axes=["token", "head", "element"],
                  hint="HF's weights pair element i with element i + d/2, and all heads of a token turn alike.")
 
@@ -77,8 +81,9 @@ def distance_alone(rope_frequencies, apply_rope, rng):
     scores = []
     for shift in (0, far):
         turn = [rope_angles(np.array([shift + place]), rope_frequencies(12, 1e4)) for place in (here, 0)]
-        expect_returned(turned_q := apply_rope(q, *turn[0]), "the turned query")
-        expect_returned(turned_k := apply_rope(k, *turn[1]), "the turned key")
+        turned_q, turned_k = (unchanged(apply_rope, x, *angles, hint=VIEWS) for x, angles in zip((q, k), turn))
+        expect_returned(turned_q, "a turned query")
+        expect_returned(turned_k, "a turned key")
         scores.append(np.float32(np.sum(turned_q * turned_k)))
     truth = np.float32(np.sum(turned(q, np.array([here]), 1e4) * k))
     expect_close(scores[0], truth, of=f"the score of a query at position {here} and a key at 0", atol=1e-3,
@@ -95,8 +100,7 @@ def odd_heads(rope_frequencies, apply_rope, rng):
         positions[1:2] = 0
         x = arrays(rng, T, H, d, scale=20.0)
         cos, sin = rope_angles(positions, rope_frequencies(d, theta))
-        with expect_unchanged(x, cos, sin):
-            got = apply_rope(x, cos, sin)
+        got = unchanged(apply_rope, x, cos, sin, hint=VIEWS)
         expect_close(got, turned(x, positions, theta), atol=2e-2)
 
 
@@ -104,7 +108,7 @@ def odd_heads(rope_frequencies, apply_rope, rng):
 def small_heads(rope_frequencies, apply_rope, rng):
     """Small activations at small positions lose nothing, and lengths are kept."""
     positions, x = np.arange(6), arrays(rng, 6, 4, 18, scale=1e-3)
-    got = apply_rope(x, *cos_sin(positions, 18, 2e4))
+    got = unchanged(apply_rope, x, *cos_sin(positions, 18, 2e4), hint=VIEWS)
     expect_close(got, turned(x, positions, 2e4), atol=1e-8)
     expect_close(np.linalg.norm(got, axis=-1), np.linalg.norm(x, axis=-1), atol=1e-8)
 
@@ -115,11 +119,17 @@ def true_mask(T: int, S: int, window: int | None = None) -> list[list[bool]]:
             for query in range(T)]
 
 
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
 def expect_mask(mask, T: int, S: int, window: int | None = None, hint: str = "") -> None:
-    of = f"the mask of {T} queries and {S} keys" + (f" with a window of {window}" if window else "")
+    of = f"the mask of {_count(T, 'query', 'queries')} and {_count(S, 'key', 'keys')}"
+    of += f" with a window of {window}" if window else ""
     expect_returned(mask, f"{of} to be an array of booleans")
     expect(isinstance(mask, np.ndarray) and mask.dtype == bool, f"{of} to be a NumPy array of booleans",
-           f"{type(mask).__name__} of {getattr(mask, 'dtype', 'no dtype')}", "`attention` negates it with ~.")
+           f"{type(mask).__name__} of {getattr(mask, 'dtype', 'no dtype')}",
+           "A comparison gives such an array, and so does `dtype=bool`.")
     expect_equal(mask.shape, (T, S), of=f"the shape of {of}", hint="Rows are queries, columns are keys.")
     expect_equal(mask.astype(int), np.array(true_mask(T, S, window)).reshape(T, S).astype(int), of=of, hint=hint)
 
@@ -129,7 +139,7 @@ def corner(causal_mask, rng):
     """With keys in the cache, the triangle hangs in the lower right corner."""
     T, past = int(rng.integers(2, 5)), int(rng.integers(1, 5))
     expect_mask(causal_mask(T, T + past), T, T + past,
-                hint=f"Query 0 is token {past}. It sees {past} keys of the cache and its own.")
+                hint=f"Query 0 is token {past}. It sees {_count(past, 'key', 'keys')} of the cache and its own.")
 
 
 @check("attention.causal_mask", points=1, public=True)
@@ -193,7 +203,7 @@ def one_head(attention, rng):
     """One head, every key visible: scores, scaled by 1/sqrt(d), become weights of the values."""
     q, k, v = qkv(rng, T=2, S=5, H=1, K=1, d=9)
     mask = np.ones((2, 5), bool)
-    expect_close(attention(q, k, v, mask), true_attention(q, k, v, mask), axes=PLACES,
+    expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS), true_attention(q, k, v, mask), axes=PLACES,
                  hint="Query times key; softmax over the keys; weights times values. How large is the scale?")
 
 
@@ -201,15 +211,16 @@ def one_head(attention, rng):
 def sees_the_cached_keys(attention, rng):
     """With 5 cached keys, the first new token attends to 6 keys, the second to 7."""
     q, k, v = qkv(rng, T=3, S=8, H=2, K=2, d=6)
-    expect_close(attention(q, k, v), true_attention(q, k, v), axes=PLACES,
-                 hint="Without a mask it is the causal one, and there are more keys than queries: print it.")
+    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v), axes=PLACES,
+                 hint="Without a mask it is the causal one, and there are more keys than queries: print it. If head 0 "
+                      "is right and head 1 is not, look at how the heads change places with the tokens.")
 
 
 @check("attention.attention", points=2, public=True)
 def groups_of_heads(attention, rng):
     """Neighbouring query heads share a key/value head: of 6, heads 0 to 2 use the first, heads 3 to 5 the second."""
     q, k, v = qkv(rng, T=3, S=4, H=6, K=2, d=10)
-    expect_close(attention(q, k, v), true_attention(q, k, v), axes=PLACES,
+    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v), axes=PLACES,
                  hint="Repeating is [a, a, a, b, b, b], tiling is [a, b, a, b, a, b]. Which one do HF's weights mean?")
 
 
@@ -220,7 +231,7 @@ def given_mask(attention, rng):
     mask = rng.random((4, 6)) < 0.5
     mask[0, 5], mask[2] = True, False
     with np.errstate(all="ignore"):
-        got = attention(q, k, v, mask)
+        got = unchanged(attention, q, k, v, mask, hint=CALLERS)
     expect_close(got, true_attention(q, k, v, mask), axes=PLACES,
                  hint="True means that the query may look. Query 2 may look at nothing.")
 
@@ -231,11 +242,11 @@ def large_logits(attention, rng):
     q, k, v = qkv(rng, T=3, S=5, H=4, K=2, d=7)
     q *= np.float32(200)
     k[1] = k[0] + arrays(rng, 2, 7, scale=1e-3)
-    with expect_unchanged(q, k, v, hint="The caller's queries and keys must survive: the keys are the cache itself."), \
-            np.errstate(all="ignore"):
-        got = attention(q, k, v)
+    with np.errstate(all="ignore"):
+        got = unchanged(attention, q, k, v, hint=CALLERS)
     expect_close(got, true_attention(q, k, v), axes=PLACES, atol=2e-3,
-                 hint="Where are the scores turned into powers, and what was subtracted before?")
+                 hint="Are the checks above right? Then: where are the scores turned into powers, and what was "
+                      "subtracted before?")
 
 
 @check("attention.attention", points=1, public=False)
@@ -243,9 +254,9 @@ def one_new_token(attention, rng):
     """Decoding: one query, many keys, groups of heads; and the first token of all."""
     for S, H, K, d in ((1, 4, 2, 6), (23, 6, 3, 4), (40, 5, 5, 12)):
         q, k, v = qkv(rng, 1, S, H, K, d)
-        expect_close(attention(q, k, v), true_attention(q, k, v))
+        expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
         mask = rng.random((1, S)) < 0.6
-        expect_close(attention(q, k, v, mask), true_attention(q, k, v, mask))
+        expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS), true_attention(q, k, v, mask))
 
 
 @check("attention.attention", points=1, public=False)
@@ -254,7 +265,7 @@ def odd_shapes(attention, rng):
     for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None), (2, 3, 8, 2, 6, 5),
                                   (3, 3, 9, 3, 4, 13)):
         q, k, v = qkv(rng, T, S, H, K, d, v_size=v_size)
-        expect_close(attention(q, k, v), true_attention(q, k, v))
+        expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
 
 
 @check("attention.attention", points=1, public=False)
@@ -262,7 +273,7 @@ def tiny_activations(attention, rng):
     """Activations in the thousandths: weights that are almost equal."""
     q, k, v = qkv(rng, T=4, S=9, H=6, K=2, d=10, scale=1e-3)
     v *= np.float32(1e-3)
-    expect_close(attention(q, k, v), true_attention(q, k, v), atol=1e-9)
+    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v), atol=1e-9)
 
 
 @check("attention.attention", points=1, public=False)
@@ -274,7 +285,7 @@ def rows_that_see_nothing(attention, rng):
     one_each[[1, 3]] = False
     for mask in (one_each, np.zeros((5, 7), bool), rng.random((5, 7)) < 0.2):
         with np.errstate(all="ignore"):
-            got = attention(q, k, v, mask)
+            got = unchanged(attention, q, k, v, mask, hint=CALLERS)
         expect_close(got, true_attention(q, k, v, mask), atol=1e-4)
 
 
@@ -284,5 +295,5 @@ def ties_and_chunks(attention, rng):
     q, k, v = qkv(rng, T=7, S=7, H=6, K=3, d=8)
     k[2] = k[4] = k[1]
     whole = true_attention(q, k, v)
-    expect_close(attention(q[:3], k[:3], v[:3]), whole[:3])
-    expect_close(attention(q[3:], k, v), whole[3:])
+    expect_close(unchanged(attention, q[:3], k[:3], v[:3], hint=CALLERS), whole[:3])
+    expect_close(unchanged(attention, q[3:], k, v, hint=CALLERS), whole[3:])

@@ -44,7 +44,8 @@ def a_prompt(KVCache, rng):
     """An empty cache: the tokens of a prompt see each other, each one those up to itself."""
     shape = config()
     expect_steps(KVCache(shape, 8), sequence(rng, shape, 5), (5,),
-                 hint="Store first, then look. `self.look` is given; what must it know about the layer by then?")
+                 hint="Store first, then look. `self.look` is given; what must it know about the layer by then? And "
+                      "which axis of the memory counts heads, which one tokens?")
 
 
 @check(EXERCISE, points=2, public=True)
@@ -81,7 +82,7 @@ def forgets(KVCache, rng):
     for array, other in zip(first, second):
         other[:keep] = array[:keep]
     for layer in range(2):
-        expect_steps(cache, first, (6,), layer)
+        expect_steps(cache, first, (6,), layer, hint="The checks above are about this step.")
     cache.truncate(keep)
     expect_equal(len(cache), keep, of=f"the length after truncate({keep})")
     for layer in range(2):
@@ -95,12 +96,12 @@ def full(KVCache, rng):
     shape = config()
     cache, tokens = KVCache(shape, 6), sequence(rng, shape, 8)
     for layer in range(2):
-        expect_steps(cache, tokens, (4,), layer)
+        expect_steps(cache, tokens, (4,), layer, hint="The checks above are about this step.")
     with expect_error(ModelError, when="3 tokens come and 2 fit", hint="Which given method knows whether they fit?"):
         cache.attend(0, *(array[4:7] for array in tokens))
     expect_equal(len(cache), 4, of="the length after a step that was refused", hint="Ask before you write or count.")
     for layer in range(2):
-        expect_steps(cache, tokens, (2,), layer, 4)
+        expect_steps(cache, tokens, (2,), layer, 4, hint="The tokens that were refused must have left no trace.")
 
 
 @check(EXERCISE, points=1, public=False)

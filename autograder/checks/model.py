@@ -32,16 +32,17 @@ class Truth:
     def angles(self, start: int = 0, end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         return rotations(self.config, np.arange(len(self.ids))[start:end])
 
-    def keys_and_values(self, layer: int) -> tuple[np.ndarray, np.ndarray]:
-        """What this layer puts into the cache: (T, K, d) each."""
+    def queries_keys_values(self, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What this layer gives to the cache: (T, H, d), (T, K, d) and (T, K, d)."""
         H, K, d = self.config.num_attention_heads, self.config.num_key_value_heads, self.config.head_dim
         weights = self.weights.layers[layer]
         normed = rms_norm(self.hidden[layer], weights.input_layernorm, self.config.rms_norm_eps)
         heads = linear(normed, weights.qkv_proj, weights.qkv_bias).reshape(len(self.ids), H + 2 * K, d)
-        k = heads[:, H:H + K]
+        q, k = heads[:, :H], heads[:, H:H + K]
         if weights.k_norm is not None:
+            q = rms_norm(q, weights.q_norm, self.config.rms_norm_eps)
             k = rms_norm(k, weights.k_norm, self.config.rms_norm_eps)
-        return apply_rope(k, *self.angles()), heads[:, H + K:]
+        return apply_rope(q, *self.angles()), apply_rope(k, *self.angles()), heads[:, H + K:]
 
 
 def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float = 1.0, **settings) -> Truth:
@@ -137,8 +138,8 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
 def a_whole_prompt(decoder_layer, rng):
     """A layer of a random Llama, with fewer key/value heads than query heads, gives what Hugging Face gives."""
     expect_layer(decoder_layer, truth("Llama", rng), (7,),
-                 "Two halves, each of them: norm, network, added to what came in. The next check's message may help: "
-                 "it is about what reached the cache.")
+                 "Two halves, each of them: norm, network, added to what came in. Does the next check fail, too? It is "
+                 "about what reached the cache. If it passes, the fault comes later.")
 
 
 @check(LAYER, points=1, public=True)
@@ -146,41 +147,46 @@ def what_the_cache_gets(decoder_layer, rng):
     """The cache gets this layer's number, queries and keys that have turned, and values that have not."""
     case = truth("Llama", rng, tokens=5)
     cache, layer = RecordingCache(case.config, 5), 1
-    got = decoder_layer(case.hidden[layer], case.weights.layers[layer], case.config, *case.angles(), cache, layer)
+    queries, keys, values = case.queries_keys_values(layer)
+    x = case.hidden[layer].copy()
+    got = decoder_layer(x, case.weights.layers[layer], case.config, *case.angles(), cache, layer)
     expect_returned(got, "the residual stream after the layer")
     expect(cache.calls, "cache.attend to be called", "no call of it",
            "It stores keys and values, and gives attention's output.")
     expect_equal(sorted({index for index, *_ in cache.calls}), [layer], of="the layer's number in cache.attend",
                  hint="`index` says which layer this is.")
     q, k, v = (np.concatenate(parts) for parts in list(zip(*cache.calls))[1:])
-    keys, values = case.keys_and_values(layer)
     expect_equal(q.shape, (5, 6, 10), of="the shape of the queries, (T, H, d)")
     places = ["token", "head", "element"]
     expect_close(v, values, of="the values", axes=places, atol=1e-4,
                  hint="The last K·d outputs of qkv_proj, of the normed input. They do not turn.")
     expect_close(k, keys, of="the keys", axes=places, atol=1e-4,
                  hint="The K·d outputs of qkv_proj between queries and values; they turn by their token's position.")
+    expect_close(q, queries, of="the queries", axes=places, atol=1e-4,
+                 hint="The first H·d outputs of qkv_proj; they turn as the keys do.")
 
 
 @check(LAYER, points=2, public=True)
 def with_a_past(decoder_layer, rng):
     """A prompt in a first step, then one token, then two: the same rows."""
     expect_layer(decoder_layer, truth("Llama", rng, tokens=8), (5, 1, 2),
-                 "The layer does not know how long the past is: cos and sin say where its tokens stand.")
+                 "Is a whole prompt right, above? Then: the layer does not know how long the past is. cos and sin say "
+                 "where its tokens stand.")
 
 
 @check(LAYER, points=1, public=True)
 def biases_of_qwen2(decoder_layer, rng):
     """A layer of a random Qwen2: the products q, k and v have a bias."""
     expect_layer(decoder_layer, truth("Qwen2", rng, hidden_size=36, head_dim=6), (5, 2),
-                 "`linear` takes a bias, and None for none.")
+                 "Is the layer of Llama right, above? Then: `linear` takes a bias, and None for none.")
 
 
 @check(LAYER, points=1, public=True)
 def norms_of_qwen3(decoder_layer, rng):
     """A layer of a random Qwen3: each head of queries and keys is normed by itself, then turned."""
     expect_layer(decoder_layer, truth("Qwen3", rng), (5, 2),
-                 "q_norm and k_norm have d weights, so they norm one head at a time. What is not None decides.")
+                 "Is the layer of Llama right, above? Then: q_norm and k_norm have d weights, so they norm one head at "
+                 "a time. What is not None decides.")
 
 
 @check(LAYER, points=1, public=False)
@@ -191,7 +197,7 @@ def wanted_rows(decoder_layer, rng):
         cache = KVCache(case.config, 7)
         got = decoder_layer(case.hidden[0].copy(), case.weights.layers[0], case.config, *case.angles(), cache, 0, rows)
         expect_close(got, case.hidden[1][rows], atol=1e-4)
-        expect_close(np.array(cache.keys[0, :, :6]), case.keys_and_values(0)[0].transpose(1, 0, 2), atol=1e-4)
+        expect_close(np.array(cache.keys[0, :, :6]), case.queries_keys_values(0)[1].transpose(1, 0, 2), atol=1e-4)
 
 
 @check(LAYER, points=1, public=False)
@@ -213,7 +219,8 @@ def small_and_large(decoder_layer, rng):
 
 def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol: float = 1e-4) -> None:
     """Run the model over the text in steps; report the first layer whose keys or values differ, or else the logits."""
-    cache, start = KVCache(case.config, len(case.ids)), 0
+    room = len(case.ids) * case.config.num_hidden_layers       # for the tokens of all layers, should they go to one
+    cache, start = KVCache(case.config, room), 0
     for count in steps:
         end = start + count
         with expect_unchanged(case.ids, case.weights.embed_tokens):
@@ -224,7 +231,8 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol:
                      of=f"the tokens in each layer of the cache {step}",
                      hint="Every layer runs once, with its own number.")
         for layer in range(case.config.num_hidden_layers):
-            for name, memory, right in zip(("keys", "values"), (cache.keys, cache.values), case.keys_and_values(layer)):
+            for name, memory, right in zip(("keys", "values"), (cache.keys, cache.values),
+                                           case.queries_keys_values(layer)[1:]):
                 before = "embedding, positions and this layer's number are what it depends on" if layer == 0 else \
                     f"layer {layer - 1} and all before it got the right input: look at what is handed on"
                 expect_close(memory[layer, :, :end].transpose(1, 0, 2), right[:end], atol=atol,
@@ -254,7 +262,8 @@ def tied_head(forward, rng):
 def in_steps(forward, rng):
     """A prompt, one token, two more: each at its own position, with one cache."""
     expect_logits(forward, truth("Llama", rng, tokens=9), (6, 1, 2),
-                  "Positions are given; a step's first token is not at position 0.")
+                  "Are the logits of a whole prompt right, above? Then: positions are given; a step's first token is "
+                  "not at position 0.")
 
 
 @check(FORWARD, points=1, public=True)
@@ -262,10 +271,11 @@ def wanted_logits(forward, rng):
     """`logits_at` names the rows whose logits are wanted, and the cache gets all tokens nevertheless."""
     case = truth("Llama", rng, tokens=6)
     for rows in ([-1], [0, 3], slice(None)):
-        cache = KVCache(case.config, 6)
+        cache = KVCache(case.config, 6 * case.config.num_hidden_layers)
         got = forward(case.weights, case.config, case.ids, np.arange(6), cache, rows)
         expect_close(got, case.logits[rows], of=f"the logits at {rows}", axes=["row", "id"], atol=1e-4,
-                     hint="The row of a token is picked before the head, which is the costly part.")
+                     hint="Are the logits of all rows right, above? Then: the row of a token is picked before the "
+                          "head, which is the costly part.")
         expect_equal(len(cache), 6, of="the length of the cache")
 
 

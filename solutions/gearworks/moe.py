@@ -20,13 +20,19 @@ def route(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.n
     >>> experts, weights.round(3)
     (array([[1, 2]]), array([[0.731, 0.269]], dtype=float32))
     """
-    return choose_experts(softmax(scores), k, normalize)
+    weights = softmax(scores)
+    experts = np.argsort(-weights, axis=-1, kind="stable")[:, :k]
+    chosen = np.take_along_axis(weights, experts, axis=-1)
+    if normalize:
+        chosen = chosen / chosen.sum(axis=-1, keepdims=True)
+    return experts, chosen
 
 
-def choose_experts(weights: np.ndarray, k: int, normalize: bool,
-                   ranking: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """The k best experts of each token by `ranking`, which is `weights` by default, and their weights; as `route`."""
-    ranking = weights if ranking is None else ranking
+def choose_experts(weights: np.ndarray, k: int, normalize: bool, ranking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The k best experts of each token by a ranking that is not their weight, as DeepSeek's routers have it.
+
+    weights, ranking: (T, E); returns as `route`. The two share no code, since `route` is an exercise and stands alone.
+    """
     experts = np.argsort(-ranking, axis=-1, kind="stable")[:, :k]
     chosen = np.take_along_axis(weights, experts, axis=-1)
     if normalize:
