@@ -109,6 +109,9 @@ def _same(a: Any, b: Any, a_blobs: list[bytes], b_blobs: list[bytes]) -> bool:
             return a["kinds"] == b["kinds"]
         if "blob" in a and "blob" in b:
             return a_blobs[a["blob"]] == b_blobs[b["blob"]]
+        if a.get("kind") == b.get("kind") == "dataclass":    # no two runs take equally long
+            a, b = ({"class": each.get("class"), **{key: value for key, value in zip(each["keys"], each["values"])
+                                                    if not key.endswith("_seconds")}} for each in (a, b))
         ignored = {"type"} if a.get("kind") == "handle" else set()
         return a.keys() == b.keys() and all(_same(a[key], b[key], a_blobs, b_blobs) for key in a if key not in ignored)
     if isinstance(a, list) and isinstance(b, list):

@@ -14,6 +14,7 @@ from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
+from gearworks.museum import stream_pieces as reference_stream_pieces
 from gearworks.tokenizer import Tokenizer, train_bpe
 from gearworks.vocabulary import AddedToken
 
@@ -113,7 +114,7 @@ def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str = "conve
     except BaseException:                                   # pytest's own failures are no `Exception`
         return
     expect(False, f"the test to fail on code in which {fault}", "that it passes",
-           "Write down what the right answer is, for a message where the fault would show.")
+           "Write down what the right answer is, for an input where the fault would show.")
 
 
 @check("museum.conversation_ids_test", points=2, public=True)
@@ -237,7 +238,8 @@ def heads_of_several_tokens(split_heads, rng):
 def grouped_heads(split_heads, rng):
     """With fewer key/value heads than query heads, and for one token as for several."""
     for tokens in (1, 4):
-        expect_split(split_heads, rng, tokens, 6, 2, 5, "A token's row: its query heads, its key heads, its value heads.")
+        expect_split(split_heads, rng, tokens, 6, 2, 5,
+                     "A token's row: its query heads, its key heads, its value heads.")
 
 
 @check("museum.split_heads", points=1, public=False)
@@ -299,7 +301,8 @@ def a_token_sees_itself(update_cache, rng):
 @check("museum.update_cache", points=1, public=True)
 def prompts_in_parts(update_cache, rng):
     """A prompt that comes in two parts is seen whole by the second."""
-    expect_cached(update_cache, rng, (3, 4), 3, 4, 9, "The second part is no prompt of its own: what came before it counts.")
+    expect_cached(update_cache, rng, (3, 4), 3, 4, 9,
+                  "The second part is no prompt of its own: what came before it counts.")
 
 
 @check("museum.update_cache", points=1, public=False)
@@ -453,3 +456,76 @@ def finds_each_fault(test, rng):
                           ("strangers-pass", "tensors that the model does not have are ignored"),
                           ("shapes-not-compared", "an array of another shape is taken")):
         expect_caught(test, mutant, fault, "load_state")
+
+
+# --- chapter 5: a stop string that the reader has seen already
+
+def expect_pieces(stream_pieces, pieces: list[str], stop: str, hint: str) -> None:
+    with expect_unchanged(pieces):
+        got = stream_pieces(pieces, stop)
+    of = f"what is shown of {pieces}, with the stop string {stop!r}"
+    expect_returned(got, of)
+    expect(isinstance(got, list | tuple) and len(got) == len(pieces) + 1,
+           f"{len(pieces) + 1} strings, one for each piece of "
+           f"{pieces} and one for the end", f"{got!r:.80}",
+           "One string for each piece, empty or not, and one at the end.")
+    expect_equal(got, reference_stream_pieces(pieces, stop), of=of, hint=hint)
+
+
+@check("museum.stream_pieces", points=2, public=True)
+def cut_anywhere(stream_pieces, rng):
+    """Wherever the pieces end, nothing of the stop string is shown, and everything before it is."""
+    text = message(rng, 3) + "END" + message(rng, 3)
+    for first in range(3, 7):
+        expect_pieces(stream_pieces, [text[:first], text[first:first + 1], text[first + 1:]], "END",
+                      "Put the pieces before and behind a border together. What had the reader seen by then?")
+
+
+@check("museum.stream_pieces", points=1, public=True)
+def nothing_is_lost(stream_pieces, rng):
+    """What only looked like the stop string is shown, at the end of the text, too."""
+    word = message(rng, 3)
+    for pieces in ([word + "E", "N" + word], [word, "E", "N"], ["EN" + word, "EEN", "EN"]):
+        expect_pieces(stream_pieces, pieces, "END",
+                      "The text is over, and no stop string has come of what waits. Whose is it?")
+
+
+@check("museum.stream_pieces", points=1, public=False)
+def texts_in_any_pieces(stream_pieces, rng):
+    """Random texts and stop strings of two letters, in random pieces."""
+    for number in range(40):
+        stop = "".join("ab"[i] for i in rng.integers(0, 2, int(rng.integers(1, 5)))) if number else "ab"
+        text, pieces = "".join("ab"[i] for i in rng.integers(0, 2, 14)), ["a", "b"] if number == 0 else []
+        while text:
+            size = int(rng.integers(0, 5))
+            pieces.append(text[:size])
+            text = text[size:]
+        expect_pieces(stream_pieces, pieces, stop, "")
+
+
+STREAM_STYLES = ("stream_pieces", ("whole_text", "letters"))
+
+
+@check("museum.stream_pieces_test", points=2, public=True)
+def finds_what_was_shown_too_early(test, rng):
+    """The test passes on right code in three styles and fails on the exhibit."""
+    expect_right_code_passes(test, *STREAM_STYLES)
+    expect_caught(test, "shown-as-it-comes", "each piece is shown as it comes", "stream_pieces")
+
+
+@check("museum.stream_pieces_test", points=1, public=True)
+def finds_the_lost_end(test, rng):
+    """It fails on the usual repair, which holds back and never gives back."""
+    expect_right_code_passes(test, *STREAM_STYLES)
+    expect_caught(test, "tail-lost", "what waits at the end of the text is lost", "stream_pieces")
+
+
+@check("museum.stream_pieces_test", points=1, public=False)
+def finds_other_repairs(test, rng):
+    """It fails on a reader who waits for everything, on a stop string that is shown, and on one that is overlooked."""
+    expect_right_code_passes(test, *STREAM_STYLES)
+    for mutant, fault in (("all-held-back", "nothing is shown before the end"),
+                          ("stop-shown", "the stop string is shown"),
+                          ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
+                          ("goes-on-after-the-stop", "what comes after the stop string is shown")):
+        expect_caught(test, mutant, fault, "stream_pieces")

@@ -133,6 +133,13 @@ def test_a_known_mistake_is_named_and_an_unknown_one_is_not(capsys):
     assert "This is what you get" not in capsys.readouterr().out
 
 
+def test_a_known_mistake_is_named_though_no_two_runs_take_equally_long(capsys):
+    from autograder.mutation import load_mutant, mutants_of
+    mutant = next(mutant for mutant in mutants_of("decoding.generate") if mutant.name == "stop-ids-ignored")
+    autograder.check("decoding.generate", *load_mutant("decoding.generate", mutant))
+    assert mutant.says in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_console_that_knows_no_marks_still_prints(monkeypatch):
     import io
     import sys

@@ -39,9 +39,11 @@ class Generation(Completion):
 class Grammar(Protocol):
     """What may come next: `structured.TokenGrammar`."""
 
-    def allowed(self) -> np.ndarray: ...                    # (V,) bool
+    def allowed(self) -> np.ndarray:
+        """The tokens that may come next, (V,) bool."""
 
-    def advance(self, token: int) -> None: ...
+    def advance(self, token: int) -> None:
+        """Take the token that was chosen."""
 
 
 class Context:
@@ -99,7 +101,8 @@ class StopMatcher:
     """Finds the first of several stop strings in a text that arrives in pieces, and shows what comes before it.
 
     Nothing of a stop string is ever shown, and nothing before it is lost, wherever the pieces end. Of several stop
-    strings the one that is complete first ends the text; of two that are complete at once, the longer.
+    strings the one that is complete first ends the text; of two that are complete at once, the longer. What can no
+    longer become part of a stop string is shown at once. found: the stop string that ended the text, or None.
 
     >>> matcher = StopMatcher(["END"])
     >>> matcher.push("one E"), matcher.push("N, two EN"), matcher.push("D three"), matcher.found
@@ -124,7 +127,8 @@ class StopMatcher:
             end, _, self.found = min(ends)
             self._held = ""
             return text[:end - len(self.found)]
-        held = next((length for length in range(self._longest(len(text)), 0, -1)
+        longest = max((len(stop) for stop in self.stops), default=1) - 1       # a whole one would have been found
+        held = next((length for length in range(min(longest, len(text)), 0, -1)
                      if any(stop.startswith(text[-length:]) for stop in self.stops)), 0)
         self._held = text[len(text) - held:]
         return text[:len(text) - held]
@@ -134,11 +138,8 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _longest(self, available: int) -> int:
-        return min(available, max((len(stop) - 1 for stop in self.stops), default=0))
 
-
-class _TextStream:
+class TextStream:
     """From tokens to the text that a reader sees, in pieces, up to a stop string."""
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], on_text: Callable[[str], None] | None):
@@ -176,16 +177,18 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
     max_tokens: at most so many new tokens, and never more than the model's context has room for. eos_ids, stop_ids: any
     of them ends the text, and is not part of it. stop: any of these strings ends the text before its beginning,
     wherever the borders of tokens lie. add_special_tokens: whether the tokenizer puts its BOS in front, which must be
-    false for a rendered conversation, since its template did so already. top_logprobs: with a number, the log-probability
-    of each token is kept, and those of so many alternatives. grammar: the tokens that may come next, from `structured`.
-    on_text: receives the text in pieces as it grows; together they are `Generation.text`. context: a conversation's
-    earlier tokens, so that a prompt that begins like the last one costs only its new part.
+    false for a rendered conversation, since its template did so already. top_logprobs: with a number, the
+    log-probability of each token is kept, and those of so many alternatives. grammar: the tokens that may come next,
+    from `structured`. on_text: receives the text in pieces as it grows; together they are `Generation.text`. context:
+    a conversation's earlier tokens, so that a prompt that begins like the last one costs only its new part.
+    All draws come from one `np.random.default_rng(params.seed)`. The repetition penalty sees the prompt and the text,
+    the presence and frequency penalties the text alone.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.
     """
     if max_tokens < 0:
         raise ModelError("cannot generate", f"max_tokens is {max_tokens}", "give a value of at least 0")
     rng = np.random.default_rng(params.seed)
-    stream = _TextStream(tokenizer, stop, on_text)
+    stream = TextStream(tokenizer, stop, on_text)
     seen: list[int] = []                                    # the prompt and the generated ids, for the penalties
     kept_logprobs: list[TokenLogprob] = []
     started = first_logits_at = time.perf_counter()

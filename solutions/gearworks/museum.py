@@ -237,3 +237,50 @@ def load_state_test(
         except ModelError:
             continue
         raise AssertionError("a checkpoint that does not fit was loaded")
+
+
+def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
+    """What a reader is shown of a text that arrives in pieces, and ends before a stop string. stop: not empty.
+
+    Returns one string for each piece, what is shown when it has arrived, and one more, what is shown when the text is
+    over. Nothing of the stop string is ever shown, nothing before it is lost, and nothing behind it counts. What can no
+    longer be the beginning of the stop string is shown at once.
+
+    >>> stream_pieces(["one E", "N", "GINE E", "ND two", " three"], "END")
+    ['one ', '', 'ENGINE ', '', '', '']
+    >>> stream_pieces(["the EN"], "END")
+    ['the ', 'EN']
+    """
+    shown: list[str] = []
+    waiting, ended = "", False
+    for piece in pieces:
+        if not ended:
+            waiting += piece
+            end = waiting.find(stop)
+            ended = end >= 0
+            if not ended:
+                lengths = range(min(len(stop) - 1, len(waiting)), 0, -1)
+                end = len(waiting) - next((length for length in lengths if stop.startswith(waiting[-length:])), 0)
+            shown.append(waiting[:end])
+            waiting = "" if ended else waiting[end:]
+        else:
+            shown.append("")
+    return [*shown, waiting]
+
+
+def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless `stream_pieces` is right.
+
+    It passes on every function that does what the docstring of `stream_pieces` says, and fails on those that show a
+    part of the stop string, lose a part of the text, or show it later than they could.
+
+    >>> stream_pieces_test(stream_pieces)
+    """
+    for stop, pieces, shown in (
+        ("END", ["one E", "ND two", "three"], ["one ", "", "", ""]),           # over a border
+        ("END", ["one END two", "END"], ["one ", "", ""]),                     # inside a piece
+        ("END", ["E", "N", "JOY"], ["", "", "ENJOY", ""]),                     # a false alarm
+        ("END", ["the E", "N"], ["the ", "", "EN"]),                           # the text is over before the stop string
+        ("aab", ["xa", "aa", "b"], ["x", "a", "", ""]),                        # a beginning within a beginning
+    ):
+        assert stream_pieces(pieces, stop) == shown, (stop, pieces)

@@ -231,7 +231,7 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], gene
 
 
 def sample(logits: np.ndarray, rng: np.random.Generator) -> int:
-    """Draw a token id from the distribution softmax(logits). logits: (V,). Uses one number of the generator.
+    """Draw a token id from the distribution softmax(logits). logits: (V,). Uses one `rng.random()`, and nothing else.
 
     Raises ModelError for logits without a distribution: nan, +inf, or -inf throughout.
 

@@ -68,8 +68,8 @@ def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray
     max(0, target - draft), scaled to sum to 1; when all are accepted, it is drawn from the target's last row.
 
     >>> sure = np.eye(4, dtype=np.float32)
-    >>> accept([2, 1], None, sure[[2, 1, 3]], np.random.default_rng(0)), accept([2, 1], None, sure[[0, 1, 3]], np.random.default_rng(0))
-    ([2, 1, 3], [0])
+    >>> [accept([2, 1], None, sure[rows], np.random.default_rng(0)) for rows in ([2, 1, 3], [0, 1, 3])]
+    [[2, 1, 3], [0]]
     """
     kept: list[int] = []
     for place, token in enumerate(proposed):
@@ -82,11 +82,18 @@ def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray
             rest[token] = 0
         else:
             rest = np.maximum(rest - draft[place], 0)
-        return [*kept, _draw(rest, rng)]
-    return [*kept, _draw(target[len(kept)].astype(np.float64), rng)]
+        if not rest.any():                                  # rounding alone refused it: both are the same
+            rest = target[place].astype(np.float64)
+        return [*kept, draw(rest, rng)]
+    return [*kept, draw(target[len(kept)].astype(np.float64), rng)]
 
 
-def _draw(weights: np.ndarray, rng: np.random.Generator) -> int:
+def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
+    """Draw an index, each with a probability in proportion to its weight. weights: (V,) float64, not all zero.
+
+    >>> draw(np.array([0., 0., 0.25]), np.random.default_rng(0))
+    2
+    """
     cumulative = np.cumsum(weights)
     return int(np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right"))
 
@@ -113,7 +120,9 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
 
     context: of the target, whose cache holds the beginning of `ids`; ids: the prompt; count: guesses per step.
     eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted run too.
+    No guess is asked for that the limit or the cache has no room for. tally: counts, if it is given.
     Returns the generated ids, and "stop" or "length". Penalties see each token that comes before, guessed or not.
+    Afterwards the context holds the text without the last token, and no guess that was refused.
     """
     rng = np.random.default_rng(params.seed)
     tally = Tally() if tally is None else tally
@@ -127,7 +136,7 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
         logits = context.forward_all([*unseen, *guesses], rows=len(guesses) + 1)           # (k + 1, V)
         tally.steps += 1
         tally.proposed += len(guesses)
-        accepted = _next_tokens(logits, guesses, proposal.probabilities, params, text, len(ids), rng)
+        accepted = next_tokens(logits, guesses, proposal.probabilities, params, text, len(ids), rng)
         tally.accepted += len(accepted) - 1
         context.truncate(len(text) + len(accepted) - 1)                 # the last one has not been through the model
         for token in accepted:
@@ -142,9 +151,14 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
     return generated, "length"
 
 
-def _next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None, params: SamplingParams,
-                 text: Sequence[int], prompt_length: int, rng: np.random.Generator) -> list[int]:
-    """The accepted guesses and the token after them, with every processor at every place."""
+def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None, params: SamplingParams,
+                text: Sequence[int], prompt_length: int, rng: np.random.Generator) -> list[int]:
+    """The accepted guesses and the token after them, 1 to k + 1 ids, with every processor at every place.
+
+    logits: (k + 1, V), the target's after the last token of `text` and after each guess; guesses: k ids; draft: (k, V),
+    what they were drawn from, or None; text: all tokens before the guesses, of which the first `prompt_length` are the
+    prompt. Greedy takes the likeliest token everywhere, and keeps the guesses that are it.
+    """
     if params.temperature == 0:
         kept: list[int] = []
         for row in logits:
@@ -185,7 +199,7 @@ class DraftModel:
                 guesses.append(int(logits.argmax()))
             else:
                 rows.append(softmax(process(logits, self.params, [*ids, *guesses])))
-                guesses.append(_draw(rows[-1].astype(np.float64), rng))
+                guesses.append(draw(rows[-1].astype(np.float64), rng))
             unseen = guesses[-1:]
         return Proposal(guesses, np.stack(rows) if rows else None)
 

@@ -1,0 +1,10 @@
+"""np.subtract.at subtracts at repeated places, too."""
+
+import numpy as np
+
+
+def presence_frequency(logits, presence, frequency, generated):
+    out, ids = np.copy(logits), np.asarray(list(generated), dtype=np.intp)
+    np.subtract.at(out, ids, np.float32(frequency))
+    np.subtract.at(out, np.array(sorted(set(ids.tolist())), dtype=np.intp), np.float32(presence))
+    return out
