@@ -25,7 +25,8 @@ def contrastive_decoding(expert: np.ndarray, amateur: np.ndarray, alpha: float =
     or the amateur's surprise would decide. Returns (V,).
     Source: Li et al. 2022, "Contrastive Decoding: Open-ended Text Generation as Optimization".
 
-    >>> contrastive_decoding(np.log(np.array([0.5, 0.4, 0.1], np.float32)), np.log(np.array([0.8, 0.1, 0.1], np.float32)), 0.5).round(2)
+    >>> expert, amateur = np.log(np.array([[0.5, 0.4, 0.1], [0.8, 0.1, 0.1]], np.float32))
+    >>> contrastive_decoding(expert, amateur, 0.5).round(2)
     array([-0.47,  1.39,  -inf], dtype=float32)
     """
     expert, amateur = log_softmax(expert), log_softmax(amateur)

@@ -17,10 +17,11 @@ import numpy as np
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
 
-# In which order engines apply what they have. From their sources: transformers 5 `GenerationMixin._get_logits_processor`;
-# llama.cpp `common_params_sampling.samplers`; vLLM V1 `Sampler.forward`; OpenAI documents the formulas, not the order.
+# In which order engines apply what they have. From their sources: `GenerationMixin._get_logits_processor` of transformers
+# 5; `common_params_sampling.samplers` of llama.cpp; `Sampler.forward` of vLLM V1. OpenAI documents formulas, no order.
 ORDERS = {
-    "Hugging Face": ("logit bias", "repetition penalty", "allowed tokens", "temperature", "top-k", "top-p", "min-p", "typical"),
+    "Hugging Face": ("logit bias", "repetition penalty", "allowed tokens", "temperature", "top-k", "top-p", "min-p",
+                     "typical"),
     "llama.cpp": ("logit bias", "allowed tokens", "repetition, presence, frequency penalty", "top-k", "typical", "top-p",
                   "min-p", "temperature"),
     "vLLM": ("allowed tokens", "logit bias", "repetition, frequency, presence penalty", "temperature", "min-p", "top-k",
