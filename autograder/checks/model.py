@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autograder.checking import check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
+from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
 from gearworks.attention import apply_rope
+from gearworks.compare import first_divergence
 from gearworks.config import ModelConfig
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.layers import linear, rms_norm
@@ -109,7 +110,7 @@ def span(start: int, end: int) -> str:
     return f"token {start}" if end == start + 1 else f"tokens {start} to {end - 1}"
 
 
-class RecordingCache:
+class WatchedCache:
     """A KV cache that keeps what it was given, for checks to look at."""
 
     def __init__(self, config: ModelConfig, capacity: int):
@@ -146,7 +147,7 @@ def a_whole_prompt(decoder_layer, rng):
 def what_the_cache_gets(decoder_layer, rng):
     """The cache gets this layer's number, queries and keys that have turned, and values that have not."""
     case = truth("Llama", rng, tokens=5)
-    cache, layer = RecordingCache(case.config, 5), 1
+    cache, layer = WatchedCache(case.config, 5), 1
     queries, keys, values = case.queries_keys_values(layer)
     x = case.hidden[layer].copy()
     got = decoder_layer(x, case.weights.layers[layer], case.config, *case.angles(), cache, layer)
@@ -217,6 +218,26 @@ def small_and_large(decoder_layer, rng):
     expect_layer(decoder_layer, truth("Qwen3", rng, scale=200.0), (6, 1), "", atol=5e-3)
 
 
+def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
+    """Fail at the first layer whose keys or values differ from Hugging Face's: what came before it was right."""
+    got, right = {}, {}
+    for layer in range(case.config.num_hidden_layers):
+        for name, memory, true in zip(("keys", "values"), (cache.keys, cache.values),
+                                      case.queries_keys_values(layer)[1:]):
+            got[layer, name] = memory[layer, :, :end].transpose(1, 0, 2)
+            right[layer, name] = true[:end]
+    found = first_divergence(got, right, tolerance=2e-5)
+    if found is None:
+        return
+    before = "embedding, positions and this layer's number are what it depends on" if found.layer == 0 else \
+        f"layer {found.layer - 1} and all before it got the right input: look at what is handed on"
+    place = ", ".join(f"{axis} {index}" for axis, index in found.place.items())
+    raise CheckFailure(
+        f"the {found.operator} that layer {found.layer} has in the cache {step} to be Hugging Face's",
+        f"{found.differing} of {found.size} elements differ; first: {place}: got {found.got:.6g}, expected "
+        f"{found.expected:.6g}", f"This is the first place that differs; {before}.")
+
+
 def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol: float = 1e-4) -> None:
     """Run the model over the text in steps; report the first layer whose keys or values differ, or else the logits."""
     room = len(case.ids) * case.config.num_hidden_layers       # for the tokens of all layers, should they go to one
@@ -230,15 +251,7 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol:
         expect_equal([int(length) for length in cache.lengths], [end] * case.config.num_hidden_layers,
                      of=f"the tokens in each layer of the cache {step}",
                      hint="Every layer runs once, with its own number.")
-        for layer in range(case.config.num_hidden_layers):
-            for name, memory, right in zip(("keys", "values"), (cache.keys, cache.values),
-                                           case.queries_keys_values(layer)[1:]):
-                before = "embedding, positions and this layer's number are what it depends on" if layer == 0 else \
-                    f"layer {layer - 1} and all before it got the right input: look at what is handed on"
-                expect_close(memory[layer, :, :end].transpose(1, 0, 2), right[:end], atol=atol,
-                             of=f"the {name} that layer {layer} has in the cache {step}",
-                             axes=["token", "head", "element"],
-                             hint=f"This is the first place that differs; {before}.")
+        expect_same_cache(cache, case, end, step)
         expect_close(got, case.logits[start:end], of=f"the logits {step}", axes=["token", "id"], atol=atol,
                      hint=f"Every layer had the right input. {hint}")
         start = end
