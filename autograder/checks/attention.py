@@ -297,3 +297,56 @@ def ties_and_chunks(attention, rng):
     whole = true_attention(q, k, v)
     expect_close(unchanged(attention, q[:3], k[:3], v[:3], hint=CALLERS), whole[:3])
     expect_close(unchanged(attention, q[3:], k, v, hint=CALLERS), whole[3:])
+
+
+ALIBI = "attention.alibi_slopes"
+
+
+def true_slopes(num_heads: int) -> list[float]:
+    """As published: a geometric series, or, between two powers of two, one series and every other slope of the next."""
+    power = 2 ** int(np.log2(num_heads))
+    if power == num_heads:
+        return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]
+    return true_slopes(power) + true_slopes(2 * power)[::2][:num_heads - power]
+
+
+def expect_slopes(alibi_slopes, num_heads: int, hint: str = "") -> None:
+    expect_close(alibi_slopes(num_heads), np.float32(true_slopes(num_heads)), axes=["head"], atol=0, hint=hint,
+                 of=f"the slopes of {_count(num_heads, 'head', 'heads')}")
+
+
+@check(ALIBI, points=1, public=True)
+def eight_heads(alibi_slopes, rng):
+    """Eight heads by hand: 1/2, 1/4, 1/8 and so on, down to 1/256."""
+    expect_close(alibi_slopes(8), np.float32([1 / 2 ** power for power in range(1, 9)]), axes=["head"], atol=0,
+                 of="the slopes of 8 heads", hint="The first slope is a half, and each is half of the one before.")
+
+
+@check(ALIBI, points=1, public=True)
+def powers_of_two(alibi_slopes, rng):
+    """Other powers of two: the first slope is also the factor from each to the next, and the last is 1/256."""
+    for num_heads in (1, 2, 4, int(rng.choice([16, 32, 64]))):
+        expect_slopes(alibi_slopes, num_heads, "Is 8 right? The smallest slope is 2 to the power of -8, for any number "
+                                               "of heads, and the powers come in equal steps.")
+
+
+@check(ALIBI, points=1, public=True)
+def between_powers(alibi_slopes, rng):
+    """Three heads, twelve, and another number in between: first all slopes of the power of two below."""
+    for num_heads in (3, 12, int(rng.integers(17, 31))):
+        expect_slopes(alibi_slopes, num_heads, "All slopes of the power of two below; behind them those that are new "
+                                               "in a series twice as long: its first, its third, its fifth …")
+
+
+@check(ALIBI, points=1, public=False)
+def large_models(alibi_slopes, rng):
+    """As many heads as BLOOM, MPT and others have."""
+    for num_heads in (112, 40, 71, 128):
+        expect_slopes(alibi_slopes, num_heads)
+
+
+@check(ALIBI, points=1, public=False)
+def any_number(alibi_slopes, rng):
+    """Every number of heads up to 20."""
+    for num_heads in range(1, 21):
+        expect_slopes(alibi_slopes, num_heads)

@@ -51,6 +51,23 @@ def apply_rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
     return turned
 
 
+def alibi_slopes(num_heads: int) -> np.ndarray:
+    """How much each head's score falls with every token between query and key, in a model with ALiBi.
+
+    Returns (H,) float32. For H a power of two, the slopes are 2^(-8/H), 2^(-16/H), … down to 2^-8. Another number of
+    heads takes all slopes of P heads, where P is the nearest power of two below, and then, for the heads that are left,
+    every other slope of 2P heads, from the first on.
+    Source: Press, Smith & Lewis 2022, "Train Short, Test Long", section 3 and their published code; as BLOOM has it.
+
+    >>> alibi_slopes(4)
+    array([0.25      , 0.0625    , 0.015625  , 0.00390625], dtype=float32)
+    """
+    power = 1 << num_heads.bit_length() - 1                                  # the largest power of two up to H
+    slopes = 2.0 ** (-8 / power * np.arange(1, power + 1))
+    between = 2.0 ** (-4 / power * np.arange(1, 2 * power, 2))
+    return np.concatenate([slopes, between])[:num_heads].astype(np.float32)
+
+
 def causal_mask(T: int, S: int, window: int | None = None) -> np.ndarray:
     """Which of S keys each of the last T tokens may see: those up to itself.
 

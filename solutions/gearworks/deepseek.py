@@ -53,27 +53,61 @@ def latent_attention(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
                      cache: Cache, index: int) -> np.ndarray:
     """Attention over latents. hidden: (T, D), normed; returns (T, D). The cache receives (T, 1, r + t)."""
     latent, T, H = config.latent, len(hidden), config.num_attention_heads
-    r, n, t = latent.kv_lora_rank, latent.qk_nope_head_dim, latent.qk_rope_head_dim
+    cached = latent_keys(hidden, weights, config, cos, sin)
+    queries = absorbed_queries(hidden, weights, config, cos, sin)
+    mixed = cache.attend(index, queries, cached, cached[..., :latent.kv_lora_rank])       # (T, H, r)
+    to_values = weights.kv_b_proj.reshape(H, -1, latent.kv_lora_rank)[:, latent.qk_nope_head_dim:]    # (H, value, r)
+    values = mixed.transpose(1, 0, 2) @ to_values.transpose(0, 2, 1)                      # (H, T, value)
+    return linear(values.transpose(1, 0, 2).reshape(T, H * latent.v_head_dim), weights.o_proj)
+
+
+def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, cos: np.ndarray,
+                sin: np.ndarray) -> np.ndarray:
+    """What the cache receives of each token, for all heads together: its latent, then the part of the key that turns.
+
+    hidden: (T, D), normed; cos, sin: (T, 1, t) of the tokens' positions; returns (T, 1, r + t) float32.
+    `weights.kv_a_proj` gives both parts at once, in this order. The latent has a norm of its own, of weight
+    `weights.kv_a_layernorm` and of eps `LATENT_NORM_EPS`; the other part has none. r is `config.latent.kv_lora_rank`.
+    Given: `turn` is RoPE for (T, heads, t), whichever rows of a checkpoint form a pair.
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", sections 2.1.2 and 2.1.3.
+    """
+    r = config.latent.kv_lora_rank
+    latent, turning = np.split(linear(hidden, weights.kv_a_proj)[:, None], [r], axis=-1)  # (T, 1, r), (T, 1, t)
+    latent = rms_norm(latent, weights.kv_a_layernorm, LATENT_NORM_EPS)
+    return np.concatenate([latent, turn(turning, config, cos, sin)], axis=-1)
+
+
+def absorbed_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, cos: np.ndarray,
+                     sin: np.ndarray) -> np.ndarray:
+    """Each head's query, carried to where the cached vectors are, so that `attention` can score them as its keys.
+
+    hidden: (T, D), normed; cos, sin: (T, 1, t) of the tokens' positions; returns (T, H, r + t) float32.
+    `weights.kv_b_proj`, (H · (n + value), r), makes of a latent the keys and values of all heads: for each head in turn
+    the n rows of its key's still part, then the rows of its value. The scores are to be `score_scale(config)` times the
+    product of a query and a key, and `attention` divides by the root of the size of what it is given, r + t.
+    Given: `head_queries` makes the queries as they are before, (T, H, n + t), still part first; `turn` is RoPE for
+    (T, heads, t), whichever rows of a checkpoint form a pair; `score_scale` is one over the root of n + t, and more
+    where YaRN stretches the context. n is `config.latent.qk_nope_head_dim`, r is `config.latent.kv_lora_rank`.
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2.
+    """
+    n, r, H = config.latent.qk_nope_head_dim, config.latent.kv_lora_rank, config.num_attention_heads
+    still, turning = np.split(head_queries(hidden, weights, config), [n], axis=-1)        # (T, H, n), (T, H, t)
+    to_keys = weights.kv_b_proj.reshape(H, -1, r)[:, :n]                                  # (H, n, r)
+    carried = (still.transpose(1, 0, 2) @ to_keys).transpose(1, 0, 2)                     # (T, H, r)
+    queries = np.concatenate([carried, turn(turning, config, cos, sin)], axis=-1)
+    queries *= score_scale(config) * queries.shape[-1] ** 0.5
+    return queries
+
+
+def head_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig) -> np.ndarray:
+    """The queries of all heads before they turn: (T, H, n + t), still part first. hidden: (T, D), normed."""
     if weights.q_proj is not None:
         q = linear(hidden, weights.q_proj)
     else:
         compressed = rms_norm(linear(hidden, weights.q_a_proj), weights.q_a_layernorm, LATENT_NORM_EPS)
         q = linear(compressed, weights.q_b_proj)
-    q = q.reshape(T, H, n + t)
-    kv = linear(hidden, weights.kv_a_proj)                                                # (T, r + t)
-    cached = np.empty((T, 1, r + t), np.float32)
-    cached[:, 0, :r] = rms_norm(kv[:, :r], weights.kv_a_layernorm, LATENT_NORM_EPS)
-    cached[..., r:] = turn(kv[:, None, r:], config, cos, sin)
-
-    keys_and_values = weights.kv_b_proj.reshape(H, n + latent.v_head_dim, r)
-    to_keys, to_values = keys_and_values[:, :n], keys_and_values[:, n:]                   # (H, n, r), (H, value, r)
-    queries = np.empty((T, H, r + t), np.float32)
-    queries[..., :r] = (q[..., :n].transpose(1, 0, 2) @ to_keys).transpose(1, 0, 2)
-    queries[..., r:] = turn(q[..., n:], config, cos, sin)
-    queries *= score_scale(config) * (r + t) ** 0.5                    # attention itself divides by the root of r + t
-    mixed = cache.attend(index, queries, cached, cached[..., :r])                         # (T, H, r)
-    values = mixed.transpose(1, 0, 2) @ to_values.transpose(0, 2, 1)                      # (H, T, value)
-    return linear(values.transpose(1, 0, 2).reshape(T, H * latent.v_head_dim), weights.o_proj)
+    size = config.latent.qk_nope_head_dim + config.latent.qk_rope_head_dim
+    return q.reshape(len(hidden), config.num_attention_heads, size)
 
 
 def turn(x: np.ndarray, config: ModelConfig, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:

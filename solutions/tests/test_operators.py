@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from gearworks.attention import apply_rope, attention, causal_mask, rope_angles, rope_frequencies
+from gearworks.attention import alibi_slopes, apply_rope, attention, causal_mask, rope_angles, rope_frequencies
 from gearworks.layers import linear, rms_norm, silu, softmax, swiglu
 
 
@@ -97,6 +98,15 @@ def test_rope_scores_depend_on_distance_only(rng):
         return float((apply_rope(q, *angles[0]) * apply_rope(k, *angles[1])).sum())
     assert score(9, 4) == pytest.approx(score(105, 100), abs=1e-4)
     assert score(9, 4) != pytest.approx(score(4, 9), abs=1e-2)
+
+
+@pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 8, 11, 16, 20, 112])
+def test_alibi_slopes_equal_those_of_bloom(num_heads):
+    """transformers adds slope times position of the key: position 1 shows the slope itself."""
+    bias = build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)                   # (H, 1, 2)
+    slopes = alibi_slopes(num_heads)
+    assert slopes.dtype == np.float32
+    np.testing.assert_allclose(slopes, bias[:, 0, 1].numpy(), rtol=1e-5, atol=0)
 
 
 def test_causal_mask_hangs_in_the_lower_right_corner():
