@@ -150,7 +150,6 @@ def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], Non
 
     # A traceback of the default mode shows lines of the reference, which are the solution.
     client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
-                            store_widget_state=False,        # a static page has no use for it
                             coalesce_streams=True,           # streamed text is one block, not one for each word
                             resources={"metadata": {"path": str(root / "chapters")}},
                             extra_arguments=["--InteractiveShell.xmode=Minimal", *kernel_arguments],
@@ -163,6 +162,7 @@ def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], Non
                            f"in the cell that begins {failed.source[:60]!r}: {error}",
                            "run the chapter's source with the reference") from None
 
+    notebook.metadata.pop("widgets", None)                   # a static page has no use for their state
     cuts = cuts_of(chapter)
     for cell in notebook.cells:
         if cell.id in cuts:

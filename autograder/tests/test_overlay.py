@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +21,7 @@ from autograder.grafting import grafted, grafts_of
 from autograder.intake import notebook_paths, read_notebook
 import gearworks
 from gearworks import layers
+from gearworks.config import ModelConfig
 from gearworks.errors import GearworksError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -234,7 +234,7 @@ CACHE = "kv_cache-KVCache"
 
 
 def a_cache(namespace):
-    return namespace["KVCache"](SimpleNamespace(num_hidden_layers=1, num_key_value_heads=1, head_dim=2), 4)
+    return namespace["KVCache"](ModelConfig("LlamaForCausalLM", 5, 2, 3, 1, 1, 1, 2, 16, 1e-5, 1e4, False), 4)
 
 
 @pytest.mark.parametrize("source, is_learners", [

@@ -41,9 +41,11 @@ class Grammar(Protocol):
 
     def allowed(self) -> np.ndarray:
         """The tokens that may come next, (V,) bool."""
+        ...
 
     def advance(self, token: int) -> None:
         """Take the token that was chosen."""
+        ...
 
 
 class Context:

@@ -28,6 +28,7 @@ class Cache(Protocol):
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values of a layer, and return its queries' attention over all that it holds."""
+        ...
 
 
 class KVCache:
