@@ -230,7 +230,7 @@ def memory(setting: Setting) -> list[Result]:
                                for script in ("", LOAD, LOAD + LONG_PROMPT))
     return [Result.of("peak memory of chat", "GB", [chat / 1e9], "bound", [1.3], 1.0),
             Result.of("peak memory of loading", "GB", [(loaded - nothing) / 1e9], "the weights", [weights / 1e9], 1 / 1.2),
-            Result.of("8,192 tokens, above the weights", "GB", [(prompt - nothing - weights) / 1e9], "bound", [2.0], 1.0)]
+            Result.of("peak memory of 8,192 tokens, above the weights", "GB", [(prompt - nothing - weights) / 1e9], "bound", [2.0], 1.0)]
 
 
 BEFORE = """
@@ -318,7 +318,7 @@ def table(report: dict[str, Any]) -> str:
     for result in (Result(**entry) for entry in report["results"]):
         lines.append(f"| {result.what} | {result.ours:.3g} {result.unit} | {result.beside} | "
                      f"{result.theirs:.3g} {result.unit} | **{result.ratio:.2f}** | {result.low:.2f} to {result.high:.2f} | "
-                     f"≥ {result.target:g} |")
+                     f"≥ {result.target:.3g} |")
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return "\n".join([*lines, "", f"Measured by `gearworks bench` on {report['date']}: {machine['processor']}, "
                       f"{report['threads']} threads, {machine['memory_gb']} GB, {machine['system']}; {versions}."]) + "\n"
