@@ -12,13 +12,13 @@ Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1; DeepSeek-AI 2024, "DeepSee
 
 import numpy as np
 
-from gearworks.attention import apply_rope, rope_angles
+from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import linear, rms_norm, softmax
 from gearworks.layouts import LatentLayer, Weights
 from gearworks.moe import choose_experts, gated_network, keep_best_groups, mixture
-from gearworks.rope_scaling import scaled_frequencies, yarn_mscale
+from gearworks.rope_scaling import scaled_angles, yarn_mscale
 
 LATENT_NORM_EPS = 1e-6              # of the norms of latents, whatever the configuration says of the others
 
@@ -26,9 +26,7 @@ LATENT_NORM_EPS = 1e-6              # of the norms of latents, whatever the conf
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
             logits_at: Rows = slice(None)) -> np.ndarray:
     """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V)."""
-    length = int(positions.max(initial=-1)) + 1
-    frequencies, magnitude = scaled_frequencies(config.head_dim, config.rope_theta, config.rope_scaling, length)
-    cos, sin = (part * magnitude for part in rope_angles(positions, frequencies))
+    cos, sin = scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                             # (T, D)
     for index, layer in enumerate(weights.layers):
         x = decoder_layer(x, layer, config, cos, sin, cache, index)

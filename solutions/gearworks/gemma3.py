@@ -9,20 +9,19 @@ Source: Gemma Team 2025, "Gemma 3 Technical Report"; Hugging Face's Gemma3TextMo
 
 import numpy as np
 
-from gearworks.attention import apply_rope, rope_angles, rope_frequencies
+from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import gelu, linear, rms_norm
 from gearworks.layouts import Gemma3Layer, Weights
-from gearworks.rope_scaling import scaled_frequencies
+from gearworks.rope_scaling import scaled_angles
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
             logits_at: Rows = slice(None)) -> np.ndarray:
     """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V)."""
-    frequencies, _ = scaled_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-    everywhere = rope_angles(positions, frequencies)
-    in_window = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_local_theta))
+    everywhere = scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+    in_window = scaled_angles(positions, config.head_dim, config.rope_local_theta, None)
     x = weights.embed_tokens[input_ids] * config.hidden_size ** 0.5                       # (T, D)
     for index, layer in enumerate(weights.layers):
         cos, sin = everywhere if config.window(index) is None else in_window

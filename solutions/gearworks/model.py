@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from gearworks import deepseek, gemma3, gpt2
-from gearworks.attention import apply_rope, rope_angles
+from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
 from gearworks.layouts import LayerWeights, Weights
 from gearworks.moe import mixture, route
-from gearworks.rope_scaling import scaled_frequencies
+from gearworks.rope_scaling import scaled_angles
 from gearworks.weights import load_checkpoint
 
 
@@ -63,10 +63,7 @@ def rotations(config: ModelConfig, positions: np.ndarray) -> tuple[np.ndarray, n
 
     positions: (T,) integers; returns two arrays (T, 1, d), as `rope_angles`.
     """
-    length = int(positions.max(initial=-1)) + 1
-    frequencies, magnitude = scaled_frequencies(config.head_dim, config.rope_theta, config.rope_scaling, length)
-    cos, sin = rope_angles(positions, frequencies)
-    return (cos, sin) if magnitude == 1 else (cos * magnitude, sin * magnitude)
+    return scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gearworks.attention import rope_frequencies
+from gearworks.attention import rope_angles, rope_frequencies
 from gearworks.errors import ModelError
 
 
@@ -83,6 +83,18 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
     if scaling is None:
         return rope_frequencies(head_dim, theta), 1.0
     return _FREQUENCIES[scaling.kind](head_dim, theta, scaling, length)
+
+
+def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
+                  scaling: RopeScaling | None) -> tuple[np.ndarray, np.ndarray]:
+    """The cosine and sine of every token's rotations, as `attention.rope_angles` gives them, but for the scaling.
+
+    positions: (T,) integers; returns two arrays (T, 1, d), multiplied by the scaling's factor.
+    """
+    length = int(positions.max(initial=-1)) + 1
+    frequencies, magnitude = scaled_frequencies(head_dim, theta, scaling, length)
+    cos, sin = rope_angles(positions, frequencies)
+    return (cos, sin) if magnitude == 1 else (cos * magnitude, sin * magnitude)
 
 
 def _linear(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:

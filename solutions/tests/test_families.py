@@ -63,6 +63,11 @@ CASES = [
     ("Gemma3", {"rope_parameters": {
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
         "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}, "num_hidden_layers": 6}),
+    ("Gemma3", {"num_hidden_layers": 6, "rope_parameters": {
+        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
+    ("Gemma3", {"num_hidden_layers": 6, "max_position_embeddings": 64, "rope_parameters": {
+        "full_attention": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
     ("Gemma3", {"tie_word_embeddings": False, "hidden_size": 36, "num_key_value_heads": 6, "rms_norm_eps": 1e-2}),
     ("Mixtral", {}),
     ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 1}),
