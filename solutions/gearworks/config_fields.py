@@ -1,0 +1,73 @@
+"""Fields of a model's configuration, each checked when it is read.
+
+They come from a stranger's file. Each function raises ModelError for a value that no model could have, before anything
+is computed or reserved with it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gearworks.errors import ModelError
+
+
+def require_only(config: Mapping[str, Any], **settings: Any) -> None:
+    """Refuse any of these settings that is there with another value than the one that the engine computes."""
+    for name, only in settings.items():
+        if config.get(name) is not None and config[name] != only:
+            raise bad_config(f"{name} is {config[name]!r:.80}; this engine computes "
+                             + (f"{only!r} only" if only is not None else "without it"))
+
+
+def flag(config: Mapping[str, Any], name: str) -> bool:
+    """A setting that is off when it is missing."""
+    value = config.get(name, False)
+    if not isinstance(value, bool):
+        raise bad_config(f"{name} is {value!r:.80}, where true or false is needed")
+    return value
+
+
+def count(config: Mapping[str, Any], name: str) -> int:
+    """A number of things, of which there are none when it is missing."""
+    value = config.get(name)
+    return 0 if value is None or type(value) is int and value == 0 else size(name, value)
+
+
+def size(name: str, value: Any) -> int:
+    """A positive whole number. The bound, which no model comes near, keeps products of sizes printable."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**40:
+        raise bad_config(f"{name} is {value!r:.80}, where a positive integer is needed")
+    return value
+
+
+def layer_range(layers: Any) -> range:
+    """The layers to describe one by one. A number in a file must not decide how much memory that takes."""
+    if size("num_hidden_layers", layers) > 100_000:
+        raise bad_config(f"num_hidden_layers is {layers}, and no model has so many")
+    return range(layers)
+
+
+def require_sizes(config: Any, *names: str) -> None:
+    """Refuse a configuration unless each of these attributes is a size."""
+    for name in names:
+        size(name, getattr(config, name))
+
+
+def require_positive(config: Any, *names: str) -> None:
+    """Refuse a configuration unless each of these attributes is a positive number in float32's range."""
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
+            raise bad_config(f"{name} is {value!r:.80}, where a positive number is needed")
+
+
+def divide(hidden_size: Any, heads: Any) -> int:
+    """The size of one head."""
+    if not isinstance(hidden_size, int) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
+        raise bad_config(f"a hidden size of {hidden_size!r:.80} does not divide into {heads!r:.80} heads")
+    return hidden_size // heads
+
+
+def bad_config(why: str) -> ModelError:
+    """The error to raise for a field, with the reason."""
+    return ModelError("the model's configuration cannot be used", why,
+                      "check config.json (or the GGUF metadata) against the model's publisher")
