@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autograder.chapter import Chapter, Exercise
-from autograder.cutting import Cut, Function, cut, exhibit_source, module_source
+from autograder.cutting import Cut, Definition, Function, cut, exhibit_source, module_source
 from autograder.intake import Cell, Notebook
-from autograder.statements import Definition, Statement, statements_of
+from autograder.statements import Statement, statements_of
 from gearworks.errors import GearworksError
 
 
@@ -233,8 +233,7 @@ def _ends(statement: ast.stmt) -> bool:
 def _class_state(node: ast.ClassDef, given: ast.ClassDef, exercise: Exercise, name: str) \
         -> tuple[State, tuple[str, ...]]:
     """How far a class is, and which of its methods are still to be written."""
-    wanted = [body.component.rpartition(".")[2]
-              for body in module_source(exercise.module).bodies(name, exercise.methods)]
+    wanted = [body.name for body in module_source(exercise.module).bodies(name, exercise.methods)]
     starts = {part.name: part for part in given.body if isinstance(part, Function)}
     written = {part.name: part for part in node.body if isinstance(part, Function)}
     assigned = {target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets

@@ -61,15 +61,16 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     command.set_defaults(run=_mutants)
 
-    command = commands.add_parser("assemble", help="make an engine of your own gears", description="Make the engine that your "
-                                  "notebooks describe: the reference, with your definitions in place of its own.")
+    command = commands.add_parser("assemble", help="make an engine of your own gears", description="Make the engine "
+                                  "that your notebooks describe: the reference, with your definitions in place of its "
+                                  "own.")
     _add_notebooks(command)
     command.add_argument("--to", type=Path, default=Path("my_engine"), metavar="FOLDER",
                          help="where to make it (default: %(default)s)")
     command.set_defaults(run=_assemble)
 
-    command = commands.add_parser("progress", help="show which gears are finished", description="Run the public checks on "
-                                  "your notebooks, and show how far each exercise is.")
+    command = commands.add_parser("progress", help="show which gears are finished", description="Run the public checks "
+                                  "on your notebooks, and show how far each exercise is.")
     _add_notebooks(command)
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     command.set_defaults(run=_show_progress)

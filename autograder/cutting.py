@@ -19,25 +19,16 @@ from gearworks.errors import GearworksError
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 
 class CuttingError(GearworksError, ValueError):
     """The reference has no such definition, or one that cannot be cut."""
 
 
-@dataclass(frozen=True)
-class Definition:
-    """A function or class in a module, on the lines `first` to `last`: from 1, both included, and so are decorators."""
-
-    node: Function | ast.ClassDef
-
-    @property
-    def first(self) -> int:
-        return min([self.node.lineno, *(decorator.lineno for decorator in self.node.decorator_list)])
-
-    @property
-    def last(self) -> int:
-        return self.node.end_lineno
+def span(node: ast.stmt) -> tuple[int, int]:
+    """The lines of a statement, first and last: from 1, both included, and so are decorators."""
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]), node.end_lineno
 
 
 @dataclass(frozen=True)
@@ -51,6 +42,11 @@ class Body:
     first: int
     last: int
     margin: str
+
+    @property
+    def name(self) -> str:
+        """Of the function or method."""
+        return self.component.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,7 @@ class ModuleSource:
     @cached_property
     def definitions(self) -> dict[str, Definition]:
         """The functions and classes at its top level."""
-        return {node.name: Definition(node) for node in self.tree.body if isinstance(node, Function | ast.ClassDef)}
+        return {node.name: node for node in self.tree.body if isinstance(node, Definition)}
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
@@ -113,7 +109,7 @@ class ModuleSource:
         methods: empty means all that do not begin with a single underscore.
         Raises CuttingError for a method that does not exist, a body on the line of its `def`, a class without methods.
         """
-        node = self.definition(name).node
+        node = self.definition(name)
         if isinstance(node, Function):
             if methods:
                 raise CuttingError(f"{self.name}.{name} has no methods", "it is a function", "leave `methods` out")
@@ -239,11 +235,11 @@ def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (
     """
     cells: dict[str, list[str]] = {"stub": [], "solution": [], "marked": []}
     for name in names:
-        definition = module.definition(name)
+        first, last = span(module.definition(name))
         bodies = module.bodies(name, methods)
         for state, texts in cells.items():
             lines: list[str] = []
-            at = definition.first
+            at = first
             for body in bodies:
                 lines += module.lines(at, body.first - 1)
                 solution = module.lines(body.first, body.last)
@@ -255,7 +251,7 @@ def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (
                     mark = f"{BEGIN} {body.component}" + (f" {exhibit[0]}" if exhibit else "")
                     lines += [body.margin + mark, *solution, body.margin + END]
                 at = body.last + 1
-            texts.append("\n".join(lines + module.lines(at, definition.last)))
+            texts.append("\n".join(lines + module.lines(at, last)))
     used = global_names("\n".join(cells["solution"])) | (global_names("\n".join(cells["stub"])) if exhibit else set())
     imports = import_lines(module, used, own or {})
     head = ["\n".join(imports)] if imports else []

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from autograder.attempts import Component
-from autograder.cutting import CuttingError, Function, ModuleSource, module_source
+from autograder.cutting import CuttingError, Definition, Function, ModuleSource, module_source, span
 from autograder.intake import Cell
-from autograder.statements import Definition, Statement, renamed, statements_of
+from autograder.statements import Statement, attributes, renamed, statements_of
 
 FUTURE = "from __future__ import annotations"
 # What IPython lends to every cell.
@@ -53,15 +53,15 @@ def grafts_of(module: ModuleSource, components: Sequence[Component], others: Seq
     exercised = {(other.chapter, other.name): other for other in others}
     taken: dict[str, str] = {}                               # name in the module -> the source that gives it
     return [_graft(module, component, exercised, taken, whole)
-            for component in sorted(components, key=lambda component: module.definition(component.name).first)]
+            for component in sorted(components, key=lambda component: module.definition(component.name).lineno)]
 
 
 def grafted(module: ModuleSource, grafts: Sequence[Graft]) -> str:
     """The module's text with the grafts in place of its own definitions, and a comment on top that names them."""
     lines = module.text.splitlines()
-    for graft in sorted(grafts, key=lambda graft: module.definition(graft.component.name).first, reverse=True):
-        own = module.definition(graft.component.name)
-        lines[own.first - 1:own.last] = [graft.begin, *graft.text.split("\n"), graft.end]
+    for graft in sorted(grafts, key=lambda graft: module.definition(graft.component.name).lineno, reverse=True):
+        first, last = span(module.definition(graft.component.name))
+        lines[first - 1:last] = [graft.begin, *graft.text.split("\n"), graft.end]
     delayed = any(delays_annotations(graft.component) for graft in grafts) and not module.delays_annotations
     if delayed:
         first = module.tree.body[0] if module.tree.body else None
@@ -86,19 +86,12 @@ def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[
         search.follow(statement)
     brought = [statement for statement in search.brought if statement not in component.statements]
     names: dict[str, str] = {}                               # new names of what would clash
-    for loan in search.loans:
-        _settle(module, component, loan.name, loan.text, names, taken)
     for statement in brought:                                # what it depends on has its name by now
         text = renamed(statement, names)
         for name in sorted(statement.binds):
             _settle(module, component, name, text, names, taken)
     imports, parts = list(search.imports), []
     own: dict[str, str] = {}
-    for loan in search.loans:
-        new = names.get(loan.name, loan.name)
-        if new not in taken:
-            own[new] = loan.text
-            (parts if "\n" in loan.text else imports).append(loan.under(new))
     for statement in brought:
         text = renamed(statement, names)
         bound = {names.get(name, name) for name in statement.binds}
@@ -133,38 +126,15 @@ def _settle(module: ModuleSource, component: Component, name: str, text: str, na
     names[name] = new
 
 
-@dataclass(frozen=True)
-class _Loan:
-    """Something of the engine, or of IPython, under a name of the learner's. late: looked up when it is called."""
-
-    module: str
-    there: str
-    name: str
-    late: bool = False
-
-    @property
-    def text(self) -> str:
-        return self.under(self.name)
-
-    def under(self, name: str) -> str:
-        """The source that binds it to a name."""
-        if self.late:                                        # a module that imports this one comes after it
-            return (f"def {name}(*arguments, **named):\n    from {self.module} import {self.there} as found\n"
-                    "    return found(*arguments, **named)")
-        if not self.module:
-            return f"{name} = {self.there}"
-        return f"from {self.module} import {self.there}" + ("" if name == self.there else f" as {name}")
-
-
 class _Search:
     """Finds the statements that a definition depends on.
 
-    brought: each after those that it depends on itself. loans: what the engine gives. imports: further lines.
+    brought: each after those that it depends on itself, those that lend something of the engine, or of IPython,
+    included. imports: lines that bind no name of their own.
     """
 
     def __init__(self, module: ModuleSource, component: Component, exercised: Mapping[tuple[str, str], Component]):
         self.brought: list[Statement] = []
-        self.loans: list[_Loan] = []
         self.imports: list[str] = []
         self.notes: list[str] = []
         self._module, self._component, self._exercised = module, component, exercised
@@ -247,23 +217,34 @@ class _Search:
     def _lend(self, home: str, there: str, name: str = "") -> None:
         """Make a name mean what a module of the engine has by that name, or by another."""
         name = name or there
-        if home == self._module.name:
-            if name != there:
-                self.loans.append(_Loan("", there, name))
-        elif self._module.imports.get(name) != (f"gearworks.{home}", there):
-            self.loans.append(_Loan(f"gearworks.{home}", there, name, late=_is_cycle(self._module.name, home)))
+        if home == self._module.name and name == there or \
+                self._module.imports.get(name) == (f"gearworks.{home}", there):
+            return
+        if _is_cycle(self._module.name, home):               # it comes after this module, so look when it is called
+            self._borrow(f"def {name}(*arguments, **named):\n    from gearworks.{home} import {there} as found\n"
+                         "    return found(*arguments, **named)")
+        else:
+            self._borrow(_import_line(f"gearworks.{home}", there, name))
+
+    def _borrow(self, text: str) -> None:
+        if all(statement.text != text for statement in self.brought):
+            self.brought.append(Statement(ast.parse(text).body[0], text, self._component.cell, -1))
 
     def _guess(self, name: str) -> None:
         """A name that no cell binds: IPython's, or one of those that an import of everything brings."""
         if name in LENT:
-            self.loans.append(_Loan(LENT[name], name, name))
+            self._borrow(_import_line(LENT[name], name))
             return
         for cell in self._code:
             for node in (statement.node for statement in statements_of(cell)):
                 if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and _has(node.module or "", name):
-                    self.loans.append(_Loan(node.module, name, name))
+                    self._borrow(_import_line(node.module, name))
                     return
         self.notes.append(f"no cell defines {name}, which it uses")
+
+
+def _import_line(module: str, there: str, name: str = "") -> str:
+    return f"from {module} import {there}" + (f" as {name}" if name not in ("", there) else "")
 
 
 def _has(module: str, name: str) -> bool:
@@ -306,13 +287,11 @@ def _with_methods(text: str, module: ModuleSource, component: Component, whole: 
     if node.body[0].lineno == node.lineno:                   # a body on the line of its `class`
         text = ast.unparse(node)
         node = _class_in(text)
-    reference = module.definition(component.name).node
+    reference = module.definition(component.name)
     if not isinstance(reference, ast.ClassDef):
         return text
-    wanted = {body.component.rpartition(".")[2] for body in module.bodies(component.name, component.exercise.methods)}
-    bound = {part.name for part in node.body if isinstance(part, Definition)} | {
-        target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets
-        if isinstance(target, ast.Name)}
+    wanted = {body.name for body in module.bodies(component.name, component.exercise.methods)}
+    bound = attributes(node)
     lines = text.split("\n")
     margin = re.match(r"[ \t]*", lines[node.body[0].lineno - 1])[0]
     added: list[str] = []
@@ -322,14 +301,13 @@ def _with_methods(text: str, module: ModuleSource, component: Component, whole: 
         is_open = method.name in component.open_methods
         if is_open and not whole or not is_open and (method.name in wanted or method.name in bound):
             continue
-        first = min([method.lineno, *(decorator.lineno for decorator in method.decorator_list)])
-        own = textwrap.dedent("\n".join(module.lines(first, method.end_lineno)))
+        own = textwrap.dedent("\n".join(module.lines(*span(method))))
         added.append(textwrap.indent(own, margin))
     if whole:                                                # from the last to the first, so that the others stay put
         for part in reversed(node.body):
             if isinstance(part, Function) and part.name in component.open_methods:
-                first = min([part.lineno, *(decorator.lineno for decorator in part.decorator_list)])
-                lines[first - 1:part.end_lineno] = [f"{margin}# {part.name} is the reference's, below"]
+                first, last = span(part)
+                lines[first - 1:last] = [f"{margin}# {part.name} is the reference's, below"]
     if added:
         lines += ["", f"{margin}# The reference's: not yours to write, or still to be written.", *added]
     return "\n".join(lines)

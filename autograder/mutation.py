@@ -10,26 +10,31 @@ A mutant is a list of small edits of the reference's source, so that it stays in
     says = "This is what you get when the mask is aligned to the top left."
 
 `in` names a definition at the top level of the component's module, or a `Class.method`; `find` occurs in its text once.
-`says`, which may be left out, is what a learner reads whose results equal the mutant's.
+`says`, which may be left out, is what a learner reads whose results equal the mutant's. Every name that a mutant uses
+must be defined, since any check kills what raises NameError; where that is the mistake, `undefined` lists the names.
 
 An accepted version is a file, accept/<module>/<name>__<style>.py, that defines the component in another style; <name>
 is a name of the exercise, or all of them with + between. What the file does not define is the reference's.
 """
 
 import ast
+import builtins
+import dis
 import importlib
 import importlib.util
 import inspect
 import linecache
 import sys
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from autograder.checking import components_of, names_of
+from autograder.cutting import Definition, span
 from gearworks.errors import GearworksError
 
 FOLDER = Path(__file__).parent
@@ -50,13 +55,17 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A plausible wrong version. story: what it is, and who met it. says: what a learner reads who gets its results."""
+    """A plausible wrong version. story: what it is, and who met it. says: what a learner reads who gets its results.
+
+    undefined: names that it uses and nothing defines.
+    """
 
     component: str
     name: str
     edits: tuple[Edit, ...]
     story: str
     says: str = ""
+    undefined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,7 @@ def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
     """The module's names, with the edited definitions, and those that use them, made anew.
 
     All others are the module's own objects, so that a dataclass of a mutant's result is the dataclass that checks know.
+    Raises VariantError when it uses a name that nothing defines.
     """
     source = _with_edits(inspect.getsource(module), mutant)
     tree = ast.parse(source)
@@ -131,7 +141,11 @@ def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
     filename = f"<mutant {mutant.component} {mutant.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = dict(vars(module))
-    exec(compile(tree, filename, "exec"), namespace)
+    code = compile(tree, filename, "exec")
+    exec(code, namespace)
+    unknown = [name for name in _globals_read(code) if name not in namespace and not hasattr(builtins, name)]
+    if {*unknown} - {*mutant.undefined}:
+        raise _refusal(mutant, f"it uses {unknown[0]}, which {module.__name__} does not define")
     return namespace
 
 
@@ -185,7 +199,8 @@ def _read_mutants(path: Path) -> tuple[Mutant, ...]:
     for number, entry in enumerate(entries, start=1):
         try:
             edits = tuple(Edit(edit["in"], edit["find"], edit["replace"]) for edit in entry["edits"])
-            mutants.append(Mutant(entry["component"], entry["name"], edits, entry["story"], entry.get("says", "")))
+            mutants.append(Mutant(entry["component"], entry["name"], edits, entry["story"], entry.get("says", ""),
+                                  tuple(entry.get("undefined", ()))))
         except (KeyError, TypeError) as error:
             raise VariantError(f"mutant {number} of {path.name} is incomplete", f"it lacks {error}",
                                "give component, name, story and edits, each edit with in, find and replace") from error
@@ -207,27 +222,39 @@ def _with_edits(source: str, mutant: Mutant) -> str:
 
 
 def _edited(source: str, edit: Edit, mutant: Mutant) -> str:
-    def refuse(why: str) -> VariantError:
-        return VariantError(f"the mutant {mutant.name} of {mutant.component} does not apply", why,
-                            f"edit it in mutants/{mutant.component.partition('.')[0]}.toml")
-
     node: ast.AST = ast.parse(source)
     for name in edit.where.split("."):
         inside = [child for child in getattr(node, "body", []) if name in _names_bound(child)]
         if not inside:
-            raise refuse(f"there is no definition {edit.where}")
+            raise _refusal(mutant, f"there is no definition {edit.where}")
         node = inside[-1]
-    first = min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))])
+    first, last = span(node)
     lines = source.splitlines(keepends=True)
-    own = "".join(lines[first - 1:node.end_lineno])
+    own = "".join(lines[first - 1:last])
     if own.count(edit.find) != 1:
-        raise refuse(f"{edit.find!r} occurs {own.count(edit.find)} times in {edit.where}, and must occur once")
-    edited = "".join([*lines[:first - 1], own.replace(edit.find, edit.replace), *lines[node.end_lineno:]])
+        count = own.count(edit.find)
+        raise _refusal(mutant, f"{edit.find!r} occurs {count} times in {edit.where}, and must occur once")
+    edited = "".join([*lines[:first - 1], own.replace(edit.find, edit.replace), *lines[last:]])
     try:
         ast.parse(edited)
     except SyntaxError as error:
-        raise refuse(f"after it, {edit.where} is no Python: {error}") from error
+        raise _refusal(mutant, f"after it, {edit.where} is no Python: {error}") from error
     return edited
+
+
+def _refusal(mutant: Mutant, why: str) -> VariantError:
+    return VariantError(f"the mutant {mutant.name} of {mutant.component} does not apply", why,
+                        f"edit it in mutants/{mutant.component.partition('.')[0]}.toml")
+
+
+def _globals_read(code: CodeType) -> Iterator[str]:
+    """The global names that the functions of compiled code look up."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_GLOBAL":
+            yield instruction.argval
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _globals_read(inner)
 
 
 def _affected(tree: ast.Module, edited: set[str]) -> set[str]:
@@ -243,7 +270,7 @@ def _affected(tree: ast.Module, edited: set[str]) -> set[str]:
 
 
 def _names_bound(node: ast.AST) -> set[str]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    if isinstance(node, Definition):
         return {node.name}
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]

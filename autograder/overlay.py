@@ -116,11 +116,8 @@ def _fill(package: Path, components: Sequence[Component]) -> list[Gear]:
     """Write the modules that hold learners' definitions, as far as they can be loaded."""
     refused: dict[str, str] = {}
     while True:
-        grafts = [graft for module in dict.fromkeys(component.module for component in components)
-                  for graft in _grafts(module, components, refused)]
-        by_module: dict[str, list[Graft]] = {}
-        for graft in grafts:
-            by_module.setdefault(graft.component.module, []).append(graft)
+        by_module = {module: grafts for module in dict.fromkeys(component.module for component in components)
+                     if (grafts := _grafts(module, components, refused))}
         files = {module: package / _file_of(module) for module in by_module}
         for module, own in by_module.items():
             files[module].write_text(grafted(module_source(module), own), encoding="utf-8", newline="\n")
@@ -130,7 +127,7 @@ def _fill(package: Path, components: Sequence[Component]) -> list[Gear]:
         refused |= more
         for module in by_module:                             # those without a graft left are the reference's again
             shutil.copyfile(_reference() / _file_of(module), files[module])
-    notes = {graft.component.path: graft.notes for graft in grafts}
+    notes = {graft.component.path: graft.notes for grafts in by_module.values() for graft in grafts}
     return [Gear(component, component.path in notes, refused.get(component.path) or _why(component),
                  component.notes + notes.get(component.path, ())) for component in components]
 

@@ -1,29 +1,26 @@
 """How far a learner is: every exercise with what its public checks found, in plain text or as JSON.
 
 The checks run in a child process, one exercise after the other, on the learner's code with the reference for everything
-else. The child announces each check before it starts it. Whatever the code does (exit, loop, eat its own exceptions)
-ends as the outcome of that check, and a new child goes on with the next exercise.
+else. Whatever the code does (exit, loop, eat its own exceptions) ends as the outcome of the check that met it, and a
+new child goes on with the next exercise.
 """
 
 import dataclasses
 import importlib
-import json
 import linecache
 import os
-import queue
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TextIO
+from typing import Any
 
 from autograder.attempts import Component, State, find_components
 from autograder.chapter import Chapter
 from autograder.checking import Check, checks_of, names_of
+from autograder.child import Child, pipes
 from autograder.cutting import module_source
 from autograder.grading import Outcome, Report, Status, collected_remarks, fresh_seed, run_check
 from autograder.grafting import FUTURE, delays_annotations, grafts_of
@@ -93,7 +90,7 @@ def measure(chapters: Sequence[Chapter], notebooks: Sequence[Notebook], bar: Bar
     components = find_components(chapters, notebooks)
     exercises = [(chapter, exercise) for chapter in chapters for exercise in chapter.exercises]
     found: dict[str, list[ExerciseProgress]] = {chapter.stem: [] for chapter in chapters}
-    with _Child() as child:
+    with Child("autograder.progress") as child:
         for chapter, exercise in bar(exercises):
             own = [part for part in components if part.chapter == chapter.stem and part.exercise == exercise]
             found[chapter.stem].append(_measured(own, components, child))
@@ -139,7 +136,7 @@ def _title(chapter: Chapter) -> str:
     return heading.removeprefix("# ") if heading.startswith("# ") else chapter.stem
 
 
-def _measured(own: Sequence[Component], components: Sequence[Component], child: "_Child") -> ExerciseProgress:
+def _measured(own: Sequence[Component], components: Sequence[Component], child: Child) -> ExerciseProgress:
     exercise = own[0].exercise
     notes = tuple(dict.fromkeys(note for part in own for note in part.notes))
     place = next((part for part in own if part.cell is not None), own[0])
@@ -173,7 +170,7 @@ def _measured(own: Sequence[Component], components: Sequence[Component], child: 
     code = "\n\n\n".join([*([FUTURE] if delayed else []), *(graft.text for graft in grafts)])
     missing = [part.name for part in own if part not in written]
     task = _Task(exercise.name, exercise.module, place.place, code, tuple(missing), EXERCISE_SECONDS, fresh_seed())
-    report = child.run(task, checks)
+    report = _report(task, checks, child)
     first = next((outcome for outcome in report.outcomes if outcome.status is not Status.PASSED), None)
     if first is None and not report.problem:
         return progress(Stage.PASSED, report.score, notes=notes)
@@ -204,106 +201,35 @@ class _Task:
     seed: int
 
 
-class _Child:
-    """A process that runs tasks. It is started when the first is due, and again after one that did not pass.
+def _report(task: _Task, checks: Sequence[Check], child: Child) -> Report:
+    """What the public checks found, as far as they came.
 
     Code that works leaves its process in order, as a rule; of other code one cannot know what it has closed or
-    replaced.
+    replaced, so its child ends with it.
     """
-
-    def __init__(self):
-        self._process: subprocess.Popen | None = None
-
-    def __enter__(self) -> "_Child":
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self._end()
-
-    def run(self, task: _Task, checks: Sequence[Check]) -> Report:
-        """What the public checks found, as far as they came."""
-        report = self._run(task, checks)
-        if report.problem or any(outcome.status is not Status.PASSED for outcome in report.outcomes):
-            self._end()
-        return report
-
-    def _run(self, task: _Task, checks: Sequence[Check]) -> Report:
-        public = [check for check in checks if check.public]
-        total = float(sum(check.points for check in checks))
-        outcomes: list[Outcome] = []
-        announced = ""
-        if self._process is None or self._process.poll() is not None:
-            self._start()
-        try:
-            self._process.stdin.write(json.dumps(dataclasses.asdict(task)) + "\n")
-            self._process.stdin.flush()
-        except OSError:                                      # it has ended meanwhile; the silence below tells
-            pass
-        while True:
-            try:
-                line = self._lines.get(timeout=SILENCE_SECONDS)
-            except queue.Empty:
-                line = ""
-            news = _read(line)
-            if "outcome" in news:
-                outcomes.append(Outcome(**news["outcome"] | {"status": Status(news["outcome"]["status"])}))
-            elif "check" in news:
-                announced = news["check"]
-            elif "problem" in news:
-                return Report(task.exercise, tuple(outcomes), total, problem=news["problem"])
-            elif "end" in news:
-                return Report(task.exercise, tuple(outcomes), total)
-            elif not line:
-                break
-        too_long = self._end() in (TOO_LONG, None)
-        why = f"no end after {task.seconds:g} seconds of computing" if too_long else \
-            "that it ended the Python that ran it"
-        if not announced:
-            return Report(task.exercise, (), total, problem=f"Its cell was run, and found was {why}.")
-        status = Status.OUT_OF_TIME if too_long else Status.RAISED
-        outcomes += [Outcome(check.name, check.title, check.points, True, status, found=why)
-                     for check in public[len(outcomes):]]
-        return Report(task.exercise, tuple(outcomes), total)
-
-    def _start(self) -> None:
-        self._end()
-        self._process = subprocess.Popen([sys.executable, "-P", "-m", "autograder.progress"], encoding="utf-8",
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                         env=os.environ | {"PYTHONIOENCODING": "utf-8"})
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=_pump, args=(self._process.stdout, self._lines), daemon=True).start()
-
-    def _end(self) -> int | None:
-        """End the process. Returns the exit code of one that had ended by itself."""
-        if self._process is None:
-            return None
-        try:
-            self._process.stdin.close()                      # it ends when nothing more comes
-        except OSError:
-            pass
-        try:
-            code = self._process.wait(timeout=1)
-        except subprocess.TimeoutExpired:
-            code = None
-            self._process.kill()
-            self._process.wait()
-        self._process = None
-        return code
-
-
-def _read(line: str) -> dict:
-    try:
-        news = json.loads(line)
-    except ValueError:
-        return {}
-    return news if isinstance(news, dict) else {}
-
-
-def _pump(stream: TextIO, lines: "queue.SimpleQueue[str]") -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put("")
+    public = [check for check in checks if check.public]
+    total = float(sum(check.points for check in checks))
+    outcomes: list[Outcome] = []
+    begun = False
+    child.tell(dataclasses.asdict(task))
+    while (news := child.hear(SILENCE_SECONDS)) is not None:
+        if "outcome" in news:
+            outcomes.append(Outcome(**news["outcome"] | {"status": Status(news["outcome"]["status"])}))
+        elif "check" in news:
+            begun = True
+        elif "problem" in news or "end" in news:
+            problem = news.get("problem", "")
+            if problem or any(outcome.status is not Status.PASSED for outcome in outcomes):
+                child.end()
+            return Report(task.exercise, tuple(outcomes), total, problem=problem)
+    too_long = child.end() in (TOO_LONG, None)
+    why = f"no end after {task.seconds:g} seconds of computing" if too_long else "that it ended the Python that ran it"
+    if not begun:
+        return Report(task.exercise, (), total, problem=f"Its cell was run, and found was {why}.")
+    status = Status.OUT_OF_TIME if too_long else Status.RAISED
+    outcomes += [Outcome(check.name, check.title, check.points, True, status, found=why)
+                 for check in public[len(outcomes):]]
+    return Report(task.exercise, tuple(outcomes), total)
 
 
 def _subjects(task: _Task) -> list[Any]:
@@ -352,19 +278,12 @@ def _run(task: _Task, say: Callable[[dict], None]) -> None:
     say({"end": True})
 
 
-def main(lines: TextIO) -> None:
-    """Run the tasks that come in, one on each line."""
-    news = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)                                            # what a learner prints is no news
-
-    def say(content: dict) -> None:
-        news.write(json.dumps(content) + "\n")
-        news.flush()
-
-    for line in lines:
-        task = json.loads(line)
-        _run(_Task(**task | {"missing": tuple(task["missing"])}), say)
+def main() -> None:
+    """Run the tasks that come in."""
+    told, say = pipes()
+    for fields in told:
+        _run(_Task(**fields | {"missing": tuple(fields["missing"])}), say)
 
 
 if __name__ == "__main__":
-    main(sys.stdin)
+    main()

@@ -6,14 +6,12 @@ it has to know, without running anything, what a statement does to the names aro
 
 import ast
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
-from autograder.cutting import Function, ModuleSource, global_names
+from autograder.cutting import Definition, Function, ModuleSource, global_names, span
 from autograder.intake import Cell
-
-Definition = Function | ast.ClassDef
 
 # What these compute is for the eye, or must not be computed while a module loads.
 EFFECT_FUNCTIONS = frozenset({"print", "display", "input", "open", "exec", "eval", "exit", "quit", "breakpoint", "help",
@@ -75,8 +73,8 @@ def statements_of(cell: Cell) -> tuple[Statement, ...]:
     found: list[Statement] = []
     body = cell.tree.body
     for at, node in enumerate(body):
-        first, last = _span(node)
-        shared = any(_span(other)[0] <= last and _span(other)[1] >= first for other in body[max(0, at - 1):at + 2]
+        first, last = span(node)
+        shared = any(span(other)[0] <= last and span(other)[1] >= first for other in body[max(0, at - 1):at + 2]
                      if other is not node)
         for part in _single_imports(node):
             is_whole = part is node and not shared and not _calls_ipython(node)
@@ -86,15 +84,15 @@ def statements_of(cell: Cell) -> tuple[Statement, ...]:
 
 
 def renamed(statement: Statement, names: Mapping[str, str]) -> str:
-    """Its text with names of the module's scope replaced; local names of functions that are spelled the same stay."""
+    """Its text with names of the module's scope replaced, and with them variables of functions that are spelled so.
+
+    Parameters and attributes stay: others call them by their names.
+    """
     if not names or not (statement.binds | statement.uses) & names.keys():
         return statement.text
     node = ast.parse(statement.text).body[0]
-    return ast.unparse(_Renaming(names).visit(node))
-
-
-def _span(node: ast.stmt) -> tuple[int, int]:
-    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]), node.end_lineno
+    _Renaming(names).visit(node)
+    return ast.unparse(node)
 
 
 def _single_imports(node: ast.stmt) -> list[ast.stmt]:
@@ -144,124 +142,68 @@ def _changed(node: ast.AST) -> Iterator[str]:
             yield _owner(part.value.func)
 
 
-class _Renaming(ast.NodeTransformer):
-    """Renames what a statement takes from, and gives to, the scope of its module."""
+class _Renaming(ast.NodeVisitor):
+    """Renames in place: everywhere, but for what a parameter hides in its function, and a class within its own body."""
 
     def __init__(self, names: Mapping[str, str]):
         self._names = names
-        self._hidden: list[frozenset[str]] = []              # names that are local to the scopes around, innermost last
 
-    def _new(self, name: str) -> str:
-        return name if any(name in scope for scope in self._hidden) else self._names.get(name, name)
+    def _without(self, hidden: Collection[str]) -> "_Renaming":
+        return _Renaming({old: new for old, new in self._names.items() if old not in hidden})
 
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        node.id = self._new(node.id)
-        return node
+    def visit(self, node: ast.AST) -> None:
+        for field in ("id", "name", "rest"):                 # of names, definitions, handlers, patterns
+            if isinstance(name := getattr(node, field, None), str) and not isinstance(node, ast.alias):
+                setattr(node, field, self._names.get(name, name))
+        super().visit(node)
 
-    def visit_Global(self, node: ast.Global) -> ast.Global:
+    def visit_Global(self, node: ast.Global | ast.Nonlocal) -> None:
         node.names = [self._names.get(name, name) for name in node.names]
-        return node
 
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> ast.stmt:
-        for alias in node.names:
-            bound = alias.asname or alias.name.partition(".")[0]
-            new = self._new(bound)
-            if new != bound and (alias.asname or "." not in alias.name):
-                alias.asname = new
-        return node
+    visit_Nonlocal = visit_Global
 
-    visit_ImportFrom = visit_Import
+    def visit_alias(self, node: ast.alias) -> None:
+        bound = node.asname or node.name
+        if bound in self._names:                             # `import a.b` binds a, and has no other name for it
+            node.asname = self._names[bound]
 
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
-        if node.name:
-            node.name = self._new(node.name)
-        return self.generic_visit(node)
+    def visit_FunctionDef(self, node: Function | ast.Lambda) -> None:
+        self._visit_head(node)
+        self._visit_body(node)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
-        node.name = self._new(node.name)
-        outside = [*node.decorator_list, *node.bases, *node.keywords]
-        for part in outside:
+    visit_AsyncFunctionDef = visit_Lambda = visit_FunctionDef
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for part in [*node.decorator_list, *node.bases, *node.keywords]:
             self.visit(part)
-        own = frozenset().union(*map(_stored, node.body)) if node.body else frozenset()
-        for part in node.body:                               # methods do not see the names of their class
-            if isinstance(part, Function):
-                self._visit_function(part, part.name)
+        inside = self._without(attributes(node))
+        for part in node.body:
+            if isinstance(part, Function):                   # whose body does not see the names of its class
+                inside._visit_head(part)
+                self._visit_body(part)
             else:
-                self._within(own, [part])
-        return node
+                inside.visit(part)
 
-    def visit_FunctionDef(self, node: Function) -> Function:
-        self._visit_function(node, self._new(node.name))
-        return node
+    def _visit_head(self, node: Function | ast.Lambda) -> None:
+        """Decorators, defaults and annotations: they belong to the scope around the function."""
+        for part in [*getattr(node, "decorator_list", []), node.args, getattr(node, "returns", None)]:
+            if part is not None:
+                self.visit(part)
 
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def _visit_function(self, node: Function, name: str) -> None:
-        node.name = name
-        for part in [*node.decorator_list, *_outside_of(node.args), *filter(None, [node.returns])]:
-            self.visit(part)
-        self._within(_locals(node), node.body)
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.Lambda:
-        for part in _outside_of(node.args):
-            self.visit(part)
-        self._within(_parameters(node.args), [node.body])
-        return node
-
-    def _visit_comprehension(self, node: ast.expr) -> ast.expr:
-        self.visit(node.generators[0].iter)                  # of the scope around; a second visit changes nothing
-        targets = frozenset().union(*(_stored(loop.target) for loop in node.generators))
-        self._within(targets, [part for part in ast.iter_child_nodes(node)])
-        return node
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _visit_comprehension
-
-    def _within(self, names: frozenset[str], parts: list[ast.AST]) -> None:
-        self._hidden.append(names)
-        for part in parts:
-            self.visit(part)
-        self._hidden.pop()
+    def _visit_body(self, node: Function | ast.Lambda) -> None:
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        dotted = {alias.name.partition(".")[0] for part in ast.walk(node) if isinstance(part, ast.Import)
+                  for alias in part.names if alias.asname is None and "." in alias.name}
+        inside = self._without({argument.arg for argument in every if argument is not None} | dotted)
+        for part in node.body if isinstance(node.body, list) else [node.body]:
+            inside.visit(part)
 
 
-def _parameters(arguments: ast.arguments) -> frozenset[str]:
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    return frozenset(argument.arg for argument in every if argument is not None)
-
-
-def _outside_of(arguments: ast.arguments) -> list[ast.expr]:
-    """Defaults and annotations: they belong to the scope around the function."""
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    annotations = [argument.annotation for argument in every if argument is not None]
-    return [part for part in [*arguments.defaults, *arguments.kw_defaults, *annotations] if part is not None]
-
-
-def _locals(node: Function) -> frozenset[str]:
-    shared = {name for part in _same_scope(node.body) if isinstance(part, ast.Global) for name in part.names}
-    return (_parameters(node.args) | frozenset().union(*map(_stored, node.body))) - shared
-
-
-def _stored(node: ast.AST) -> frozenset[str]:
-    """The names that a node binds in its own scope."""
-    names: set[str] = set()
-    for part in _same_scope([node]):
-        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store | ast.Del):
-            names.add(part.id)
-        elif isinstance(part, Definition):
-            names.add(part.name)
-        elif isinstance(part, ast.alias):
-            names.add(part.asname or part.name.partition(".")[0])
-        elif isinstance(part, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and part.name:
-            names.add(part.name)
-        elif isinstance(part, ast.MatchMapping) and part.rest:
-            names.add(part.rest)
-    return frozenset(names)
-
-
-def _same_scope(nodes: list[ast.AST]) -> Iterator[ast.AST]:
-    """The nodes and all below them, without what lies in a scope of its own."""
-    waiting = list(nodes)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, Definition | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
-            waiting += ast.iter_child_nodes(node)
+def attributes(node: ast.ClassDef) -> set[str]:
+    """The names that the body of a class binds, and those of comprehensions in it."""
+    parts = [part for statement in node.body
+             for part in ([statement] if isinstance(statement, Definition) else ast.walk(statement))]
+    return ({part.name for part in parts if isinstance(part, Definition)}
+            | {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+            | {part.asname or part.name.partition(".")[0] for part in parts if isinstance(part, ast.alias)})

@@ -5,15 +5,11 @@ announces every check before it starts it; when nothing more comes, the check an
 """
 
 import dataclasses
-import json
-import os
-import queue
-import subprocess
-import sys
-import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any
 
+from autograder.child import Child, pipes
 from autograder.checking import checks_of, names_of
 from autograder.cutting import stub_of
 from autograder.grading import CHECK_SECONDS, Status, collected_remarks, run_check
@@ -48,45 +44,24 @@ class Worker:
     """A process that runs trials. It is started when the first is due, and again after it had to be killed."""
 
     def __init__(self):
-        self._process: subprocess.Popen | None = None
+        self._child = Child("autograder.trials")
 
     def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *details: object) -> None:
-        self._end()
+        self._child.end()
 
     def run(self, trial: Trial, silence: float = SILENCE_SECONDS) -> Verdict:
         """Run one trial. silence: seconds without any news after which the process is killed."""
-        if self._process is None:
-            self._process = subprocess.Popen([sys.executable, "-P", "-m", "autograder.trials"], encoding="utf-8",
-                                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-            threading.Thread(target=_pump, args=(self._process.stdout, self._lines), daemon=True).start()
-        self._process.stdin.write(json.dumps(dataclasses.asdict(trial)) + "\n")
-        self._process.stdin.flush()
+        self._child.tell(dataclasses.asdict(trial))
         check = ""
-        while True:
-            try:
-                line = self._lines.get(timeout=silence)
-            except queue.Empty:
-                line = ""
-            if not line:                                     # silence, or its process has ended
-                self._end()
-                if not check:
-                    return Verdict(error="the worker did not start")
-                return Verdict(failed=check, how="ended its process")
-            news = json.loads(line)
+        while (news := self._child.hear(silence)) is not None:
             if "verdict" in news:
                 return Verdict(**news["verdict"])
-            check = news["check"]
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process.stdin.close()
-            self._process = None
+            check = news.get("check", check)
+        self._child.end()
+        return Verdict(failed=check, how="ended its process") if check else Verdict(error="the worker did not start")
 
 
 def trial_subjects(trial: Trial) -> list[Any]:
@@ -107,8 +82,11 @@ def trial_subjects(trial: Trial) -> list[Any]:
     raise ValueError(f"a trial of an unknown kind, {trial.kind!r}")
 
 
-def run_trial(trial: Trial, announce: TextIO) -> Verdict:
-    """Run a trial in this process. A mutant's ends with the first check that kills it; others meet every check."""
+def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
+    """Run a trial in this process. A mutant's ends with the first check that kills it; others meet every check.
+
+    say: is told of each check before it runs.
+    """
     try:
         subjects = trial_subjects(trial)
     except (GearworksError, ImportError, SyntaxError) as error:
@@ -116,7 +94,7 @@ def run_trial(trial: Trial, announce: TextIO) -> Verdict:
     checks = checks_of(trial.exercise)
     earned, failed, how = 0.0, "", ""
     for check in checks:
-        _say(announce, {"check": check.name})
+        say({"check": check.name})
         with collected_remarks():
             outcome = run_check(check, subjects, trial.seed,
                                 seconds=MUTANT_SECONDS if trial.kind == "mutant" else CHECK_SECONDS)
@@ -128,26 +106,22 @@ def run_trial(trial: Trial, announce: TextIO) -> Verdict:
     return Verdict(earned / sum(check.points for check in checks), failed, str(how))
 
 
-def main(lines: TextIO) -> None:
-    """Run the trials that come in, one on each line."""
-    news = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)                                            # what a subject prints is no news
-    for line in lines:
-        verdict = run_trial(Trial(**json.loads(line)), news)
-        _say(news, {"verdict": dataclasses.asdict(verdict)})
+def main() -> None:
+    """Run the trials that come in.
 
-
-def _say(stream: TextIO, news: dict) -> None:
-    stream.write(json.dumps(news) + "\n")
-    stream.flush()
-
-
-def _pump(stream: TextIO, lines: "queue.SimpleQueue[str]") -> None:
-    with stream:
-        for line in stream:
-            lines.put(line)
-    lines.put("")
+    What checks load once, such as Hugging Face's models, must not count as time that a mutant takes: before the first
+    mutant of an exercise, its checks have met the reference in this very process.
+    """
+    told, say = pipes()
+    loaded: set[str] = set()
+    for fields in told:
+        trial = Trial(**fields)
+        if trial.kind == "mutant" and trial.exercise not in loaded:
+            run_trial(Trial(trial.exercise, "reference", trial.seed), lambda news: None)
+        if trial.kind in ("mutant", "reference"):
+            loaded.add(trial.exercise)
+        say({"verdict": dataclasses.asdict(run_trial(trial, say))})
 
 
 if __name__ == "__main__":
-    main(sys.stdin)
+    main()

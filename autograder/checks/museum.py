@@ -1,6 +1,6 @@
 """Checks of the bug museum: the repaired exhibits, and the tests that the learner writes for them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import numpy as np
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
                                  expect_returned, expect_unchanged)
 from autograder.limits import TimeLimit
-from autograder.mutation import reference_subjects
+from autograder.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
 from gearworks.museum import prompt_ids as reference_prompt_ids
@@ -76,25 +76,21 @@ def whole_conversations(conversation_ids, rng):
             expect_equal(got, {"input_ids": past, "positions": list(range(len(past)))}, of="the answer")
 
 
-def damaged(mutant: str, name: str = "conversation_ids") -> Callable:
+def damaged(mutant: str, name: str) -> Callable:
     """An exhibit as one of its mutants has it."""
-    from autograder.mutation import mutated_source
-
-    names: dict = {"__name__": "exhibit"}
-    exec(compile(mutated_source("museum", mutant), f"<exhibit {mutant}>", "exec"), names)
-    return names[name]
+    exercise = f"museum.{name}"
+    return load_mutant(exercise, next(each for each in mutants_of(exercise) if each.name == mutant))[0]
 
 
-def accepted(style: str, name: str = "conversation_ids") -> Callable:
+def accepted(style: str, name: str) -> Callable:
     """An exhibit, repaired, as one of its accepted versions has it."""
     names: dict = {"__name__": style}
     path = _ACCEPTED / f"{name}__{style}.py"
-    exec(compile(path.read_text(encoding="utf-8"), path.name, "exec"), names)
+    exec(compile(path.read_text(encoding="utf-8"), f"<accepted {path.stem}>", "exec"), names)
     return names[name]
 
 
-def expect_right_code_passes(test: Callable, exhibit: str = "conversation_ids",
-                             styles: tuple = ("find", "table")) -> None:
+def expect_right_code_passes(test: Callable, exhibit: str, styles: tuple[str, str]) -> None:
     for version, name in ((reference_subjects(f"museum.{exhibit}")[0], "the repaired function"),
                           (accepted(styles[0], exhibit), "the same function written otherwise"),
                           (accepted(styles[1], exhibit), "the same function in a third style")):
@@ -105,7 +101,7 @@ def expect_right_code_passes(test: Callable, exhibit: str = "conversation_ids",
                                f"The docstring of `{exhibit}` says what is right; a test asks for no more.") from error
 
 
-def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str = "conversation_ids") -> None:
+def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str) -> None:
     function = damaged(mutant, exhibit)
     try:
         test(function)
@@ -117,28 +113,40 @@ def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str = "conve
            "Write down what the right answer is, for an input where the fault would show.")
 
 
+def expect_finds(test: Callable, exhibit: str, styles: tuple[str, str], faults: Mapping[str, str]) -> None:
+    """Fail unless a test passes on right code in three styles and fails on these mutants of an exhibit.
+
+    faults: mutant -> what is wrong with it, in words.
+    """
+    expect_right_code_passes(test, exhibit, styles)
+    for mutant, fault in faults.items():
+        expect_caught(test, mutant, fault, exhibit)
+
+
+TUTORIAL_STYLES = ("conversation_ids", ("find", "table"))
+
+
 @check("museum.conversation_ids_test", points=2, public=True)
 def finds_the_exhibit(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_right_code_passes(test)
-    expect_caught(test, "tutorial-engine", "all five faults are as you found them")
+    expect_finds(test, *TUTORIAL_STYLES, {"tutorial-engine": "all five faults are as you found them"})
 
 
 @check("museum.conversation_ids_test", points=2, public=True)
 def finds_what_hides(test, rng):
     """It finds the faults that never show in a friendly conversation: the reset, and the dropped text."""
-    expect_right_code_passes(test)
-    expect_caught(test, "reset-crashes", "/reset uses a name that is not defined")
-    expect_caught(test, "unknown-text-dropped", "an unknown character vanishes")
+    expect_finds(test, *TUTORIAL_STYLES, {
+        "reset-crashes": "/reset uses a name that is not defined",
+        "unknown-text-dropped": "an unknown character vanishes"})
 
 
 @check("museum.conversation_ids_test", points=2, public=False)
 def finds_each_alone(test, rng):
     """It finds every one of the other faults when it is alone."""
-    expect_right_code_passes(test)
-    for mutant, fault in (("no-positions", "all positions are 0"), ("eos-after-the-prompt", "EOS follows the message"),
-                          ("ids-used-twice", "characters and special tokens share ids")):
-        expect_caught(test, mutant, fault)
+    expect_finds(test, *TUTORIAL_STYLES, {
+        "no-positions": "all positions are 0",
+        "eos-after-the-prompt": "EOS follows the message",
+        "ids-used-twice": "characters and special tokens share ids"})
 
 
 # --- chapter 2: BOS twice
@@ -202,16 +210,15 @@ PROMPT_STYLES = ("prompt_ids", ("two_steps", "keyword"))
 @check("museum.prompt_ids_test", points=2, public=True)
 def finds_bos_twice(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_right_code_passes(test, *PROMPT_STYLES)
-    expect_caught(test, "double-bos", "a conversation begins with BOS twice", "prompt_ids")
+    expect_finds(test, *PROMPT_STYLES, {"double-bos": "a conversation begins with BOS twice"})
 
 
 @check("museum.prompt_ids_test", points=2, public=False)
 def finds_the_hasty_repair(test, rng):
     """It fails on the repair that takes BOS from texts too, and on an answer that is not opened."""
-    expect_right_code_passes(test, *PROMPT_STYLES)
-    expect_caught(test, "never-bos", "a text to continue has lost its BOS", "prompt_ids")
-    expect_caught(test, "no-generation-prompt", "the assistant's answer is not opened", "prompt_ids")
+    expect_finds(test, *PROMPT_STYLES, {
+        "never-bos": "a text to continue has lost its BOS",
+        "no-generation-prompt": "the assistant's answer is not opened"})
 
 
 # --- chapter 4: heads before tokens, and a token that does not see itself
@@ -255,16 +262,15 @@ HEAD_STYLES = ("split_heads", ("numpy_split", "loop"))
 @check("museum.split_heads_test", points=1, public=True)
 def finds_mixed_tokens(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_right_code_passes(test, *HEAD_STYLES)
-    expect_caught(test, "heads-before-tokens", "heads are made out of the numbers of several tokens", "split_heads")
+    expect_finds(test, *HEAD_STYLES, {"heads-before-tokens": "heads are made out of the numbers of several tokens"})
 
 
 @check("museum.split_heads_test", points=1, public=False)
 def finds_other_ways_to_deal(test, rng):
     """It fails on heads that are dealt out like cards, and on keys taken for values."""
-    expect_right_code_passes(test, *HEAD_STYLES)
-    expect_caught(test, "dealt-like-cards", "neighbouring numbers go to neighbouring heads", "split_heads")
-    expect_caught(test, "k-and-v-exchanged", "keys and values are exchanged", "split_heads")
+    expect_finds(test, *HEAD_STYLES, {
+        "dealt-like-cards": "neighbouring numbers go to neighbouring heads",
+        "k-and-v-exchanged": "keys and values are exchanged"})
 
 
 def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int, hint: str = "") -> None:
@@ -318,16 +324,15 @@ CACHE_STYLES = ("update_cache", ("concatenate", "loop"))
 @check("museum.update_cache_test", points=1, public=True)
 def finds_the_missing_token(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_right_code_passes(test, *CACHE_STYLES)
-    expect_caught(test, "returned-before-the-update", "a token after the prompt does not see itself", "update_cache")
+    expect_finds(test, *CACHE_STYLES, {"returned-before-the-update": "a token after the prompt does not see itself"})
 
 
 @check("museum.update_cache_test", points=1, public=False)
 def finds_what_is_not_stored(test, rng):
     """It fails on a step that sees the right tokens and stores them nowhere, and on one that sees all the memory."""
-    expect_right_code_passes(test, *CACHE_STYLES)
-    expect_caught(test, "written-to-a-copy", "the new tokens are written to a copy of the memory", "update_cache")
-    expect_caught(test, "whole-memory-returned", "places that hold no token are seen, too", "update_cache")
+    expect_finds(test, *CACHE_STYLES, {
+        "written-to-a-copy": "the new tokens are written to a copy of the memory",
+        "whole-memory-returned": "places that hold no token are seen, too"})
 
 
 # --- chapter 3: every attention weight left random
@@ -435,27 +440,24 @@ STATE_STYLES = ("load_state", ("loop", "sets"))
 @check("museum.load_state_test", points=2, public=True)
 def finds_random_weights(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_right_code_passes(test, *STATE_STYLES)
-    expect_caught(test, "prefix-not-stripped", "wrapped names are skipped, and their parameters stay random",
-                  "load_state")
+    expect_finds(test, *STATE_STYLES, {
+        "prefix-not-stripped": "wrapped names are skipped, and their parameters stay random"})
 
 
 @check("museum.load_state_test", points=1, public=True)
 def finds_silence(test, rng):
     """It fails on code that strips names well, and is silent about a parameter that is missing."""
-    expect_right_code_passes(test, *STATE_STYLES)
-    expect_caught(test, "missing-stays-random", "a parameter that the checkpoint lacks keeps its random numbers",
-                  "load_state")
+    expect_finds(test, *STATE_STYLES, {
+        "missing-stays-random": "a parameter that the checkpoint lacks keeps its random numbers"})
 
 
 @check("museum.load_state_test", points=1, public=False)
 def finds_each_fault(test, rng):
     """It finds the other faults, each of them alone."""
-    expect_right_code_passes(test, *STATE_STYLES)
-    for mutant, fault in (("first-wrapper-only", "only the first part of a name is looked at"),
-                          ("strangers-pass", "tensors that the model does not have are ignored"),
-                          ("shapes-not-compared", "an array of another shape is taken")):
-        expect_caught(test, mutant, fault, "load_state")
+    expect_finds(test, *STATE_STYLES, {
+        "first-wrapper-only": "only the first part of a name is looked at",
+        "strangers-pass": "tensors that the model does not have are ignored",
+        "shapes-not-compared": "an array of another shape is taken"})
 
 
 # --- chapter 5: a stop string that the reader has seen already
@@ -463,8 +465,8 @@ def finds_each_fault(test, rng):
 def expect_pieces(stream_pieces, pieces: list[str], stop: str, hint: str) -> None:
     with expect_unchanged(pieces):
         got = stream_pieces(pieces, stop)
-    of = f"what is shown of {pieces}, with the stop string {stop!r}"
-    expect_returned(got, of)
+    of = f"what is shown of {pieces}, with the stop string {stop!r},"
+    expect_returned(got, f"one string for each piece of {pieces} and one for the end")
     expect(isinstance(got, list | tuple) and len(got) == len(pieces) + 1,
            f"{len(pieces) + 1} strings, one for each piece of "
            f"{pieces} and one for the end", f"{got!r:.80}",

@@ -1,5 +1,24 @@
-"""Options of the autograder's tests."""
+"""Options of the autograder's tests, and the small chapter that many of them work on."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser):
     parser.addoption("--seeds", type=int, default=1, help="how many seeds the kill matrix is tried with")
+
+
+@pytest.fixture(scope="module")                         # no engine is loaded before --engine has said which one
+def chapter():
+    from autograder.chapter import read_chapter
+    return read_chapter(HERE / "data" / "98_small.md")
+
+
+@pytest.fixture(scope="module")
+def learner(chapter):
+    """The small chapter's notebook, in which nobody has worked yet."""
+    from autograder import editions
+    return editions.learner_edition(chapter, HERE.parents[1])

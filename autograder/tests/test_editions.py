@@ -21,16 +21,6 @@ SMALL = Path(__file__).parent / "data" / "98_small.md"
 IDS = ["pipeline-run_request", "accounting-parameter_count", "accounting-forward_flops"]
 
 
-@pytest.fixture(scope="module")
-def chapter():
-    return read_chapter(SMALL)
-
-
-@pytest.fixture(scope="module")
-def learner(chapter):
-    return editions.learner_edition(chapter, REPOSITORY)
-
-
 @pytest.fixture
 def root(tmp_path, monkeypatch):
     """A repository that holds the small chapter and nothing else."""

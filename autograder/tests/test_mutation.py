@@ -1,4 +1,4 @@
-"""Mutants, accepted versions and the kill matrix. Eight seconds."""
+"""Mutants, accepted versions and the kill matrix. Fifteen seconds."""
 
 import dataclasses
 import json
@@ -86,6 +86,16 @@ def test_an_edit_that_does_not_apply_says_why(toy, edit, says):
     assert "mutants/toy.toml" in error.value.hint
 
 
+@pytest.mark.parametrize("replacement", ["gone(x)", "[gone(part) for part in x]", "(lambda: gone)()"])
+def test_a_mutant_that_uses_an_unknown_name_does_not_apply(toy, replacement):
+    """Any check would kill it, whatever the check looks at: a name that the reference no longer imports, say."""
+    with pytest.raises(VariantError, match="uses gone, which toy_module does not define"):
+        mutate(toy, ("inner", "x + LIMIT", replacement))
+    mutant = Mutant("toy.outer", "m", (Edit("inner", "x + LIMIT", replacement),), "a story", undefined=("gone",))
+    with pytest.raises(NameError, match="gone"):
+        mutated_namespace(toy, mutant)["outer"]([1])
+
+
 @pytest.mark.parametrize("entry, says", [
     ("[[mutant]]\nname = 'x'", "lacks 'edits'"),
     ("[[mutant]]\nedits = []\ncomponent='toy.a'\nname='x'\nstory='s'", "no edits"),
@@ -169,6 +179,14 @@ def test_a_version_that_prints_does_not_disturb_the_news(tmp_path, monkeypatch):
                                                  "    os.write(1, b'{}')\n    return x\n")
     with Worker() as worker:
         assert worker.run(trial).failed == "one_vector"
+
+
+def test_a_mutant_dies_by_the_same_check_in_a_process_that_is_new():
+    """A check that loads Hugging Face's model takes longer than a mutant may, but only once."""
+    exercise = "deepseek.absorbed_queries"
+    with Worker() as worker:
+        verdict = worker.run(Trial(exercise, "mutant", 1, f"{exercise}:scale-without-yarn"))
+    assert (verdict.failed, verdict.how) == ("stretched_contexts", "failed")
 
 
 class Scripted:

@@ -40,16 +40,6 @@ def nbgrader(course, *arguments, check=True):
 
 
 @pytest.fixture(scope="module")
-def chapter():
-    return read_chapter(SMALL)
-
-
-@pytest.fixture(scope="module")
-def learner(chapter):
-    return editions.learner_edition(chapter, REPOSITORY)
-
-
-@pytest.fixture(scope="module")
 def course(tmp_path_factory, chapter):
     """A course that has released this repository's chapters and the small one."""
     patch = pytest.MonkeyPatch()

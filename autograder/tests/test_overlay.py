@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from autograder import cli, editions, overlay
 from autograder.attempts import State, find_components
-from autograder.chapter import Cell, Chapter, Exercise, read_chapter
+from autograder.chapter import Cell, Chapter, Exercise
 from autograder.cutting import cut, module_source
 from autograder.grafting import grafted, grafts_of
 from autograder.intake import notebook_paths, read_notebook
@@ -381,16 +381,6 @@ def test_copies_come_after_the_notebook_itself(tmp_path):
 # --- whole engines --------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def small():
-    return read_chapter(SMALL)
-
-
-@pytest.fixture(scope="module")
-def learner(small):
-    return editions.learner_edition(small, REPOSITORY)
-
-
 def assembled(tmp_path, chapter, notebook, folder="engine"):
     path = tmp_path / f"{chapter.stem}.ipynb"
     path.write_text(editions.to_text(notebook), encoding="utf-8")
@@ -403,21 +393,21 @@ def content(folder):
             for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def test_a_solved_chapter_gives_the_reference_back(tmp_path, small, learner):
+def test_a_solved_chapter_gives_the_reference_back(tmp_path, chapter, learner):
     """But for the comments; the same every time; and an untouched one gives exactly the reference."""
-    gears = assembled(tmp_path, small, editions.solve(learner, editions.solutions(small)))
+    gears = assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert all(gear.is_learners and gear.notes == () for gear in gears.values())
     for module in ("pipeline", "accounting"):
         text = (tmp_path / "engine" / "gearworks" / f"{module}.py").read_text(encoding="utf-8")
         assert ast.dump(ast.parse(text)) == ast.dump(module_source(module).tree)
         assert text.startswith("# Assembled by") and "from 98_small.ipynb, cell" in text.split('"""')[0]
     before = content(tmp_path / "engine")
-    assembled(tmp_path, small, editions.solve(learner, editions.solutions(small)))
+    assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert content(tmp_path / "engine") == before
     listed = json.loads(before["gears.json"])["gears"]
     assert listed["pipeline.run_request"] == {"from": "learner", "notebook": "98_small.ipynb", "cell": 7}
 
-    gears = assembled(tmp_path, small, learner)
+    gears = assembled(tmp_path, chapter, learner)
     assert {gear.why for gear in gears.values()} == {"not started"}
     reference = {f"gearworks/{name}": data for name, data in content(Path(gearworks.__file__).parent).items()
                  if "__pycache__" not in name}
@@ -430,12 +420,12 @@ def test_a_solved_chapter_gives_the_reference_back(tmp_path, small, learner):
     ("import os\nLIMIT = os.kill(os.getpid(), 9)", "ends the process"),
     ("import sys\ndef leave():\n    sys.exit(3)\nLIMIT = leave()", "SystemExit"),
 ])
-def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, small, learner, monkeypatch):
+def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, chapter, learner, monkeypatch):
     monkeypatch.setattr(overlay, "LOADING_SECONDS", 10 if "takes" in why else 60)
-    solved = editions.solutions(small)
+    solved = editions.solutions(chapter)
     head, docstring, body = solved["accounting-parameter_count"].split('"""', 2)
     solved["accounting-parameter_count"] = f'{damage}\n{head}"""{docstring}"""\n    LIMIT{body}'
-    gears = assembled(tmp_path, small, editions.solve(learner, solved))
+    gears = assembled(tmp_path, chapter, editions.solve(learner, solved))
     broken = gears["accounting.parameter_count"]
     assert not broken.is_learners and why in broken.why
     if "ends" not in why:                                    # a process that has vanished cannot tell where
@@ -447,32 +437,32 @@ def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, small, le
     assert done.stdout.strip().startswith(str((tmp_path / "engine").resolve())), done.stderr
 
 
-def test_a_failed_assembly_leaves_the_old_engine(tmp_path, small, learner, monkeypatch):
-    assembled(tmp_path, small, learner)
+def test_a_failed_assembly_leaves_the_old_engine(tmp_path, chapter, learner, monkeypatch):
+    assembled(tmp_path, chapter, learner)
     before = content(tmp_path / "engine")
     monkeypatch.setattr(overlay, "_load", lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(GearworksError, match="disk full"):
-        assembled(tmp_path, small, editions.solve(learner, editions.solutions(small)))
+        assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert content(tmp_path / "engine") == before
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_folder_of_something_else_is_never_replaced(tmp_path, small, learner):
+def test_a_folder_of_something_else_is_never_replaced(tmp_path, chapter, learner):
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "thesis.txt").write_text("years", encoding="utf-8")
     with pytest.raises(GearworksError, match="would be lost"):
-        assembled(tmp_path, small, learner)
+        assembled(tmp_path, chapter, learner)
     assert content(tmp_path / "engine") == {"thesis.txt": b"years"}
 
 
 @pytest.fixture(scope="module")
-def loud(tmp_path_factory, small, learner):
+def loud(tmp_path_factory, chapter, learner):
     """An engine whose loop is a learner's: it stops after three tokens, and shouts."""
     folder = tmp_path_factory.mktemp("loud")
-    own = editions.solutions(small)["pipeline-run_request"]
+    own = editions.solutions(chapter)["pipeline-run_request"]
     own = own.replace("decode(ids)", "shout(decode(ids))").replace("< max_tokens", "< min(3, max_tokens)")
     own += "\n\n\ndef shout(text):\n    return text.upper()\n\nprint('never at import')"
-    assembled(folder, small, editions.solve(learner, {"pipeline-run_request": own}))
+    assembled(folder, chapter, editions.solve(learner, {"pipeline-run_request": own}))
     return folder / "engine"
 
 
@@ -512,12 +502,12 @@ def test_the_references_tests_run_against_an_engine(loud, tmp_path):
     assert missing.returncode == 4 and "there is no engine" in missing.stderr
 
 
-def test_the_command_line(tmp_path, small, learner, capsys):
+def test_the_command_line(tmp_path, chapter, learner, capsys):
     (tmp_path / "book" / "chapters").mkdir(parents=True)
     (tmp_path / "book" / "chapters" / SMALL.name).write_bytes(SMALL.read_bytes())
     (tmp_path / "chapters").mkdir()
     own = "pipeline-run_request"
-    damaged = editions.to_text(editions.solve(learner, {own: editions.solutions(small)[own]}))
+    damaged = editions.to_text(editions.solve(learner, {own: editions.solutions(chapter)[own]}))
     damaged = damaged[:damaged.index('"id": "accounting-parameter_count"')]
     (tmp_path / "chapters" / "mine.ipynb.txt").write_text(damaged, encoding="utf-8")
     arguments = ["assemble", str(tmp_path / "chapters"), "--to", str(tmp_path / "engine"), "--root", str(tmp_path)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autograder import cli, editions, progress
-from autograder.chapter import Cell, Chapter, Exercise, read_chapter
+from autograder.chapter import Cell, Chapter, Exercise
 from autograder.checking import checks_of
 from autograder.intake import read_notebook
 from autograder.progress import Stage
@@ -16,16 +16,6 @@ from autograder.progress import Stage
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
 LOOP, COUNT, FLOPS = "pipeline.run_request", "accounting.parameter_count", "accounting.forward_flops"
-
-
-@pytest.fixture(scope="module")
-def chapter():
-    return read_chapter(SMALL)
-
-
-@pytest.fixture(scope="module")
-def learner(chapter):
-    return editions.learner_edition(chapter, REPOSITORY)
 
 
 @pytest.fixture(scope="module")
