@@ -56,7 +56,7 @@ class Divergence:
                         "tolerated")
 
 
-class RecordingCache:
+class TrailCache:
     """A cache that remembers the last step's queries, keys, values and attention of every layer, in a trail."""
 
     def __init__(self, cache: Cache):
@@ -178,7 +178,7 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
     norms: what the norms of a layer are called, in their order. The functions that make the arrays are watched as they
     return, so an engine with a learner's gears leaves a trail as well, whoever calls what.
     """
-    cache = RecordingCache(model.new_cache(len(ids)))
+    cache = TrailCache(model.new_cache(len(ids)))
     trail, layer, norm = cache.trail, 0, 0
     size = model.config.hidden_size
 
