@@ -246,7 +246,11 @@ def _check_setup(chapter: Chapter) -> None:
 
 
 def _check_names(chapter: Chapter) -> None:
-    """No name is exercised twice, and none is imported by another cell, which would replace the learner's own."""
+    """No name is exercised twice.
+
+    None is imported by another cell, which would replace the learner's own. What uses one of an optional exercise says
+    `with optional():`, or the notebook would stop there for who leaves it out.
+    """
     first: dict[str, Exercise] = {}
     for exercise in chapter.exercises:
         for name in exercise.names:
@@ -265,7 +269,12 @@ def _check_names(chapter: Chapter) -> None:
                 continue
             raise ChapterError(f"{place}: the cell is no Python", str(error),
                                "tag it raises-exception if that is its point") from None
+        later = {id(node) for block in ast.walk(tree) if _may_be_left_out(block) for node in ast.walk(block)}
         for node in ast.walk(tree):
+            if isinstance(node, ast.Name) and id(node) not in later and node.id in first and first[node.id].optional:
+                raise ChapterError(f"{place}: this cell uses {node.id}, which is optional",
+                                   "whoever leaves the exercise out could not go on here",
+                                   "put it into a block `with optional():`, from autograder")
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("gearworks."):
                 continue
             for alias in node.names:
@@ -274,3 +283,9 @@ def _check_names(chapter: Chapter) -> None:
                     raise ChapterError(f"{place}: this cell imports {alias.name} from {node.module}",
                                        "it would run the reference where the learner's own gear is meant",
                                        "use the name after its exercise, without importing it")
+
+
+def _may_be_left_out(block: ast.AST) -> bool:
+    """Whether what stands in it does not run with the cell, or runs under `with optional()`."""
+    return isinstance(block, ast.FunctionDef | ast.Lambda) or isinstance(block, ast.With) and any(
+        ast.unparse(item.context_expr) == "optional()" for item in block.items)

@@ -141,7 +141,7 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
     if isinstance(expected, (list, str, bytes)):
         at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
         if len(got) != len(expected) and at == min(len(got), len(expected)):
-            raise CheckFailure(f"{of} to have {len(expected)} elements", f"{len(got)}: {_short(got)}", hint)
+            raise CheckFailure(f"{of} to have {len(expected)} element{'s' * (len(expected) != 1)}", f"{len(got)}: {_short(got)}", hint)
         raise CheckFailure(f"{of} to be {_short(expected, at)}",
                            f"element {at} is the first that differs: got {_short(got[at])}, "
                            f"expected {_short(expected[at])}", hint)
@@ -151,7 +151,7 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
                 raise CheckFailure(f"{of} to have the key {_short(key)}", f"the keys {_short(sorted(map(str, got)))}",
                                    hint)
             _expect_equal(got[key], expected[key], f"{of} at {_short(key)}", hint)
-        raise CheckFailure(f"{of} to have {len(expected)} keys",
+        raise CheckFailure(f"{of} to have {len(expected)} key{'s' * (len(expected) != 1)}",
                            f"{len(got)}, among them {_short(next(key for key in got if key not in expected))}", hint)
     raise CheckFailure(f"{of} to be {_short(expected)}", _short(got), hint)
 

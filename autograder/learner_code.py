@@ -20,6 +20,8 @@ def is_learners(filename: str) -> bool:
     if filename.startswith("<"):
         return filename.startswith(("<ipython", "<cell"))
     path = Path(filename)
+    if path.suffix != ".py":                                 # compiled code of a library, which names no real path
+        return False
     return path.parent not in _OUR_FOLDERS and not any(path.is_relative_to(tree) for tree in _GIVEN_TREES)
 
 

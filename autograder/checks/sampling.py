@@ -565,7 +565,7 @@ def expect_logprobs(logprobs, logits: np.ndarray, token: int, top: int, hint: st
     best = sorted(range(len(logits)), key=lambda id: (-right[id], id))[:top]
     expect(all(len(entry) == 2 for entry in got.top), "`top` to hold pairs of id and log-probability",
            f"{got.top!r:.60}")
-    expect_equal([id for id, _ in got.top], best, of=f"the ids of the {top} likeliest tokens, best first",
+    expect_equal([id for id, _ in got.top], best, of=f"the ids of the {top} likeliest tokens, best first,",
                  hint="Of equally likely tokens the lower id comes first, and never more tokens than there are.")
     for id, number in got.top:
         expect_close(np.float64(number), right[id], of=f"the log-probability of token {id} among the likeliest",

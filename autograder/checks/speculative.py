@@ -32,7 +32,8 @@ def expect_proposal(ngram_propose, ids: list[int], count: int, longest: int = 3,
     with expect_unchanged(ids):
         got = ngram_propose(ids, count, longest)
     expect_equal(got, true_proposal(ids, count, longest),
-                 of=f"the guess of {count} tokens after {ids}, with at most {longest} tokens to compare,", hint=hint)
+                 of=f"the guess after {ids}, of at most {count} token{'s' * (count != 1)}, with at most {longest} "
+                    "to compare,", hint=hint)
 
 
 @check(NGRAM, points=2, public=True)
@@ -45,7 +46,7 @@ def as_it_went_on(ngram_propose, rng):
     expect_proposal(ngram_propose, [a, b, c, d, e, f, b, c, d], 2,
                     hint="The guess begins behind the tokens that are equal.")
     got = ngram_propose([a, b, c, a], 2)
-    expect_equal(got, [b, c], of=f"the guess of 2 tokens after {[a, b, c, a]}, with `longest` left out,", hint="")
+    expect_equal(got, [b, c], of=f"the guess after {[a, b, c, a]}, of at most 2 tokens, with `longest` left out,")
 
 
 @check(NGRAM, points=1, public=True)
@@ -109,8 +110,9 @@ def decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.nd
     """What `accept` decides, after a look at its form."""
     got = accept(proposed, draft, target, rng)
     expect_returned(got, "a list of ids")
-    expect(isinstance(got, list) and 1 <= len(got) <= len(proposed) + 1, f"1 to {len(proposed) + 1} ids in a list for "
-           f"{len(proposed)} guesses", f"{got!r:.60}", "The accepted ones, and one more: always.")
+    many = f"1 to {len(proposed) + 1} ids" if proposed else "one id"
+    expect(isinstance(got, list) and 1 <= len(got) <= len(proposed) + 1, f"{many} in a list, for {len(proposed)} "
+           f"guess{'es' * (len(proposed) != 1)}", f"{got!r:.60}", "The accepted ones, and one more: always.")
     wrong = next((place for place, (mine, guess) in enumerate(zip(got[:-1], proposed)) if mine != guess), None)
     expect(wrong is None, f"all ids but the last to be guesses, which were {proposed}", f"{got}", hint or
            "The first guess that is refused ends the run.")
@@ -270,6 +272,8 @@ def of_every_kind(accept, rng):
 SPECULATE = "speculative.speculate"
 # With a seed, so that two runs of the same code say the same to a proposer
 GREEDY = SamplingParams(seed=0)
+MORE = "more than was asked for"
+TOO_MANY = "Somebody else wrote the proposer. How many of its guesses are there room for?"
 
 
 class Guesses:
@@ -318,7 +322,7 @@ def proposers(truth: list[int], vocab_size: int, rng: np.random.Generator) -> di
         "right at first": Guesses(lambda text, count: [*truth[len(text):len(text) + 2], wrong(text), 0][:count]),
         "random": Guesses(lambda text, count: rng.integers(0, vocab_size, count).tolist()),
         "empty": Guesses(lambda text, count: []),
-        "more than was asked for": Guesses(lambda text, count: truth[len(text):len(text) + count + 3]),
+        MORE: Guesses(lambda text, count: truth[len(text):len(text) + count + 3]),
     }
 
 
@@ -344,6 +348,7 @@ def greedy_text_is_the_targets(speculate, rng):
         for count in (1, 4):
             got = speculate(Context(model, 60), ids, proposer, params=GREEDY, count=count, max_tokens=12)
             expect_text(got, truth[:12], "length", f"with guesses that are {name}, {count} at a time",
+                        TOO_MANY if name == MORE else
                         "What has the model seen when the next step begins: every token of the text but the last, "
                         "and nothing else?")
 

@@ -61,6 +61,13 @@ def test_an_error_shows_its_type_its_message_and_the_learners_own_line(tmp_path)
     assert outcome.found.endswith("raised at line 7: return json.loads('{')  # here")
 
 
+def test_an_error_within_compiled_code_is_shown_at_the_learners_line(tmp_path):
+    broken = learners("import numpy as np\n\ndef double(x):\n    return np.random.default_rng(0).choice(2, p=[x, 0])",
+                      tmp_path=tmp_path)
+    outcome = run_check(doubles, [broken], 1)
+    assert "raised at line 4: return np.random" in outcome.found
+
+
 @pytest.mark.parametrize("exercise, subject", [
     ("arithmetic.double", lambda x: None), ("layers.rms_norm", lambda x, weight, eps: None),
     ("accounting.parameter_count", lambda shape: None), ("accounting.forward_flops", lambda *a, **b: None),

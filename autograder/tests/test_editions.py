@@ -286,6 +286,8 @@ def test_the_learner_notebooks_of_this_repository_are_up_to_date():
     ("import math\n", "import math\nfrom gearworks.pipeline import run_request\n",
      "line 12: this cell imports run_request from gearworks.pipeline"),
     ('parameter_count(SHAPES["SmolLM2-135M"])', "from gearworks.accounting import *", "this cell imports *"),
+    ('parameter_count(SHAPES["SmolLM2-135M"])', "with open(forward_flops):\n    pass",
+     "this cell uses forward_flops, which is optional"),
     ("[setup]", "[hide-input]", "line 12: a chapter's first code cell is its setup"),
     ("[finish]", "[finish, setup]", "a chapter's first code cell is its setup"),
     ("math.sqrt(4)", "math.sqrt(4", "line 24: the cell is no Python"),
@@ -298,6 +300,11 @@ def test_a_broken_chapter_is_refused_with_file_and_line(tmp_path, old, new, what
     with pytest.raises(ChapterError, match=re.escape(what)) as caught:
         read_chapter(changed(tmp_path, (old, new)))
     assert "98_small.md" in caught.value.what and caught.value.why and caught.value.hint
+
+
+def test_what_uses_an_optional_exercise_says_so(tmp_path):
+    for cell in ("with optional(), open('x'):\n    print(forward_flops(1))", "def show():\n    forward_flops(1)"):
+        read_chapter(changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])', cell)))
 
 
 @pytest.mark.parametrize(("old", "new", "what"), [

@@ -12,7 +12,7 @@ import numpy as np
 from gearworks.errors import ModelError
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model
-from gearworks.sampling import log_softmax
+from gearworks.sampling import log_softmax, refuse_unusable
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,23 @@ def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tok
                 eos_ids: Collection[int] = (), length_penalty: float = 1.0) -> list[Hypothesis]:
     """The likeliest continuations that the search finds, best first; each with the EOS that ends it, if one does.
 
-    length_penalty: the power of the length by which a finished text's score is divided; above 0 favours long ones.
-    Raises ModelError for fewer than one beam, an empty prompt, and a limit of no tokens.
+    max_tokens: at most so many, and never more than the model's context has room for. length_penalty: the power of the
+    length by which a finished text's score is divided; above 0 favours long ones.
+    Raises ModelError for fewer than one beam, an empty prompt or one that leaves no room, a limit of no tokens, and
+    logits without a distribution.
     """
+    limit = model.config.max_position_embeddings
     if num_beams < 1 or max_tokens < 1 or not len(prompt_ids):
         raise ModelError("cannot search", "it takes at least one beam, one token and a prompt", "give more of them")
+    if len(prompt_ids) >= limit:
+        raise ModelError("cannot search", f"the prompt has {len(prompt_ids)} tokens, and the context {limit}",
+                         "shorten the prompt")
+    max_tokens = min(max_tokens, limit - len(prompt_ids))
     cache = model.new_cache(len(prompt_ids) + max_tokens)
     logits = model.forward(np.asarray(prompt_ids), np.arange(len(prompt_ids)), cache, logits_at=[-1])
     running, caches, finished = [Hypothesis((), 0.0)], [cache], []
     for length in range(1, max_tokens + 1):
+        refuse_unusable(logits)
         # As many candidates as could end at once, and as many again as are needed to go on
         candidates = best_continuations(running, log_softmax(logits), max(2, 1 + len(eos_ids)) * num_beams)
         ended = [hypothesis.ids[-1] in eos_ids or length == max_tokens for _, hypothesis in candidates]
@@ -60,6 +68,10 @@ def best_continuations(running: Sequence[Hypothesis], logprobs: np.ndarray, coun
     """The best texts that are one token longer, each with the number of the beam that it continues, best first.
 
     logprobs: (B, V), of each beam's next token. Of equal scores the lower beam and the lower id come first.
+
+    >>> beams = [Hypothesis((7,), -1.0), Hypothesis((8,), -0.5)]
+    >>> best_continuations(beams, np.array([[-1., -3.], [-2., -4.]]), 2)
+    [(0, Hypothesis(ids=(7, 0), score=-2.0)), (1, Hypothesis(ids=(8, 0), score=-2.5))]
     """
     scores = logprobs + np.array([[hypothesis.score] for hypothesis in running], np.float32)
     count = min(count, scores.size)

@@ -226,8 +226,8 @@ def _grammar(model, schema: Path):
     from gearworks.structured import GrammarVocabulary, TokenGrammar
 
     try:
-        wanted = json.loads(schema.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        wanted = json.loads(schema.read_text(encoding="utf-8-sig"))       # editors on Windows put a BOM in front
+    except (OSError, ValueError, RecursionError) as error:
         raise GearworksError(f"cannot read the schema {schema}", str(error), "give a file that holds a JSON schema") from None
     vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size, model.eos_ids)
     return TokenGrammar.from_json_schema(vocabulary, wanted)

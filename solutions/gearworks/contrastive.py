@@ -13,9 +13,11 @@ import numpy as np
 
 from gearworks.beam import branch
 from gearworks.decoding import Context
+from gearworks.errors import ModelError
+from gearworks.kv_cache import RaggedBatch
 from gearworks.layers import softmax
 from gearworks.model import Model
-from gearworks.sampling import log_softmax
+from gearworks.sampling import log_softmax, refuse_unusable
 
 
 def contrastive_decoding(expert: np.ndarray, amateur: np.ndarray, alpha: float = 0.1) -> np.ndarray:
@@ -53,17 +55,22 @@ def contrastive_scores(probabilities: np.ndarray, candidates: np.ndarray, past: 
 def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int, k: int = 4, alpha: float = 0.6) -> list[int]:
     """Continue a prompt by contrastive search. k: candidates at each step; alpha as for `contrastive_scores`.
 
-    Each step runs the model over all candidates. alpha 0 is greedy.
+    max_tokens: so many, or as many as the model's context has room for. Each step runs the model over all candidates.
+    alpha 0 is greedy. Raises ModelError for an empty prompt, no candidates, and logits without a distribution.
     """
+    if not len(prompt_ids) or k < 1:
+        raise ModelError("cannot search", "it takes a prompt, and at least one candidate", "give more of them")
     hidden_model = _hidden_model(model)
-    context, ids = Context(hidden_model, len(prompt_ids) + max_tokens), []
+    max_tokens = min(max_tokens, model.config.max_position_embeddings - len(prompt_ids))
+    context, ids = Context(hidden_model, len(prompt_ids) + max(max_tokens, 0)), []
     past = context.forward_all(prompt_ids, rows=len(prompt_ids))                          # (S, D)
     for _ in range(max_tokens):
         logits = past[-1] @ model.weights.lm_head.T
+        refuse_unusable(logits)
         candidates = np.argsort(-logits, kind="stable")[:k]
         branches = [branch(context.cache, model) for _ in candidates]
-        position = np.array([len(prompt_ids) + len(ids)])
-        hidden = np.concatenate([hidden_model.forward(candidates[[i]], position, branches[i]) for i in range(k)])
+        positions = np.full(len(candidates), len(prompt_ids) + len(ids))
+        hidden = hidden_model.forward(candidates, positions, RaggedBatch(branches, [1] * len(branches)))      # (k, D)
         best = int(contrastive_scores(softmax(logits)[candidates], hidden, past, alpha).argmax())
         ids.append(int(candidates[best]))
         context.cache, past = branches[best], np.concatenate([past, hidden[[best]]])

@@ -146,7 +146,7 @@ class TextStream:
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], on_text: Callable[[str], None] | None):
         self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special=True)
-        self._matcher = StopMatcher(stop)
+        self._matcher = StopMatcher([stop] if isinstance(stop, str) else stop)      # "END" is not "E", "N" and "D"
         self._on_text = on_text
         self._shown: list[str] = []
 
@@ -181,8 +181,9 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
     wherever the borders of tokens lie. add_special_tokens: whether the tokenizer puts its BOS in front, which must be
     false for a rendered conversation, since its template did so already. top_logprobs: with a number, the
     log-probability of each token is kept, and those of so many alternatives. grammar: the tokens that may come next,
-    from `structured`. on_text: receives the text in pieces as it grows; together they are `Generation.text`. context:
-    a conversation's earlier tokens, so that a prompt that begins like the last one costs only its new part.
+    from `structured`. on_text: receives the text in pieces of whole characters as it grows; together they are
+    `Generation.text`. A character that the end of the text cuts reads U+FFFD, as in `Tokenizer.decode`. context: a
+    conversation's earlier tokens, so that a prompt that begins like the last one costs only its new part.
     All draws come from one `np.random.default_rng(params.seed)`. The repetition penalty sees the prompt and the text,
     the presence and frequency penalties the text alone.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.

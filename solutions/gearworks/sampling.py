@@ -56,8 +56,8 @@ class SamplingParams:
             ("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1"),
             ("presence_penalty", abs(self.presence_penalty) <= 1e6, "from -1e6 to 1e6"),
             ("frequency_penalty", abs(self.frequency_penalty) <= 1e6, "from -1e6 to 1e6"),
-            ("logit_bias", all(not math.isnan(bias) and bias < math.inf for bias in self.logit_bias.values()),
-             "of numbers, or -inf"),
+            ("logit_bias", all(abs(bias) <= 1e6 or bias == -math.inf for bias in self.logit_bias.values()),
+             "of numbers from -1e6 to 1e6, or -inf"),
         ):
             if not valid:
                 raise ModelError("cannot sample with these settings", f"{name} is {getattr(self, name)}",
@@ -65,8 +65,9 @@ class SamplingParams:
 
 
 def logit_bias(logits: np.ndarray, bias: Mapping[int, float]) -> np.ndarray:
-    """Add a number to the logits of some tokens. bias: from id to number; returns the shape of logits.
+    """Add a number to the logits of some tokens.
 
+    logits: (V,) or (B, V); bias: from id to number, for all rows. Returns the shape of logits.
     Raises ModelError for an id outside of the vocabulary. Source: OpenAI's `logit_bias`.
 
     >>> logit_bias(np.array([1., 2., 3.], np.float32), {2: -100.0, 0: 1.5})
@@ -81,15 +82,18 @@ def logit_bias(logits: np.ndarray, bias: Mapping[int, float]) -> np.ndarray:
     return out
 
 
-def repetition_penalty(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> np.ndarray:
+def repetition_penalty(logits: np.ndarray, penalty: float, ids: Sequence[int] | Sequence[Sequence[int]]) -> np.ndarray:
     """Make tokens that occurred already less likely: positive logits are divided, negative ones multiplied.
 
-    logits: (V,); penalty: above 0, where 1 changes nothing; ids: the prompt and what was generated so far.
-    Returns (V,). Source: Keskar et al. 2019, "CTRL"; as HF's RepetitionPenaltyLogitsProcessor.
+    logits: (V,); penalty: above 0, where 1 changes nothing; ids: the prompt and what was generated so far. Of logits
+    (B, V), each row has ids of its own, a list for each. Returns the shape of logits.
+    Source: Keskar et al. 2019, "CTRL"; as HF's RepetitionPenaltyLogitsProcessor.
 
     >>> repetition_penalty(np.array([2., -2., 2.], np.float32), 2.0, [0, 1, 0])
     array([ 1., -4.,  2.], dtype=float32)
     """
+    if logits.ndim > 1:
+        return np.stack([repetition_penalty(row, penalty, seen) for row, seen in zip(logits, ids, strict=True)])
     out = logits.copy()
     seen = np.unique(np.asarray(ids, dtype=np.int64))
     score = logits[seen]
@@ -97,15 +101,20 @@ def repetition_penalty(logits: np.ndarray, penalty: float, ids: Sequence[int]) -
     return out
 
 
-def presence_frequency(logits: np.ndarray, presence: float, frequency: float, generated: Sequence[int]) -> np.ndarray:
+def presence_frequency(logits: np.ndarray, presence: float, frequency: float,
+                       generated: Sequence[int] | Sequence[Sequence[int]]) -> np.ndarray:
     """Subtract from tokens that were generated: once for being there, and once more for each time.
 
-    logits: (V,); generated: the generated ids, without the prompt. Returns (V,).
+    logits: (V,); generated: the generated ids, without the prompt. Of logits (B, V), each row has ids of its own, a
+    list for each. Returns the shape of logits.
     Source: OpenAI's documentation of `presence_penalty` and `frequency_penalty`.
 
     >>> presence_frequency(np.array([3., 3., 3.], np.float32), 1.0, 0.5, [1, 1, 2])
     array([3. , 1. , 1.5], dtype=float32)
     """
+    if logits.ndim > 1:
+        return np.stack([presence_frequency(row, presence, frequency, ids)
+                         for row, ids in zip(logits, generated, strict=True)])
     out = logits.copy()
     seen, counts = np.unique(np.asarray(generated, dtype=np.int64), return_counts=True)
     out[seen] -= np.float32(presence) + np.float32(frequency) * counts.astype(np.float32)
@@ -122,7 +131,9 @@ def allow_only(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
 
 
 def temperature(logits: np.ndarray, value: float) -> np.ndarray:
-    """Sharpen (value < 1) or flatten (value > 1) the distribution. value: above 0; returns the shape of logits.
+    """Sharpen (value < 1) or flatten (value > 1) the distribution.
+
+    logits: (V,) or (B, V); value: above 0. Returns the shape of logits.
 
     >>> temperature(np.array([1., 2.], np.float32), 0.5)
     array([2., 4.], dtype=float32)
@@ -133,7 +144,7 @@ def temperature(logits: np.ndarray, value: float) -> np.ndarray:
 def top_k(logits: np.ndarray, k: int) -> np.ndarray:
     """Rule out all but the k most likely tokens; tokens tied with the k-th stay, as in HF's TopKLogitsWarper.
 
-    k: at least 1, and k >= V keeps all; returns the shape of logits.
+    logits: (V,) or (B, V); k: at least 1, and k >= V keeps all. Returns the shape of logits.
 
     >>> top_k(np.array([1., 3., 2., 2.], np.float32), 2)
     array([-inf,   3.,   2.,   2.], dtype=float32)
@@ -146,8 +157,9 @@ def top_k(logits: np.ndarray, k: int) -> np.ndarray:
 def top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the smallest set of most likely tokens whose probabilities reach p together; rule out the others.
 
-    p: in (0, 1]; the token that crosses p is kept, so at least one is; of tokens tied at the border, the higher
-    ids stay. Returns the shape of logits. Source: Holtzman et al. 2019, nucleus sampling; as HF's TopPLogitsWarper.
+    logits: (V,) or (B, V); p: in (0, 1]. The token that crosses p is kept, so at least one is; of tokens tied at the
+    border, the higher ids stay. Returns the shape of logits.
+    Source: Holtzman et al. 2019, nucleus sampling; as HF's TopPLogitsWarper.
 
     >>> top_p(np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32)), 0.7).round(2)
     array([-0.69, -1.39,  -inf,  -inf], dtype=float32)
@@ -155,11 +167,14 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
     if logits.ndim > 1:
         return np.stack([top_p(row, p) for row in logits])
     probabilities = softmax(logits)
-    # All tokens below (1 - p) / V together have less than 1 - p, so they are out, and need not be sorted.
-    candidates = np.flatnonzero(probabilities > np.float32((1 - p) / len(logits)))
+    # All tokens below (1 - p) / V together have less than 1 - p, so they are out, and need not be sorted. The likeliest
+    # one is in, even where all are equal and a tiny p puts this floor above them; those of probability 0 are out.
+    floor = np.clip(np.float32((1 - p) / len(logits)), np.finfo(np.float32).smallest_subnormal, probabilities.max())
+    candidates = np.flatnonzero(probabilities >= floor)
     order = candidates[np.argsort(logits[candidates], kind="stable")]                  # ascending
-    tail = np.cumsum(probabilities[order]) + np.float32(1 - probabilities[order].sum(dtype=np.float64))
-    kept = order[tail > np.float32(1 - p)] if len(order) else order
+    below_floor = max(0, probabilities.sum(dtype=np.float64) - probabilities[order].sum(dtype=np.float64))
+    tail = (np.cumsum(probabilities[order], dtype=np.float64) + below_floor).astype(np.float32)
+    kept = order[tail > np.float32(1 - p)]
     out = np.full_like(logits, -np.inf)
     for ids in (kept, order[-1:]):                                                     # the most likely one always
         out[ids] = logits[ids]
@@ -167,9 +182,10 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
 
 
 def min_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """Rule out the tokens that are less than p times as likely as the likeliest. p: from 0 to 1.
+    """Rule out the tokens that are less than p times as likely as the likeliest.
 
-    Returns the shape of logits. Source: Nguyen et al. 2024, "Turning Up the Heat"; as HF's MinPLogitsWarper.
+    logits: (V,) or (B, V); p: from 0 to 1. Returns the shape of logits.
+    Source: Nguyen et al. 2024, "Turning Up the Heat"; as HF's MinPLogitsWarper.
 
     >>> min_p(np.log(np.array([0.6, 0.3, 0.1], np.float32)), 0.4).round(2)
     array([-0.51, -1.2 ,  -inf], dtype=float32)
@@ -182,7 +198,7 @@ def min_p(logits: np.ndarray, p: float) -> np.ndarray:
 def typical(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the tokens whose surprise is closest to what is expected, until their probabilities reach p together.
 
-    p: in (0, 1]. Returns the shape of logits. Of tokens equally close at the border, all stay.
+    logits: (V,) or (B, V); p: in (0, 1]. Returns the shape of logits. Of tokens equally close at the border, all stay.
     Source: Meister et al. 2022, "Locally Typical Sampling"; as HF's TypicalLogitsWarper.
 
     >>> typical(np.log(np.array([0.4, 0.3, 0.3], np.float32)), 0.5).round(2)
@@ -191,6 +207,8 @@ def typical(logits: np.ndarray, p: float) -> np.ndarray:
     if logits.ndim > 1:
         return np.stack([typical(row, p) for row in logits])
     possible = np.flatnonzero(logits > -np.inf)
+    if not len(possible):
+        return logits.copy()
     logprobs = log_softmax(logits[possible])
     entropy = -(np.exp(logprobs) * logprobs).sum()
     distance = np.abs(-logprobs - entropy)
@@ -207,8 +225,9 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], gene
     """Apply all processors that `params` asks for, in Hugging Face's order.
 
     logits: (V,); ids: the prompt and what was generated so far; generated: the latter alone; allowed: (V,) bool, the
-    tokens that a grammar allows. Returns (V,). Greedy stops before the temperature.
+    tokens that a grammar allows. Returns new logits (V,). Greedy stops before the temperature.
     """
+    logits = logits.copy()                                  # new ones, even where nothing is asked for
     if params.logit_bias:
         logits = logit_bias(logits, params.logit_bias)
     if params.repetition_penalty != 1:
@@ -220,8 +239,28 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], gene
     if params.temperature == 0:
         return logits
     logits = temperature(logits, params.temperature)
-    if params.top_k:
-        logits = top_k(logits, params.top_k)
+    if not params.top_k:
+        return truncate(logits, params)
+    out = np.full_like(logits, -np.inf)
+    candidates = shortlist(logits, params.top_k)            # top-k rules the others out: nobody need look at them
+    out[candidates] = truncate(top_k(logits[candidates], params.top_k), params)
+    return out
+
+
+def shortlist(logits: np.ndarray, k: int) -> np.ndarray:
+    """The ids of the k largest logits and those tied with them, and some others; cheaper than to find just these.
+
+    logits: (V,); returns (n,), ascending.
+    """
+    block = 64
+    peaks = logits[:len(logits) // block * block].reshape(-1, block).max(axis=1)
+    if k > len(peaks):
+        return np.arange(len(logits))
+    return np.flatnonzero(~(logits < np.partition(peaks, -k)[-k]))      # k logits reach this: their blocks' peaks
+
+
+def truncate(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
+    """The processors after top-k, in order: top-p, min-p, typical, as far as `params` asks for them. (V,) to (V,)."""
     if params.top_p < 1:
         logits = top_p(logits, params.top_p)
     if params.min_p:
@@ -266,11 +305,12 @@ def mirostat(logits: np.ndarray, mu: float, tau: float, eta: float, rng: np.rand
     logits: (V,), after the temperature. mu: the most bits of surprise that a token may have now; 2 · tau at first.
     tau: the bits of surprise that are wanted. eta: how fast mu learns. Returns the token, and the mu of the next one.
     Tokens more surprising than mu are ruled out, but for the likeliest; the surprise that counts is that under what is
-    left. Source: Basu et al. 2021, "Mirostat", algorithm 2.
+    left. Raises ModelError as `sample` does. Source: Basu et al. 2021, "Mirostat", algorithm 2.
 
     >>> mirostat(np.array([10., 0., 0.], np.float32), mu=6.0, tau=3.0, eta=0.1, rng=np.random.default_rng(0))
     (0, 6.3)
     """
+    refuse_unusable(logits)
     surprise = -log_softmax(logits) / np.float32(math.log(2))                           # in bits
     kept = (surprise <= np.float32(mu)) | (surprise == surprise.min())
     left = allow_only(logits, kept)
@@ -315,8 +355,9 @@ def logprobs(logits: np.ndarray, token: int, top: int = 0) -> TokenLogprob:
 
 
 def refuse_unusable(logits: np.ndarray) -> None:
-    """Raise ModelError for logits without a distribution: nan, +inf, or -inf throughout. logits: (V,)."""
-    peak = logits.max()                                     # nan wins every maximum
-    if not np.isfinite(peak):
-        raise ModelError("cannot choose a token", f"the largest logit is {peak}",
+    """Raise ModelError for logits without a distribution: nan, +inf, or -inf throughout. logits: (V,) or (B, V)."""
+    peaks = np.atleast_1d(logits.max(axis=-1, initial=-np.inf))             # nan wins every maximum
+    wrong = peaks[~np.isfinite(peaks)]
+    if len(wrong):
+        raise ModelError("cannot choose a token", f"the largest logit is {wrong[0]}",
                          "the weights or a processor are broken: compare with Hugging Face's logits")

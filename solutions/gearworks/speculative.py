@@ -3,6 +3,7 @@
 A forward pass over one token and over five reads the same weights, so on a machine that waits for memory they take
 almost the same time. Whoever guesses well gets several tokens for the price of one. The guesses never change the
 result: greedy text is the target's, token for token, and sampled text has the target's distribution.
+Left out on purpose: grammars and log-probabilities, which `decoding.generate` has.
 
 Shapes: k guessed tokens, V vocabulary. Probabilities are float32.
 Source: Leviathan, Kalman & Matias 2023, "Fast Inference from Transformers via Speculative Decoding"; Chen et al. 2023,
@@ -16,10 +17,11 @@ from typing import Protocol
 import numpy as np
 
 from gearworks.decoding import Context
+from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.layouts import Weights
 from gearworks.model import Model
-from gearworks.sampling import SamplingParams, choose, process
+from gearworks.sampling import SamplingParams, choose, process, refuse_unusable
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,21 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
               on_token: Callable[[int], bool] | None = None, tally: Tally | None = None) -> tuple[list[int], str]:
     """Continue a prompt with guesses.
 
-    context: of the target, whose cache holds the beginning of `ids`; ids: the prompt; count: guesses per step.
-    eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted run too.
-    No guess is asked for that the limit or the cache has no room for. tally: counts, if it is given.
+    context: of the target, whose cache holds the beginning of `ids`; ids: the prompt; count: guesses per step. What a
+    proposer gives beyond what it was asked for is dropped.
+    eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted run too. The text,
+    prompt included, never outgrows the cache, and no guess is asked for that the limit or the cache has no room for.
+    tally: counts, if it is given.
     Returns the generated ids, and "stop" or "length". Penalties see each token that comes before, guessed or not.
-    Afterwards the context holds the text without the last token, and no guess that was refused.
+    Afterwards the context holds the text without its last token (with it, before an EOS), and no guess that was refused
+    or would have come later.
+    Raises ModelError when the prompt is empty or leaves no room.
     """
+    limit = context.cache.capacity
+    if not 0 < len(ids) <= limit - min(max_tokens, 1):
+        raise ModelError("cannot generate", f"the prompt has {len(ids)} tokens, and the context {limit}",
+                         "give at least one token, and room for what is to come")
+    max_tokens = min(max_tokens, limit - len(ids))
     rng = np.random.default_rng(params.seed)
     tally = Tally() if tally is None else tally
     context.rewind(ids)
@@ -141,10 +152,12 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
         context.truncate(len(text) + len(accepted) - 1)                 # the last one has not been through the model
         for token in accepted:
             if token in eos_ids:
+                context.truncate(len(ids) + len(generated))
                 return generated, "stop"
             generated.append(token)
             tally.generated += 1
             if on_token is not None and on_token(token):
+                context.truncate(len(ids) + len(generated) - 1)
                 return generated, "stop"
         text += accepted
         unseen = accepted[-1:]
@@ -158,7 +171,11 @@ def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | 
     logits: (k + 1, V), the target's after the last token of `text` and after each guess; guesses: k ids; draft: (k, V),
     what they were drawn from, or None; text: all tokens before the guesses, of which the first `prompt_length` are the
     prompt. Greedy takes the likeliest token everywhere, and keeps the guesses that are it.
+    Raises ModelError for logits without a distribution, as `choose` does, and for a draft of another vocabulary.
     """
+    if draft is not None and (len(draft) < len(guesses) or draft.shape[1] != logits.shape[1]):
+        raise ModelError("cannot judge these guesses", f"their probabilities are {draft.shape}, and should be "
+                         f"{(len(guesses), logits.shape[1])}", "has the draft the target's vocabulary?")
     if params.temperature == 0:
         kept: list[int] = []
         for row in logits:
@@ -167,9 +184,19 @@ def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | 
             if len(kept) > len(guesses) or token != guesses[len(kept) - 1]:
                 break
         return kept
-    rows = [process(row, params, [*text, *guesses[:place]], [*text[prompt_length:], *guesses[:place]])
-            for place, row in enumerate(logits)]
-    return accept(guesses, draft, softmax(np.stack(rows)), rng)
+    target = [distribution(row, params, [*text, *guesses[:place]], prompt_length) for place, row in enumerate(logits)]
+    return accept(guesses, draft, np.stack(target), rng)
+
+
+def distribution(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], prompt_length: int) -> np.ndarray:
+    """The distribution of the token after `ids`, whose first `prompt_length` are the prompt, after every processor.
+
+    logits: (V,); returns (V,). Raises ModelError for logits without a distribution.
+    """
+    refuse_unusable(logits)                                 # before a processor hides a nan
+    processed = process(logits, params, ids, ids[prompt_length:])
+    refuse_unusable(processed)
+    return softmax(processed)
 
 
 class NgramProposer:
@@ -185,23 +212,26 @@ class NgramProposer:
 class DraftModel:
     """Lets a smaller model guess, with a cache of its own that is rewound to what the target kept."""
 
-    def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams()):
-        """model: with the target's vocabulary; params: as the target's, so that both mean the same distribution."""
+    def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams(), prompt_length: int = 0):
+        """model: with the target's vocabulary; capacity: of the draft's cache, in tokens; params: as the target's, so
+        that both mean the same distribution; prompt_length: how many tokens the presence and frequency penalties do
+        not count."""
         self.context = Context(model, capacity)
         self.params = params
+        self.prompt_length = prompt_length
 
     def propose(self, ids: Sequence[int], count: int, rng: np.random.Generator) -> Proposal:
-        self.context.rewind(ids)
-        unseen, guesses, rows = list(ids)[len(self.context.ids):], [], []
-        for _ in range(count):
-            logits = self.context.forward(unseen)
+        """As `Proposer.propose`; fewer guesses where the draft's own cache is full."""
+        text, rows = list(ids), []
+        self.context.rewind(text)
+        for _ in range(min(count, self.context.cache.capacity - len(ids) + 1)):
+            logits = self.context.forward(text[len(self.context.ids):])
             if self.params.temperature == 0:
-                guesses.append(int(logits.argmax()))
+                text.append(choose(logits, self.params, text, rng, text[self.prompt_length:]))
             else:
-                rows.append(softmax(process(logits, self.params, [*ids, *guesses])))
-                guesses.append(draw(rows[-1].astype(np.float64), rng))
-            unseen = guesses[-1:]
-        return Proposal(guesses, np.stack(rows) if rows else None)
+                rows.append(distribution(logits, self.params, text, self.prompt_length))
+                text.append(draw(rows[-1].astype(np.float64), rng))
+        return Proposal(text[len(ids):], np.stack(rows) if rows else None)
 
 
 def skip_layers(model: Model, kept: Sequence[int]) -> Model:

@@ -31,16 +31,23 @@ class _Vocabulary:
         self._tokenizer = tokenizer
 
     def __call__(self, text: bytes) -> list[int]:
-        return self._tokenizer.encode_bytes(text)
+        try:
+            return self._tokenizer.encode_bytes(text)
+        except ModelError:                                  # a byte without a token: the mask has nothing for it either
+            return []
 
 
 class GrammarVocabulary:
     """The vocabulary of a model, prepared once for any number of grammars."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]):
-        """vocab_size: of the logits, V; eos_ids: allowed where a text may end. Raises ModelError when there are none."""
+        """vocab_size: of the logits, V; eos_ids: allowed where a text may end. Raises ModelError when there are none,
+        and for one that is no token."""
         if not eos_ids:
             raise ModelError("cannot follow a grammar", "the model has no id that ends a text", "name one in eos_ids")
+        if not 0 <= min(eos_ids) <= max(eos_ids) < vocab_size:
+            raise ModelError("cannot follow a grammar", f"{sorted(eos_ids)} should end a text, and ids go from 0 to "
+                             f"{vocab_size - 1}", "name others in eos_ids")
         self.vocab_size = vocab_size
         self.eos_ids = sorted(eos_ids)
         wrapped = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab_size, eos_ids))
@@ -59,8 +66,14 @@ class TokenGrammar:
 
     @classmethod
     def from_regex(cls, vocabulary: GrammarVocabulary, pattern: str) -> "TokenGrammar":
-        """The whole text matches a regular expression (of Rust's kind: no look-around, no back-references)."""
-        return cls(vocabulary, llguidance.LLMatcher.grammar_from_regex(pattern))
+        """The whole text matches a regular expression (of Rust's kind: no look-around, no back-references).
+
+        Raises ModelError for a pattern that is not one.
+        """
+        try:
+            return cls(vocabulary, llguidance.LLMatcher.grammar_from_regex(pattern))
+        except UnicodeEncodeError as error:
+            raise ModelError("cannot use this regular expression", str(error), "check the pattern") from None
 
     @classmethod
     def from_json_schema(cls, vocabulary: GrammarVocabulary, schema: Mapping[str, Any]) -> "TokenGrammar":
@@ -69,14 +82,18 @@ class TokenGrammar:
             # The model decides where white space stands, and how much: without a bound a small one never stops
             grammar = llguidance.LLMatcher.grammar_from_json_schema(
                 json.dumps(schema), overrides={"whitespace_flexible": False})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ModelError("cannot use this JSON schema", str(error), "check the schema") from None
         return cls(vocabulary, grammar)
 
     def allowed(self) -> np.ndarray:
-        """The tokens that may come next, (V,) bool; where the text may end, its EOS ids too."""
+        """The tokens that may come next, (V,) bool; where the text may end, its EOS ids too.
+
+        Raises ModelError where the grammar, or the vocabulary, leaves none.
+        """
         mask = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._require_sound("cannot continue this text", "simplify the grammar")
+        self._require_sound("no token can continue this text",
+                            "does the grammar accept any text, and has the vocabulary a token for each of its bytes?")
         return np.unpackbits(mask, count=self._vocabulary.vocab_size, bitorder="little").astype(bool)
 
     def advance(self, token: int) -> None:
@@ -93,4 +110,5 @@ class TokenGrammar:
 
     def _require_sound(self, what: str, hint: str) -> None:
         if self._matcher.is_error():
-            raise ModelError(what, self._matcher.get_error().splitlines()[0][:300], hint)
+            why = self._matcher.get_error().partition("<state>")[0]         # there it begins to tell its whole state
+            raise ModelError(what, " ".join(why.split())[:300], hint)

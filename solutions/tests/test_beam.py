@@ -64,6 +64,27 @@ def test_ties_go_to_the_lower_beam_and_id():
     assert [(beam, hypothesis.ids) for beam, hypothesis in found] == [(0, (7, 0)), (0, (7, 1)), (0, (7, 2)), (1, (8, 0))]
 
 
+def test_more_beams_than_tokens_and_an_eos_everywhere(tiny_llama):
+    model = Model.load(tiny_llama(52, vocab_size=5)[1])
+    assert len({hypothesis.ids for hypothesis in beam_search(model, [1, 3], 9, 4, [2])}) == 9
+    found = beam_search(model, [1, 3], 3, 4, range(5))                  # nothing can go on after the first token
+    assert len(found) == 3 and all(len(hypothesis.ids) == 1 for hypothesis in found)
+
+
+def test_the_context_is_the_last_limit(tiny_llama):
+    model = Model.load(tiny_llama(53, max_position_embeddings=16)[1])
+    assert {len(hypothesis.ids) for hypothesis in beam_search(model, [1] * 12, 2, 9)} == {4}
+    with pytest.raises(ModelError, match="the prompt has 16 tokens, and the context 16"):
+        beam_search(model, [1] * 16, 2, 9)
+
+
+def test_broken_logits_are_an_error(tiny_llama):
+    model = Model.load(tiny_llama(54)[1])
+    model.weights.norm[:] = np.nan
+    with pytest.raises(ModelError, match="cannot choose a token"):
+        beam_search(model, [1, 2], 2, 3)
+
+
 @pytest.mark.parametrize("ids, num_beams, max_tokens", [([], 1, 1), ([1], 0, 1), ([1], 1, 0)])
 def test_nothing_to_search_is_refused(tiny_llama, ids, num_beams, max_tokens):
     with pytest.raises(ModelError, match="cannot search"):

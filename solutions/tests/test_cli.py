@@ -142,6 +142,31 @@ def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_p
                       '"additionalProperties": false}', encoding="utf-8")
     answer = run("generate", str(smollm2_folder), "What colour is the sky?", "--chat", "--schema", str(schema))
     assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
-    schema.write_text("{", encoding="utf-8")
+
+
+@pytest.mark.parametrize("content, complaint", [
+    (b"{", "cannot read the schema"), (None, "cannot read the schema"), (b"\xff\xfe", "cannot read the schema"),
+    (b"[" * 100_000, "cannot read the schema"), (b"3", "cannot use this JSON schema"),
+    (b'{"type": "integer", "minimum": 2, "maximum": 1}', "minimum (2) is greater than maximum (1)"),
+], ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "unsatisfiable"])
+def test_schemas_that_cannot_be_used(smollm2_folder, tmp_path, content, complaint):
+    schema = tmp_path / "schema.json"
+    if content is not None:
+        schema.write_bytes(content)
     broken = run("generate", str(smollm2_folder), "x", "--schema", str(schema))
-    assert broken.returncode == 1 and "cannot read the schema" in broken.stderr and "Traceback" not in broken.stderr
+    assert broken.returncode == 1 and complaint in broken.stderr and broken.stdout == ""
+    assert "Traceback" not in broken.stderr
+
+
+def test_a_schema_file_may_begin_with_a_byte_order_mark(smollm2_folder, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"const": "ü"}', encoding="utf-8-sig")
+    assert json.loads(run("generate", str(smollm2_folder), "x", "--schema", str(schema)).stdout) == "ü"
+
+
+@pytest.mark.parametrize("flag, value", [
+    ("--top-k", "-5"), ("--top-p", "nan"), ("--min-p", "7"), ("--presence-penalty", "inf"), ("--seed", "-1")])
+def test_settings_that_make_no_sense_are_told_before_a_model_is_looked_for(flag, value):
+    result = run("generate", "no-such-model", "x", flag, value)
+    name = flag.removeprefix("--").replace("-", "_")
+    assert result.returncode == 1 and f"Why  {name} is {float(value):g}" in result.stderr.replace(".0\n", "\n")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from gearworks.contrastive import contrastive_decoding, contrastive_scores, contrastive_search
+from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.model import Model
 from gearworks.sampling import mirostat, temperature
@@ -51,6 +52,26 @@ def test_contrastive_search_without_contrast_is_greedy(smollm2):
     greedy = smollm2.generate("Once upon a time, there was a", max_tokens=10).ids
     assert contrastive_search(smollm2.model, ids, 10, alpha=0.0) == greedy
     assert contrastive_search(smollm2.model, ids, 10, alpha=0.9) != greedy
+
+
+def test_contrastive_search_at_its_limits(tiny_llama):
+    model = Model.load(tiny_llama(61, vocab_size=9, max_position_embeddings=16)[1])
+    assert len(contrastive_search(model, [1, 2], 5, k=300)) == 5        # more candidates than tokens
+    assert len(contrastive_search(model, [1] * 12, 9)) == 4             # the context is full
+    assert contrastive_search(model, [1, 2], 0) == []
+    for ids, k in (([], 4), ([1], 0)):
+        with pytest.raises(ModelError, match="cannot search"):
+            contrastive_search(model, ids, 3, k=k)
+    model.weights.norm[:] = np.nan
+    with pytest.raises(ModelError, match="cannot choose a token"):
+        contrastive_search(model, [1, 2], 3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("logits", [[1, np.nan], [1, np.inf], [-np.inf, -np.inf], []], ids=str)
+def test_mirostat_refuses_broken_logits(logits, rng):
+    with pytest.raises(ModelError, match="cannot choose a token"):
+        mirostat(np.array(logits, np.float32), 6.0, 3.0, 0.1, rng)
 
 
 @pytest.mark.parametrize("tau", [1.5, 3.0, 5.0])

@@ -1,12 +1,14 @@
 """Generation with the real model: Hugging Face's text, streaming, limits, and a conversation's cache."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearworks.decoding import PREFILL_CHUNK, Context, StopMatcher, generate
+from gearworks.decoding import PREFILL_CHUNK, Context, StopMatcher, TextStream, generate
 from gearworks.errors import ModelError
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams
@@ -204,9 +206,73 @@ def test_stop_strings_do_not_depend_on_the_pieces(pieces, stops):
     assert matcher.flush() == ""
 
 
+class Reciter:
+    """A model that says given ids, one after the other, whatever it is asked: made of what `Context` needs of one."""
+
+    def __init__(self, ids, prompt_length):
+        self.ids, self.prompt_length = ids, prompt_length
+        self.config = SimpleNamespace(max_position_embeddings=64)
+
+    def new_cache(self, capacity):
+        return SimpleNamespace(capacity=capacity, truncate=lambda length: None)
+
+    def forward(self, ids, positions, cache, logits_at):
+        assert positions[-1] + 1 < cache.capacity                       # the last token of a text is never run
+        logits = np.zeros((1, 49152), np.float32)
+        logits[0, self.ids[positions[-1] + 1 - self.prompt_length]] = 1
+        return logits
+
+
+def as_defined(tokenizer, ids, limit, stops):
+    """What a reader sees, how many ids there are, and why they end: token by token, from all of the text each time."""
+    for count in range(limit):
+        if ids[count] == 2:                                             # the EOS
+            return tokenizer.decode(ids[:count]), count, "stop"
+        data = tokenizer.decode_bytes(ids[:count + 1])
+        text = data.decode("utf-8", errors="ignore")                    # all but the beginning of a character
+        for end in range(len(text) + 1):
+            complete = [stop for stop in stops if text[:end].endswith(stop)]
+            if complete:
+                return text[:end - len(max(complete, key=len))], count + 1, "stop"
+    return tokenizer.decode(ids[:limit]), limit, "length"
+
+
+# Pieces of several bytes and tokens: an emoji, one that zero-width joiners hold together, Chinese, combining marks
+SCRAPS = ["a", "ab", "b c", " END", "EN", "D", "ß", "🦊", "👩‍👩‍👧", "深度", "é", "e\u0301", "\n\n", "🇫🇷"]
+STOPS = ["END", "EN", "a", "ab", "🦊", "\u200d", "👩‍👧", "度", "\u0301", "🇷", "\n\n", "b c END", "ßEN"]
+
+
+@given(st.lists(st.sampled_from(SCRAPS), min_size=1, max_size=9),
+       st.lists(st.sampled_from(STOPS), max_size=4),
+       st.integers(0, 40), st.integers(0, 40), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_any_end_shows_what_it_should(smollm2, scraps, stops, limit, eos_at, whole_text_is_a_stop):
+    """Stop strings anywhere, across tokens and inside characters, beside an EOS, a limit and the end of the context."""
+    tokenizer = smollm2.tokenizer
+    ids = tokenizer.encode("".join(scraps)) * 3
+    ids = [*ids[:eos_at], 2, *ids[eos_at:], *[67] * 64]
+    stops = [*stops, "".join(scraps)] if whole_text_is_a_stop else stops
+    prompt = "one two three"
+    room = 64 - len(tokenizer.encode(prompt))                           # as far as the context goes
+    pieces = []
+    answer = generate(Reciter(ids, len(tokenizer.encode(prompt))), tokenizer, prompt, max_tokens=limit * 3, eos_ids={2},
+                      stop=stops, on_text=pieces.append, top_logprobs=1)
+    text, count, reason = as_defined(tokenizer, ids, min(limit * 3, room), stops)
+    assert (answer.text, answer.ids, answer.finish_reason) == (text, ids[:count], reason)
+    assert "".join(pieces) == text and "" not in pieces
+    assert not any("�" in piece for piece in pieces[:-1])               # half a character only where a limit cuts it
+    assert [entry.id for entry in answer.logprobs] == answer.ids
+
+
 def test_what_cannot_become_a_stop_string_is_shown_at_once():
     matcher = StopMatcher(["</tool>", "###"])
     assert [matcher.push(piece) for piece in ("one <", "b> two #", "# three", " four")] == ["one ", "<b> two ", "## three", " four"]
+
+
+def test_one_stop_string_is_not_its_letters(smollm2):
+    stream = TextStream(smollm2.tokenizer, "END", None)
+    assert [stream.push(token) for token in smollm2.tokenizer.encode("N, D, E and END.")].count(True) > 0
+    assert stream.finish() == "N, D, E and "
 
 
 def test_empty_stop_strings_are_refused():
@@ -250,6 +316,21 @@ def test_logprobs_are_the_models_own(smollm2, hf_smollm2):
         assert entry.logprob == pytest.approx(float(row[entry.id]), abs=1e-3)
         assert len(entry.top) == 5 and [id for id, _ in entry.top] == row.topk(5).indices.tolist()
         assert dict(entry.top).get(entry.id, entry.logprob) == entry.logprob
+
+
+def test_a_seed_means_the_same_text_however_it_is_asked_for(small):
+    """Streamed or not, with log-probabilities or without, warm or cold, with a stop string that never comes."""
+    params, context = SamplingParams(temperature=1.3, top_p=0.95, seed=5), Context(small.model)
+    plain = small.generate("one two", max_tokens=9, params=params)
+    for options in ({"top_logprobs": 0}, {"top_logprobs": 20}, {"top_logprobs": 10**6}, {"on_text": str},
+                    {"context": context}, {"context": context}, {"stop": ["never in there"]}, {"stop_ids": {1}}):
+        answer = small.generate("one two", max_tokens=9, params=params, **options)
+        assert (answer.ids, answer.text) == (plain.ids, plain.text)
+        if "top_logprobs" in options:
+            assert [entry.id for entry in answer.logprobs] == plain.ids
+            assert {len(entry.top) for entry in answer.logprobs} == {min(options["top_logprobs"], 49152)}
+    whole = small.generate("a", max_tokens=1, top_logprobs=49152).logprobs[0].top
+    assert sum(np.exp(value) for _, value in whole) == pytest.approx(1, abs=1e-4)
 
 
 def test_a_request_draws_the_same_whatever_its_neighbours_do(smollm2):

@@ -8,8 +8,9 @@ from transformers.generation import logits_process as hf
 
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
-from gearworks.sampling import (ORDERS, SamplingParams, choose, logit_bias, logprobs, min_p, presence_frequency, process,
-                                repetition_penalty, sample, temperature, top_k, top_p, typical)
+from gearworks.sampling import (ORDERS, SamplingParams, allow_only, choose, logit_bias, logprobs, min_p,
+                                presence_frequency, process, refuse_unusable, repetition_penalty, sample,
+                                temperature, top_k, top_p, typical)
 
 V = 1013
 
@@ -17,7 +18,9 @@ V = 1013
 def logits_of(rng, kind):
     x = rng.standard_normal((3, V)).astype(np.float32)
     return {"normal": x, "large": x * 200, "tiny": x * np.float32(1e-3),
-            "impossible": np.where(rng.random((3, V)) < 0.9, np.float32(-np.inf), x)}[kind]
+            "impossible": np.where(rng.random((3, V)) < 0.9, np.float32(-np.inf), x),
+            "one": np.where(np.arange(V) == [[5], [0], [V - 1]], x, np.float32(-np.inf)),
+            "a row of nothing": np.where([[False], [True], [False]], np.float32(-np.inf), x)}[kind]
 
 
 def by_hf(processor, logits, ids=None):
@@ -25,23 +28,28 @@ def by_hf(processor, logits, ids=None):
     return processor(ids, torch.from_numpy(logits.copy())).numpy()
 
 
-@pytest.mark.parametrize("kind", ["normal", "large", "tiny", "impossible"])
+@pytest.mark.parametrize("kind", ["normal", "large", "tiny", "impossible", "one", "a row of nothing"])
 @pytest.mark.parametrize("ours, theirs", [
+    (lambda x: temperature(x, 1e-6), hf.TemperatureLogitsWarper(1e-6)),
     (lambda x: temperature(x, 0.7), hf.TemperatureLogitsWarper(0.7)),
     (lambda x: temperature(x, 3.0), hf.TemperatureLogitsWarper(3.0)),
     (lambda x: top_k(x, 1), hf.TopKLogitsWarper(1)),
     (lambda x: top_k(x, 40), hf.TopKLogitsWarper(40)),
+    (lambda x: top_k(x, V), hf.TopKLogitsWarper(V)),
     (lambda x: top_k(x, 5000), hf.TopKLogitsWarper(5000)),
+    (lambda x: top_p(x, 1.0), hf.TopPLogitsWarper(1.0)),
     (lambda x: top_p(x, 0.9), hf.TopPLogitsWarper(0.9)),
     (lambda x: top_p(x, 0.3), hf.TopPLogitsWarper(0.3)),
     (lambda x: top_p(x, 1e-6), hf.TopPLogitsWarper(1e-6)),
+    (lambda x: top_p(x, 1e-9), hf.TopPLogitsWarper(1e-9)),
     (lambda x: top_p(x, 0.9999), hf.TopPLogitsWarper(0.9999)),
     (lambda x: min_p(x, 0.05), hf.MinPLogitsWarper(0.05)),
     (lambda x: min_p(x, 1.0), hf.MinPLogitsWarper(1.0)),
     (lambda x: min_p(x, 0.0), hf.MinPLogitsWarper(0.0)),
     (lambda x: logit_bias(x, {3: 2.5, 100: -100.0}), hf.SequenceBiasLogitsProcessor([[[3], 2.5], [[100], -100.0]])),
-], ids=["temperature-0.7", "temperature-3", "top-k-1", "top-k-40", "top-k-all", "top-p-0.9", "top-p-0.3", "top-p-tiny",
-        "top-p-almost-all", "min-p-0.05", "min-p-1", "min-p-0", "logit-bias"])
+], ids=["temperature-tiny", "temperature-0.7", "temperature-3", "top-k-1", "top-k-40", "top-k-V", "top-k-more",
+        "top-p-1", "top-p-0.9", "top-p-0.3", "top-p-tiny", "top-p-least", "top-p-almost-all", "min-p-0.05", "min-p-1",
+        "min-p-0", "logit-bias"])
 def test_processors_equal_hf(rng, kind, ours, theirs):
     logits = logits_of(rng, kind)
     before = logits.copy()
@@ -49,11 +57,11 @@ def test_processors_equal_hf(rng, kind, ours, theirs):
     np.testing.assert_allclose(result, by_hf(theirs, logits), rtol=1e-6, atol=1e-6)
     np.testing.assert_array_equal(logits, before)
     np.testing.assert_array_equal(ours(logits[1]), result[1])          # one sequence is as good as several
-    assert result.dtype == np.float32
+    assert result.dtype == np.float32 and not np.shares_memory(result, logits)
 
 
-@pytest.mark.parametrize("kind", ["normal", "large", "impossible"])
-@pytest.mark.parametrize("p", [0.9, 0.2, 0.01])
+@pytest.mark.parametrize("kind", ["normal", "large", "impossible", "one", "a row of nothing"])
+@pytest.mark.parametrize("p", [0.9999, 0.9, 0.2, 0.01])
 def test_typical_equals_hf(rng, kind, p):
     """Not of tiny logits: there all surprises are equal but for the rounding, which decides who is closest."""
     logits = logits_of(rng, kind)
@@ -69,6 +77,30 @@ def test_repetition_penalty_equals_hf(rng, penalty):
     np.testing.assert_array_equal(repetition_penalty(logits[0], penalty, []), logits[0])
 
 
+def test_penalties_of_several_rows_take_each_its_own_ids(rng):
+    logits, ids = logits_of(rng, "normal"), rng.integers(0, 9, (3, 20)).tolist()       # row numbers as well
+    before = logits.copy()
+    expected = by_hf(hf.RepetitionPenaltyLogitsProcessor(1.3), logits, ids)
+    np.testing.assert_allclose(repetition_penalty(logits, 1.3, ids), expected, rtol=1e-6, atol=1e-6)
+    ids = [ids[0], [], ids[2][:5]]                                      # texts of any lengths
+    for penalize in (lambda x, ids: repetition_penalty(x, 1.3, ids),
+                     lambda x, ids: presence_frequency(x, 0.3, 0.7, ids)):
+        result = penalize(logits, ids)
+        np.testing.assert_array_equal(result, [penalize(row, each) for row, each in zip(logits, ids)])
+        assert result.dtype == np.float32
+        with pytest.raises(ValueError, match="shorter"):
+            penalize(logits, ids[:2])
+    np.testing.assert_array_equal(logits, before)
+
+
+def test_new_logits_even_where_nothing_is_asked_for(rng):
+    logits = logits_of(rng, "normal")[0]
+    for result in (process(logits, SamplingParams(), []), logit_bias(logits, {}), repetition_penalty(logits, 1.3, []),
+                   presence_frequency(logits, 0.3, 0.7, []), allow_only(logits, np.ones(V, bool))):
+        np.testing.assert_array_equal(result, logits)
+        assert not np.shares_memory(result, logits)
+
+
 def test_all_processors_in_hf_order(rng):
     logits, ids = logits_of(rng, "normal")[:1], rng.integers(0, V, 9).tolist()
     expected, allowed = logits, rng.random(V) < 0.5
@@ -81,6 +113,22 @@ def test_all_processors_in_hf_order(rng):
     ours = process(logits[0], params, ids, allowed=allowed)
     np.testing.assert_allclose(ours, expected[0], rtol=1e-6, atol=1e-6)
     assert 1 < np.isfinite(ours).sum() < 30
+
+
+@pytest.mark.parametrize("k", [1, 7, 40, 70, 200, 9999])
+@pytest.mark.parametrize("kind", ["normal", "ties", "steep", "impossible", "all at the end"])
+def test_a_short_list_is_as_good_as_the_whole_vocabulary(rng, kind, k):
+    """`process` looks at what top-k could leave alone; each processor by itself, over all tokens, leaves the same."""
+    size = 5003
+    logits = (3 * rng.standard_normal(size)).astype(np.float32)
+    logits = {"normal": logits, "ties": np.round(logits), "steep": logits * 50,
+              "all at the end": np.arange(size, dtype=np.float32),
+              "impossible": np.where(rng.random(size) < 0.99, np.float32(-np.inf), logits)}[kind]
+    expected = temperature(logits, 0.7)
+    expected = typical(min_p(top_p(top_k(expected, k), 0.95), 0.01), 0.9)
+    params = SamplingParams(0.7, k, 0.95, min_p=0.01, typical_p=0.9)
+    np.testing.assert_array_equal(process(logits, params, []), expected)
+    np.testing.assert_array_equal(process(logits, SamplingParams(1.0, k), []), top_k(logits, k))
 
 
 def test_the_documented_order_is_transformers_own(tiny_llama):
@@ -115,15 +163,33 @@ def test_only_one_possible_token_stays_possible():
     assert choose(logits, params, [1], np.random.default_rng(0)) == 77
 
 
-@pytest.mark.parametrize("processor", [lambda x: min_p(x, 0.5), lambda x: typical(x, 0.3), lambda x: top_p(x, 0.2)],
-                         ids=["min-p", "typical", "top-p"])
-def test_ties_are_treated_as_hf_treats_them(processor):
-    logits = np.zeros((1, 8), np.float32)
-    theirs = {"min": hf.MinPLogitsWarper(0.5)}
-    kept = int(np.isfinite(processor(logits[0])).sum())
-    assert kept >= 1
-    if kept != 2:                                                       # of a top-p of 0.2, two of eight reach it
-        assert kept == 8 and np.isfinite(by_hf(theirs["min"], logits)).all()
+@pytest.mark.parametrize("values", [0, [0, 1], [3, 2, 2, 1], [-0.0, 0.0]], ids=["flat", "two", "stairs", "zeros"])
+@pytest.mark.parametrize("ours, theirs", [
+    *((lambda x, k=k: top_k(x, k), hf.TopKLogitsWarper(k)) for k in (1, 3, 20)),
+    *((lambda x, p=p: top_p(x, p), hf.TopPLogitsWarper(p)) for p in (1e-9, 1e-6, 0.1, 0.35, 0.5, 0.9, 1.0)),
+    *((lambda x, p=p: min_p(x, p), hf.MinPLogitsWarper(p)) for p in (1e-9, 0.3, 1.0)),
+    *((lambda x, p=p: typical(x, p), hf.TypicalLogitsWarper(p)) for p in (1e-9, 0.1, 0.35, 0.9)),
+])
+def test_ties_are_treated_as_hf_treats_them(values, ours, theirs):
+    """As many tokens stay, and as likely ones. Which of several that are tied at top-p's border is up to HF's sort."""
+    logits = np.tile(np.ravel(values), (2, 24 // np.size(values))).astype(np.float32)
+    result, expected = ours(logits), by_hf(theirs, logits)
+    np.testing.assert_array_equal(np.sort(result), np.sort(expected))
+    assert np.isfinite(result).any(axis=-1).all()
+
+
+@pytest.mark.parametrize("spread", [0, 0.1, 1, 3])
+def test_top_p_adds_up_as_exactly_as_hf(rng, spread):
+    """Over a large vocabulary sums in float32 drift by hundreds of tokens; the number that stays is Hugging Face's."""
+    logits = (spread * rng.standard_normal((1, 100_000))).astype(np.float32)
+    for p in (1e-9, 1e-3, 0.1, 0.5, 0.9, 0.999, 0.99999, 1.0):
+        expected = np.isfinite(by_hf(hf.TopPLogitsWarper(p), logits)).sum()
+        assert abs(int(np.isfinite(top_p(logits, p)).sum()) - expected) <= 1, p
+
+
+def test_of_tokens_tied_at_the_border_of_top_p_the_higher_ids_stay():
+    assert np.flatnonzero(np.isfinite(top_p(np.zeros(8, np.float32), 0.3))).tolist() == [5, 6, 7]
+    assert np.flatnonzero(np.isfinite(top_p(np.zeros(50_000, np.float32), 1e-9))).tolist() == [49_999]
 
 
 def test_a_temperature_near_zero_is_greedy(rng):
@@ -199,14 +265,34 @@ def test_broken_logits_are_an_error(rng, bad, params):
     logits[17] = bad
     with pytest.raises(ModelError, match="cannot choose a token"):
         choose(logits, params, [], rng)
+    for nothing in (V, 0):
+        with pytest.raises(ModelError, match="-inf"):
+            choose(np.full(nothing, -np.inf, np.float32), params, [], rng)
+
+
+@pytest.mark.parametrize("processor", [lambda x: temperature(x, 0.5), lambda x: top_p(x, 0.5), lambda x: min_p(x, 0.5)],
+                         ids=["temperature", "top-p", "min-p"])
+def test_a_nan_is_not_hidden_by_a_processor(rng, processor):
+    logits = rng.standard_normal(V).astype(np.float32)
+    logits[17] = np.nan
+    with np.errstate(invalid="ignore"), pytest.raises(ModelError, match="largest logit is (nan|-inf)"):
+        sample(processor(logits), rng)
+
+
+def test_a_single_broken_row_is_found():
+    for bad in (np.nan, np.inf):
+        with pytest.raises(ModelError):
+            refuse_unusable(np.array([[1, 2], [3, bad], [5, 6]], np.float32))
     with pytest.raises(ModelError, match="-inf"):
-        choose(np.full(V, -np.inf, np.float32), params, [], rng)
+        refuse_unusable(np.array([[1, 2], [-np.inf, -np.inf]], np.float32))
+    refuse_unusable(np.array([[1, -np.inf], [3e38, 3e38]], np.float32))
 
 
 @pytest.mark.parametrize("settings", [
     {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 0.0},
     {"top_p": 1.5}, {"repetition_penalty": 0.0}, {"seed": -3}, {"min_p": -0.1}, {"typical_p": 0.0},
-    {"presence_penalty": float("nan")}, {"frequency_penalty": float("inf")}, {"logit_bias": {3: float("nan")}}], ids=str)
+    {"presence_penalty": float("nan")}, {"frequency_penalty": float("inf")}, {"logit_bias": {3: float("nan")}},
+    {"logit_bias": {3: 1e39}}, {"logit_bias": {3: float("inf")}}], ids=str)
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(ModelError, match=next(iter(settings))):
         SamplingParams(**settings)

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from gearworks.decoding import Context
+from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.model import Model
-from gearworks.sampling import SamplingParams, process
+from gearworks.sampling import SamplingParams, choose, process
 from gearworks.speculative import (DraftModel, NgramProposer, Proposal, Tally, accept, ngram_propose, skip_layers,
                                    speculate)
 
@@ -127,6 +128,102 @@ def test_the_cache_holds_what_was_kept_and_no_more(model, rng):
     np.testing.assert_allclose(context.forward([7]), fresh.forward([7]), rtol=0, atol=1e-5)
 
 
+FAMILIES = {"Llama": {}, "Mistral": {"sliding_window": 7}, "Gemma3": {}, "GPT2": {"n_positions": 64},
+            "Qwen3": {"head_dim": 10}, "Mixtral": {}, "DeepseekV2": {}, "DeepseekV3": {}}
+
+
+def one_by_one(model, ids, params, capacity, eos_ids, enough):
+    """As `plain`, to whatever end comes first; also the ids that the cache holds then."""
+    context, generated = Context(model, capacity), []
+    logits = context.forward(ids)
+    while True:
+        token = choose(logits, params, [*ids, *generated], None, generated)
+        if token in eos_ids:
+            return generated, "stop", context.ids
+        generated.append(token)
+        if len(generated) == enough:
+            return generated, "stop", context.ids
+        if len(generated) == min(30, capacity - len(ids)):
+            return generated, "length", context.ids
+        logits = context.forward([token])
+
+
+@pytest.mark.parametrize("family", list(FAMILIES))
+def test_every_family_and_every_end(tiny_model, family, rng):
+    """Windows, latent attention, learned positions, experts; an EOS, a reader, a limit or a full cache inside a run."""
+    model = Model.load(tiny_model(family, 33, **FAMILIES[family])[1])
+    for trial in range(6):
+        ids = rng.integers(0, V, int(rng.integers(1, 14))).tolist() * int(rng.integers(1, 3))
+        capacity = len(ids) + [1, 3, 9, 40, 60, 64][trial]
+        capacity = min(capacity, model.config.max_position_embeddings)
+        params = SamplingParams(repetition_penalty=1.3, presence_penalty=0.4, frequency_penalty=0.2,
+                                logit_bias={5: 3.0, 7: -np.inf}) if trial % 2 else SamplingParams()
+        eos_ids = set(one_by_one(model, ids, params, capacity, (), 0)[0][3:4] if trial > 3 else [])
+        enough = int(rng.integers(2, 9)) if trial > 1 else 0
+        expected = one_by_one(model, ids, params, capacity, eos_ids, enough)
+        drafts = [DraftModel(skip_layers(model, [0, 2]), capacity - 1, params, len(ids)),
+                  DraftModel(model, len(ids) + 2, params, len(ids)),            # soon full itself
+                  DraftModel(model, capacity, params, len(ids))]
+        for proposer in (NgramProposer(), *drafts):
+            context, seen, tally = Context(model, capacity), [], Tally()
+            generated, reason = speculate(
+                context, ids, proposer, params=params, count=1 + trial, max_tokens=30, eos_ids=eos_ids, tally=tally,
+                on_token=lambda token: seen.append(token) or len(seen) == enough)
+            assert (generated, reason, context.ids) == expected and seen == generated
+            assert set(context.cache.lengths) == {len(context.ids)}
+        assert tally.accepted == tally.proposed                     # the model agrees with itself, penalties and all
+
+
+@pytest.mark.parametrize("warm", [{}, {"temperature": 1.2, "top_k": 3, "seed": 5}], ids=["greedy", "warm"])
+def test_broken_logits_are_an_error(tiny_llama, warm):
+    broken = Model.load(tiny_llama(34)[1])
+    broken.weights.norm[:] = np.nan
+    params = SamplingParams(**warm)
+    for proposer in (NgramProposer(), DraftModel(broken, 40, params)):
+        with pytest.raises(ModelError, match="cannot choose a token"):
+            speculate(Context(broken, 40), [1, 2, 3, 1, 2], proposer, params=params)
+
+
+def test_a_draft_of_another_vocabulary_is_refused(model, tiny_llama):
+    params = SamplingParams(temperature=1.0, seed=2)
+    draft = DraftModel(Model.load(tiny_llama(36, vocab_size=50)[1]), 40, params)
+    with pytest.raises(ModelError, match="vocabulary"):
+        speculate(Context(model, 40), [1, 2, 3], draft, params=params)
+
+
+def test_nothing_left_to_choose_is_an_error(model):
+    nothing = {"logit_bias": dict.fromkeys(range(V), -np.inf)}
+    for params in (SamplingParams(**nothing), SamplingParams(1.0, **nothing)):
+        with pytest.raises(ModelError, match="-inf"):
+            speculate(Context(model, 40), [1, 2, 1], NgramProposer(), params=params)
+
+
+def test_prompts_that_are_empty_or_leave_no_room_are_refused(model):
+    for length in (0, 40, 41):
+        with pytest.raises(ModelError, match=f"the prompt has {length} tokens, and the context 40"):
+            speculate(Context(model, 40), [1] * length, NgramProposer(), max_tokens=3)
+
+
+def test_without_guesses_a_seed_draws_what_it_always_draws(model, rng):
+    """The loop without guesses is plain sampling, draw for draw."""
+    ids, params = rng.integers(0, V, 8).tolist(), SamplingParams(1.1, top_p=0.95, presence_penalty=0.5, seed=9)
+    context, generated, draws = Context(model), [], np.random.default_rng(9)
+    logits = context.forward(ids)
+    while len(generated) < 30:
+        generated.append(choose(logits, params, [*ids, *generated], draws, generated))
+        logits = context.forward(generated[-1:])
+    silent = Scripted(lambda ids, count: [])
+    assert speculate(Context(model), ids, silent, params=params, max_tokens=30) == (generated, "length")
+
+
+def test_a_warm_draft_counts_what_was_generated_alone(model, rng):
+    """With the target's own weights and penalties, every guess of a draft stays; the prompt is not punished."""
+    ids, tally = rng.integers(0, 30, 40).tolist(), Tally()
+    params = SamplingParams(1.0, presence_penalty=3.0, frequency_penalty=2.0, seed=4)
+    speculate(Context(model), ids, DraftModel(model, 100, params, len(ids)), params=params, max_tokens=40, tally=tally)
+    assert tally.accepted == tally.proposed > 25
+
+
 def chi_squared(counts, probabilities):
     expected = probabilities * counts.sum()
     return float(((counts - expected) ** 2 / expected).sum())
@@ -173,6 +270,40 @@ def test_sampled_text_has_the_targets_distribution(model, rng):
     assert counts.sum() == counts[tuple(possible.T)].sum()              # nothing that the target rules out
     assert 0.05 < tally.acceptance < 0.95
     assert chi_squared(counts[tuple(possible.T)], probabilities / probabilities.sum()) < LIMIT_48
+
+
+@pytest.mark.parametrize("draft_wants", [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 2},
+                                         {"temperature": 2.0, "top_p": 0.95, "presence_penalty": -1.0}],
+                         ids=["greedy", "narrow", "wide"])
+def test_three_tokens_of_a_draft_that_wants_something_else(tiny_llama, draft_wants):
+    """The target's top-p and penalties decide, whatever the draft thinks possible.
+
+    The 99.9 % point of χ² is Wilson and Hilferty's approximation.
+    """
+    target, ids = Model.load(tiny_llama(35, vocab_size=9)[1]), [3, 1, 4]
+    wants = {"temperature": 1.1, "top_p": 0.9, "min_p": 0.02, "presence_penalty": 1.0, "repetition_penalty": 1.2}
+
+    def branches(text, chance):
+        if len(text) == 6:
+            return {tuple(text[3:]): chance}
+        logits = process(Context(target, 9).forward(text), SamplingParams(**wants), text, text[3:])
+        row = softmax(logits.astype(np.float64))
+        return {key: value for token in np.flatnonzero(row)
+                for key, value in branches([*text, int(token)], chance * row[token]).items()}
+    joint = branches(ids, 1.0)
+    context, tally, draws = Context(target, 9), Tally(), 2000
+    draft = DraftModel(skip_layers(target, [0, 2]), 9, SamplingParams(**draft_wants), 3)
+    counts = dict.fromkeys(joint, 0)
+    for seed in range(draws):
+        text, _ = speculate(context, ids, draft, params=SamplingParams(**wants, seed=seed), count=2, max_tokens=3,
+                            tally=tally)
+        counts[tuple(text)] += 1                                        # KeyError: what the target rules out
+    often = [key for key in joint if joint[key] * draws >= 5]
+    found = np.array([counts[key] for key in often] + [draws - sum(counts[key] for key in often)], np.float64)
+    expected = np.array([joint[key] for key in often] + [1 - sum(joint[key] for key in often)])
+    freedom = len(often)
+    limit = freedom * (1 - 2 / (9 * freedom) + 3.09 * (2 / (9 * freedom)) ** 0.5) ** 3
+    assert freedom > 20 and 0.05 < tally.acceptance < 0.95 and chi_squared(found, expected) < limit
 
 
 @pytest.mark.parametrize("ids, count, expected", [

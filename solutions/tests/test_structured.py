@@ -19,17 +19,35 @@ def vocabulary(smollm2):
 
 def random_schema(rng, depth: int = 0) -> dict:
     """A schema of a few levels whose values are bounded, so that a text of random tokens comes to an end."""
-    kinds = ["string", "integer", "boolean", "enum", "null", "number"] + ["object", "array", "anyOf"] * (depth < 2)
+    kinds = ["string", "pattern", "integer", "boolean", "enum", "const", "null", "number", "between", "nothing"]
+    kinds += ["object", "array", "anyOf", "tuple"] * (depth < 2) + ["reference"] * (depth == 0)
     kind = str(rng.choice(kinds))
     if kind == "string":
         return {"type": "string", "minLength": int(rng.integers(3)), "maxLength": int(rng.integers(3, 9))}
+    if kind == "pattern":
+        patterns = ["^[a-zé]{1,4}-[0-9]{2}$", "^(ja|nein)$", "^[一-龥]{1,3}$", "^🦊{1,2}!$"]
+        return {"type": "string", "pattern": str(rng.choice(patterns))}
+    if kind == "const":
+        values = [["ü", 'quote " and \\', {"tab\t": [None, 0.5]}], "深度\n学习", "🦊\u0000", -3, {}]
+        return {"const": values[rng.integers(5)]}
+    if kind == "between":
+        return {"type": "number", "exclusiveMinimum": -1.5, "exclusiveMaximum": 2}
+    if kind == "nothing":
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    if kind == "tuple":
+        items = [random_schema(rng, depth + 1) for _ in range(rng.integers(1, 3))]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+    if kind == "reference":
+        part = {"$ref": "#/$defs/part"}                                 # counted from the whole schema's root
+        return {"$defs": {"part": random_schema(rng, 2)}, "type": "object", "required": ["über"],
+                "properties": {"über": part, 'ot"her': part}, "additionalProperties": False}
     if kind == "integer":
         low = int(rng.integers(-50, 50))
         return {"type": "integer", "minimum": low, "maximum": low + int(rng.integers(1, 900))}
     if kind == "number":
         return {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 9}
     if kind == "enum":
-        return {"enum": [f"wort {number}" for number in range(rng.integers(1, 4))] + [7, None]}
+        return {"enum": [f"wört {number}\n" for number in range(rng.integers(1, 4))] + [7, None, [True], {"a": "b"}]}
     if kind == "object":
         names = [f"key{number}" for number in range(rng.integers(1, 4))]
         return {"type": "object", "properties": {name: random_schema(rng, depth + 1) for name in names},
@@ -61,6 +79,14 @@ def test_texts_of_200_random_schemas_are_valid(smollm2, vocabulary, rng):
         grammar = TokenGrammar.from_json_schema(vocabulary, schema)
         text = random_text(grammar, smollm2.tokenizer, smollm2.eos_ids, rng)
         jsonschema.validate(json.loads(text), schema)
+
+
+def test_the_schemas_are_of_every_kind(rng):
+    """What 200 of them hold, so that the test above says something."""
+    text = json.dumps([random_schema(rng) for _ in range(200)])
+    for word in ("pattern", "const", "enum", "anyOf", "prefixItems", "$ref", "multipleOf", "exclusiveMinimum",
+                 "maxLength", "minItems", "required", '"properties": {}', "minimum", "boolean", "null"):
+        assert text.count(word) >= 5, word
 
 
 @pytest.mark.parametrize("pattern", [r"[0-9]{3}-[a-z]{2,5}", r"(ja|nein|vielleicht)", r"[一-龥]{4}", r"🦊+x", r"", r"a{7}b?"])
@@ -105,11 +131,75 @@ def test_a_token_outside_the_grammar_is_refused(smollm2, vocabulary):
         grammar.advance(smollm2.tokenizer.encode("x")[0])
 
 
-@pytest.mark.parametrize("make", [
-    lambda v: TokenGrammar.from_regex(v, "(unclosed"),
-    lambda v: TokenGrammar.from_json_schema(v, {"type": "mystery"}),
-    lambda v: TokenGrammar.from_json_schema(v, {"type": {1, 2}}),
-], ids=["regex", "type", "not-json"])
-def test_wrong_grammars_are_refused(vocabulary, make):
-    with pytest.raises(ModelError, match="cannot use this"):
-        make(vocabulary)
+def nested(depth):
+    schema = {"type": "null"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize("schema, complaint", [
+    ({"type": "mystery"}, "mystery"), ({"type": {1, 2}}, "not JSON serializable"), (3, "object"), ([], "object"),
+    (False, "object"),
+    ({"type": "string", "minLength": 5, "maxLength": 2}, "greater than maxLength"), ({"enum": []}, "empty"),
+    ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "incompatible"), ({"not": {"type": "null"}}, "not"),
+    ({"$ref": "#/nowhere"}, "nowhere"), ({"type": "number", "minimum": float("nan")}, "line 1"),
+    (nested(3000), "recursion"),
+    ({"type": "string", "pattern": "(?=a)b"}, "look-around"), ({"const": "\ud800"}, "escape"),
+], ids=lambda value: value if isinstance(value, str) else "schema")
+def test_schemas_that_are_wrong_or_cannot_be_met_are_refused(vocabulary, schema, complaint):
+    with pytest.raises(ModelError, match="cannot use this") as error:
+        TokenGrammar.from_json_schema(vocabulary, schema)
+    assert complaint in error.value.why and len(error.value.why) <= 300
+
+
+@pytest.mark.parametrize("pattern, complaint", [
+    ("(unclosed", "unclosed"), ("(?=a)b", "look-around"), ("\ud800", "surrogate")],
+    ids=["unclosed", "look-ahead", "surrogate"])
+def test_wrong_patterns_are_refused(vocabulary, pattern, complaint):
+    with pytest.raises(ModelError, match="cannot use this") as error:
+        TokenGrammar.from_regex(vocabulary, pattern)
+    assert complaint in error.value.why
+
+
+@pytest.mark.parametrize("pattern, beginning", [(r"[^\s\S]", ""), (r"\x04", ""), ("ab\U00040000", "ab")],
+                         ids=["no-text-at-all", "no-token-for-a-byte", "no-token-later-on"])
+def test_where_no_token_can_go_on_there_is_a_message(smollm2, vocabulary, pattern, beginning):
+    """SmolLM2's vocabulary lacks some bytes, such as U+0004, and 0xF1, with which U+40000 begins."""
+    grammar = TokenGrammar.from_regex(vocabulary, pattern)
+    with pytest.raises(ModelError, match="no token can continue this text") as error:
+        for token in smollm2.tokenizer.encode(beginning):
+            grammar.advance(token)
+        grammar.allowed()
+    assert len(error.value.why) < 100 and "panic" not in error.value.why
+
+
+@pytest.mark.parametrize("eos_ids, complaint", [((), "no id"), ({49152}, "49152"), ({-1, 2}, "-1")], ids=str)
+def test_a_vocabulary_needs_an_end(smollm2, eos_ids, complaint):
+    with pytest.raises(ModelError, match=complaint):
+        GrammarVocabulary(smollm2.tokenizer, 49152, eos_ids)
+
+
+def test_special_and_padding_ids_are_never_allowed_but_for_the_end(smollm2):
+    """Not even where any text is; the text of a special token is written with other tokens."""
+    padded = GrammarVocabulary(smollm2.tokenizer, 49_200, {0, 2})
+    anything = TokenGrammar.from_regex(padded, r"(.|\n)*")
+    special = {token.id for token in smollm2.tokenizer.vocabulary.added_tokens if token.special}
+    allowed = {*np.flatnonzero(anything.allowed()).tolist()}
+    assert len(special) > 2 and allowed & special == {0, 2} and max(allowed) < 49_152 and len(allowed) > 48_000
+    first = smollm2.tokenizer.token_to_id("<|im_start|>")
+    assert not TokenGrammar.from_regex(padded, r"<\|im_start\|>").allowed()[first]
+
+
+def test_a_form_that_the_limit_cuts_off_ends_by_length(smollm2, vocabulary):
+    """And `logprobs` are the model's own, not those of the mask."""
+    asked = {"prompt": "Numbers:", "top_logprobs": 2}
+    cut = smollm2.generate(**asked, grammar=TokenGrammar.from_regex(vocabulary, "[0-9]{30}"), max_tokens=5)
+    assert cut.finish_reason == "length" and re.fullmatch("[0-9]{5}", cut.text)
+    assert cut.logprobs[0].top == smollm2.generate(**asked, max_tokens=1).logprobs[0].top
+    whole = smollm2.generate(**asked, grammar=TokenGrammar.from_regex(vocabulary, "[0-9]{3}"), max_tokens=5)
+    assert whole.finish_reason == "stop" and len(whole.ids) == len(whole.logprobs) == 3
+    likely = SamplingParams(logit_bias={smollm2.tokenizer.encode("ab")[0]: 100.0})
+    stopped = smollm2.generate(**asked, grammar=TokenGrammar.from_regex(vocabulary, "a+b[0-9]{3}"), max_tokens=9,
+                               stop=["b"], params=likely)
+    assert stopped.finish_reason == "stop" and re.fullmatch("a+", stopped.text)
