@@ -6,13 +6,13 @@ that says what to try (for `build --check`: an edition is out of date), 2 wrong 
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tqdm.auto import tqdm
 
+from gearworks import console
 from gearworks.errors import GearworksError
 
 BAR_AFTER_SECONDS = 2
@@ -20,22 +20,10 @@ BAR_AFTER_SECONDS = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    for stream in (sys.stdout, sys.stderr):                 # a console that cannot show a character still gets the rest
-        stream.reconfigure(errors="replace")
-    options = _parser().parse_args(arguments)
-    try:
-        code = options.run(options) or 0
-        sys.stdout.flush()
-        return code
-    except GearworksError as error:
-        print(f"autograder: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nautograder: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:                                 # the reader, such as `head`, has seen enough
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")    # nothing left to flush into the closed pipe at exit
-        return 1
+    def command() -> int | None:
+        options = _parser().parse_args(arguments)
+        return options.run(options)
+    return console.run("autograder", command)
 
 
 def _parser() -> argparse.ArgumentParser:

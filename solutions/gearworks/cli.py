@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from gearworks import __version__
+from gearworks import __version__, console
 from gearworks.errors import GearworksError, NotAvailableError
 
 MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
@@ -25,31 +25,15 @@ MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or a
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:                      # the shell closed it: `>&-`
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
-        getattr(sys, name).reconfigure(errors="replace")    # what cannot be read or shown is no reason to end
+    return console.run("gearworks", lambda: _main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int | None:
     options = _parser().parse_args(arguments)
-    try:
-        engine = getattr(options, "engine", None)
-        if engine is not None and not _runs_in(engine):
-            return _run_in(engine, sys.argv[1:] if arguments is None else arguments)
-        options.run(options)
-        sys.stdout.flush()
-        return 0
-    except GearworksError as error:
-        print(f"gearworks: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\ngearworks: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:                                 # the reader, such as `head`, has seen enough
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")    # nothing left to flush into the closed pipe at exit
-        return 1
-    except OSError as error:                                # a full disk behind `>`
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
-        print(f"gearworks: the answer could not be written\n  Why  {error}\n  Try  another place for it", file=sys.stderr)
-        return 1
+    engine = getattr(options, "engine", None)
+    if engine is not None and not _runs_in(engine):
+        return _run_in(engine, arguments)
+    return options.run(options)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,5 @@
 """The first divergence: nothing where the engines agree, and the right place where one of them is broken."""
 
-import io
 import json
 import subprocess
 import sys
@@ -114,36 +113,33 @@ def test_a_folder_that_hf_does_not_load_is_said_in_one_line(tiny_model):
     assert "mystery" in error.value.why and "\n" not in error.value.why
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-    for stream in ("stdout", "stderr"):
-        monkeypatch.setattr(getattr(sys, stream), "reconfigure", lambda **options: None, raising=False)
+def run(*arguments):
     return cli.main(["compare", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("family", ["GPT2", "Gemma3", "DeepseekV2", "Qwen3Moe"])
-def test_the_command_needs_no_tokenizer(tiny_model, monkeypatch, capsys, family):
+def test_the_command_needs_no_tokenizer(tiny_model, capsys, family):
     """Sizes that Hugging Face's fast way through experts refuses included."""
     _, folder = tiny_model(family, 15)
-    assert run(monkeypatch, folder) == 0
+    assert run(folder) == 0
     said = capsys.readouterr()
     assert "24 random ids" in said.err and "No operator differs" in said.err and "logits" in said.out
-    assert run(monkeypatch, folder, "--prompt", "a text") == 1
+    assert run(folder, "--prompt", "a text") == 1
     assert "tokenizer.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments, says", [
     (["--prompt", ""], "the prompt is empty"), (["--prompt", "gear " * 9000], "and the context 8192"),
 ])
-def test_prompts_that_cannot_be_compared(smollm2_folder, monkeypatch, capsys, arguments, says):
-    assert run(monkeypatch, smollm2_folder, *arguments) == 1
+def test_prompts_that_cannot_be_compared(smollm2_folder, capsys, arguments, says):
+    assert run(smollm2_folder, *arguments) == 1
     assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("tolerance", ["nan", "0", "-1", "inf", "much"])
-def test_a_tolerance_is_a_number_above_zero(monkeypatch, capsys, tolerance):
+def test_a_tolerance_is_a_number_above_zero(capsys, tolerance):
     with pytest.raises(SystemExit):
-        run(monkeypatch, "smollm2", "--tolerance", tolerance)
+        run("smollm2", "--tolerance", tolerance)
     assert "is not a number above 0" in capsys.readouterr().err
 
 
@@ -151,7 +147,7 @@ def test_json_knows_no_nan(tiny_model, monkeypatch, capsys):
     """Our engine broken so that it gives nan: the report is still JSON."""
     _, folder = tiny_model("Llama", 16)
     monkeypatch.setattr(gearworks.model, "swiglu", lambda gate, up: np.full_like(gate, np.nan))
-    assert run(monkeypatch, folder, "--json") == 1
+    assert run(folder, "--json") == 1
     said = capsys.readouterr()
     found = json.loads(said.out, parse_constant=pytest.fail)
     assert found["divergence"]["got"] is None and found["divergence"]["operator"] == "output"
@@ -179,7 +175,7 @@ def test_the_command_reads_gguf_and_names_what_is_broken(smollm2_gguf, smollm2_f
     """Rows of q and k left as GGUF has them: the file speaks English, and Hugging Face shows what is wrong with it."""
     monkeypatch.setattr("gearworks.weights.unpermute_rope", lambda weight, num_heads: weight)
     monkeypatch.setattr("gearworks.compare.load_hf", lambda folder: load_hf(smollm2_folder))
-    assert run(monkeypatch, smollm2_gguf, "--prompt", "A gear turns.") == 1
+    assert run(smollm2_gguf, "--prompt", "A gear turns.") == 1
     captured = capsys.readouterr()
     assert "input_layernorm" in captured.out
     assert "queries in layer 0 is the first to differ" in captured.err
