@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autograder.chapter import Chapter, Exercise
-from autograder.cutting import Cut, Definition, Function, cut, exhibit_source, module_source
+from autograder.cutting import Cut, Definition, Function, cut, module_source
 from autograder.intake import Cell, Notebook
+from autograder.mutation import exhibit_source
 from autograder.statements import Statement, statements_of
 from gearworks.errors import GearworksError
 

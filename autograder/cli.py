@@ -149,9 +149,9 @@ def _show_progress(options: argparse.Namespace) -> None:
 
 
 def _mutants(options: argparse.Namespace) -> int | None:
-    from autograder import mutation
+    from autograder import kill_matrix
 
-    return mutation.main(options.component, options.json)
+    return kill_matrix.main(options.component, options.json)
 
 
 def _relative(path: Path) -> Path:

@@ -282,13 +282,3 @@ def stub_of(exercise: str, methods: Collection[str] = ()) -> str:
     """
     module, _, names = exercise.rpartition(".")
     return cut(module_source(module), names.split("+"), methods).stub
-
-
-def exhibit_source(module: str, mutant: str) -> ModuleSource:
-    """A module as one of its mutants has it.
-
-    Raises GearworksError when there is no such mutant, or it no longer applies.
-    """
-    from autograder.mutation import mutated_source           # which cuts stubs, too
-
-    return ModuleSource(module, mutated_source(module, mutant))

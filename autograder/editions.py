@@ -26,7 +26,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.chapter import Chapter, ChapterError, Exercise, chapter_paths, read_chapter
 from autograder.checking import checks_of
-from autograder.cutting import Cut, cut, exhibit_source, module_source
+from autograder.cutting import Cut, cut, module_source
+from autograder.mutation import exhibit_source
 from gearworks.errors import GearworksError
 
 REQUIRED_POINTS = 100

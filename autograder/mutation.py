@@ -34,7 +34,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from autograder.checking import components_of, names_of
-from autograder.cutting import Definition, span
+from autograder.cutting import Definition, ModuleSource, span
 from gearworks.errors import GearworksError
 
 FOLDER = Path(__file__).parent
@@ -149,8 +149,8 @@ def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
     return namespace
 
 
-def mutated_source(module: str, name: str) -> str:
-    """The source of a module of the engine, such as "museum", as its mutant of this name has it.
+def exhibit_source(module: str, name: str) -> ModuleSource:
+    """A module of the engine, such as "museum", as its mutant of this name has it.
 
     Raises VariantError when there is no such mutant, or when it no longer applies.
     """
@@ -159,14 +159,7 @@ def mutated_source(module: str, name: str) -> str:
     if len(found) != 1:
         raise VariantError(f"cannot make the mutant {name} of {module}", f"{path.name} has {len(found)} of this name",
                            "is the name right?")
-    return _with_edits(inspect.getsource(_module_of(f"{module}.{name}")), found[0])
-
-
-def main(component: str | None = None, json: bool = False, seeds: int = 1) -> int:
-    """Print the kill matrix; returns 1 when there is something to complain of. See `autograder.kill_matrix`."""
-    from autograder import kill_matrix
-
-    return kill_matrix.main(component, json, seeds)
+    return ModuleSource(module, _with_edits(inspect.getsource(_module_of(f"{module}.{name}")), found[0]))
 
 
 def _module_of(exercise: str) -> ModuleType:

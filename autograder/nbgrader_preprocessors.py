@@ -18,7 +18,8 @@ from nbgrader import utils
 from nbgrader.converters.base import NbGraderException
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
-from autograder.cutting import BEGIN, END, exhibit_source, starting_lines
+from autograder.cutting import BEGIN, END, starting_lines
+from autograder.mutation import exhibit_source
 
 _COURSE_IMPORTS = "import autograder, gearworks"
 

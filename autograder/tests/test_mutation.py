@@ -10,8 +10,8 @@ import pytest
 
 from autograder import kill_matrix, mutation
 from autograder.kill_matrix import Row, examine, trials_of
-from autograder.mutation import (Edit, Mutant, VariantError, accepted_of, load_accepted, load_mutant, mutants_of,
-                                 mutated_namespace, mutated_source, reference_subjects)
+from autograder.mutation import (Edit, Mutant, VariantError, accepted_of, exhibit_source, load_accepted, load_mutant,
+                                 mutants_of, mutated_namespace, reference_subjects)
 from autograder.trials import Trial, Verdict, Worker
 from gearworks import layers, pipeline
 
@@ -117,10 +117,10 @@ def test_mutants_share_the_dataclasses_of_the_reference():
 
 
 def test_a_mutants_source_is_the_module_with_its_edits():
-    source = mutated_source("layers", "root-forgotten")
+    source = exhibit_source("layers", "root-forgotten").text
     assert "def swiglu" in source and "x / (mean_square + eps)" in source and "np.sqrt(mean_square" not in source
     with pytest.raises(VariantError, match="has 0 of this name"):
-        mutated_source("layers", "no-such-mutant")
+        exhibit_source("layers", "no-such-mutant")
 
 
 def test_accepted_versions_come_from_their_files():
@@ -221,10 +221,10 @@ def test_a_mutant_must_die_for_every_seed():
 
 
 def test_the_command_prints_a_table_or_json(capsys):
-    assert mutation.main("layers.rms_norm") == 0
+    assert kill_matrix.main("layers.rms_norm") == 0
     table = capsys.readouterr().out
     assert "16 of 16 mutants killed" in table and "root-forgotten" in table
-    assert mutation.main("layers", json=True, seeds=2) == 0
+    assert kill_matrix.main("layers", json=True, seeds=2) == 0
     rows = {row["exercise"]: row for row in json.loads(capsys.readouterr().out)["exercises"]}
     row = rows["layers.rms_norm"]
     assert len(rows) > 1 and set(row) == {field.name for field in dataclasses.fields(Row)} | {"complaints"}

@@ -240,7 +240,8 @@ def test_a_mark_without_a_name_leaves_nothing_and_marks_must_pair_up():
 
 
 def test_the_exhibit_of_a_museum_is_released_broken():
-    from autograder.cutting import cut, exhibit_source, module_source
+    from autograder.cutting import cut, module_source
+    from autograder.mutation import exhibit_source
     from autograder.nbgrader_preprocessors import RestoreStubs
 
     pieces = cut(module_source("museum"), ["conversation_ids"],
