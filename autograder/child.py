@@ -72,7 +72,7 @@ class Child:
 
     def _start(self) -> None:
         self.end()
-        self._process = subprocess.Popen([sys.executable, "-P", "-m", self._module], encoding="utf-8",
+        self._process = subprocess.Popen([sys.executable, "-P", "-m", self._module], encoding="utf-8", errors="replace",
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                          env=os.environ | {"PYTHONIOENCODING": "utf-8"})
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()

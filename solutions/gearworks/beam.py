@@ -35,7 +35,8 @@ def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tok
     """
     limit = model.config.max_position_embeddings
     if num_beams < 1 or max_tokens < 1 or not len(prompt_ids):
-        raise ModelError("cannot search", "it takes at least one beam, one token and a prompt", "give more of them")
+        raise ModelError("cannot search", f"there are {num_beams} beams, {max_tokens} tokens to come, and "
+                         f"{len(prompt_ids)} in the prompt", "give at least one of each")
     if len(prompt_ids) >= limit:
         raise ModelError("cannot search", f"the prompt has {len(prompt_ids)} tokens, and the context {limit}",
                          "shorten the prompt")

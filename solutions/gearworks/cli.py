@@ -185,16 +185,19 @@ def _generate(options: argparse.Namespace) -> None:
     params = _sampling_params(options)                      # a wrong setting is reported before anything is loaded
     prompt = _read_stdin() if options.prompt == "-" else options.prompt
     model = _load(options.model)
-    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
+    grammar = None if options.schema is None else _grammar(model, options.schema)
+    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop, "grammar": grammar,
                 "on_text": None if options.json else _print_now}
-    if options.schema is not None:
-        settings["grammar"] = _grammar(model, options.schema)
     if options.chat:
         generation = model.chat([{"role": "user", "content": prompt}], **settings)
     else:
         generation = model.generate(prompt, **settings)
     if not options.json:
         print()
+        if grammar is not None and not grammar.may_end():
+            raise GearworksError("this is only the beginning of an answer in JSON",
+                                 f"it was cut off after {len(generation.ids)} tokens",
+                                 "raise --max-tokens, or let the schema bound what is long")
         return
     print(json.dumps({
         "prompt_ids": generation.prompt_ids,

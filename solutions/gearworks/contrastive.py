@@ -59,22 +59,23 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
     alpha 0 is greedy. Raises ModelError for an empty prompt, no candidates, and logits without a distribution.
     """
     if not len(prompt_ids) or k < 1:
-        raise ModelError("cannot search", "it takes a prompt, and at least one candidate", "give more of them")
+        raise ModelError("cannot search", f"there are {k} candidates, and {len(prompt_ids)} tokens in the prompt",
+                         "give at least one of each")
     hidden_model = _hidden_model(model)
     max_tokens = min(max_tokens, model.config.max_position_embeddings - len(prompt_ids))
     context, ids = Context(hidden_model, len(prompt_ids) + max(max_tokens, 0)), []
     past = context.forward_all(prompt_ids, rows=len(prompt_ids))                          # (S, D)
+    cache = context.cache
     for _ in range(max_tokens):
         logits = past[-1] @ model.weights.lm_head.T
         refuse_unusable(logits)
         candidates = np.argsort(-logits, kind="stable")[:k]
-        branches = [branch(context.cache, model) for _ in candidates]
+        branches = [branch(cache, model) for _ in candidates]
         positions = np.full(len(candidates), len(prompt_ids) + len(ids))
         hidden = hidden_model.forward(candidates, positions, RaggedBatch(branches, [1] * len(branches)))      # (k, D)
         best = int(contrastive_scores(softmax(logits)[candidates], hidden, past, alpha).argmax())
         ids.append(int(candidates[best]))
-        context.cache, past = branches[best], np.concatenate([past, hidden[[best]]])
-        context.ids.append(ids[-1])
+        cache, past = branches[best], np.concatenate([past, hidden[[best]]])
     return ids
 
 

@@ -7,7 +7,7 @@ copies the larger into blocks first, which pays for hundreds of rows and costs m
 import numpy as np
 
 # Rows, up to which one after the other was faster, on one thread and on two (AMD EPYC). Other libraries: not measured.
-FEW = 8 if "openblas" in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"] else 1
+FEW = 8 if "openblas" in str(np.show_config(mode="dicts").get("Build Dependencies")) else 1
 BLOCK = 2**21       # numbers of the matrix at a time: 8 MiB, which stay in the last cache until the last row has met them
 
 

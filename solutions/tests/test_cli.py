@@ -144,6 +144,16 @@ def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_p
     assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
 
 
+def test_json_that_a_limit_cuts_off_is_no_success(smollm2_folder, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"const": "a long text, of more than three tokens"}', encoding="utf-8")
+    asked = "generate", str(smollm2_folder), "x", "--schema", str(schema), "--max-tokens", "3"
+    cut = run(*asked)
+    assert cut.returncode == 1 and cut.stdout.startswith('"a') and "cut off after 3 tokens" in cut.stderr
+    told = run(*asked, "--json")
+    assert told.returncode == 0 and json.loads(told.stdout)["finish_reason"] == "length"
+
+
 @pytest.mark.parametrize("content, complaint", [
     (b"{", "cannot read the schema"), (None, "cannot read the schema"), (b"\xff\xfe", "cannot read the schema"),
     (b"[" * 100_000, "cannot read the schema"), (b"3", "cannot use this JSON schema"),

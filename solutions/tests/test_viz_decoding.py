@@ -121,8 +121,10 @@ def test_the_timeline_shows_who_said_what():
              for lane in whole["steps"][0]["lanes"]]
     assert shown == [[("1", "accepted"), ("9", "own"), ("2", "rejected"), ("3", "rejected")], [("4", "own")],
                      [("5", "accepted"), ("6", "accepted"), ("7", "own")]]
-    assert whole["steps"][0]["caption"] == "6 tokens in 3 passes, 2 a pass; 5 guesses, of which 3 were accepted (60%)."
+    assert whole["steps"][0]["caption"] == "6 tokens in 3 passes, 2 a pass; 5 guesses, 3 accepted (60%)."
     assert len(stepwise["steps"]) == 3
+    one = repr(viz.acceptance_timeline([Pass((1,), (2,))], str))
+    assert "1 token in 1 pass, 1 a pass; 1 guess, 0 accepted (0%)." in one
     with pytest.raises(FigureError, match="no passes"):
         viz.acceptance_timeline([], str)
 

@@ -71,7 +71,7 @@ def acceptance_timeline(passes: Sequence[Pass], token: Callable[[int], str],
 
     >>> letters = dict(enumerate("abcdef")).__getitem__
     >>> print(repr(acceptance_timeline([Pass((1, 2), (1, 3)), Pass((), (4,))], letters)).splitlines()[3])
-    3 tokens in 2 passes, 1.5 a pass; 2 guesses, of which 1 were accepted (50%).
+    3 tokens in 2 passes, 1.5 a pass; 2 guesses, 1 accepted (50%).
     """
     if not passes:
         raise FigureError("cannot draw this timeline", "it was given no passes",
@@ -88,8 +88,9 @@ def acceptance_timeline(passes: Sequence[Pass], token: Callable[[int], str],
 
     guessed, kept = sum(len(one.guesses) for one in passes), sum(one.accepted for one in passes)
     came = sum(len(one.tokens) for one in passes)
-    summary = (f"{came} tokens in {len(passes)} passes, {number(came / len(passes))} a pass; {guessed} guesses, "
-               f"of which {kept} were accepted" + (f" ({kept / guessed:.0%})." if guessed else "."))
+    share = f" ({kept / guessed:.0%})" if guessed else ""
+    summary = (f"{_count(came, 'token')} in {_count(len(passes), 'pass', 'passes')}, {number(came / len(passes))} a "
+               f"pass; {_count(guessed, 'guess', 'guesses')}, {kept} accepted{share}.")
     lanes = [Lane(f"pass {i}", cells(one), _count(len(one.tokens), "token")) for i, one in enumerate(passes, start=1)]
     steps, so_far = [], []
     for one in passes:
