@@ -11,6 +11,7 @@ from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
 
 IMPOSSIBLE = np.float32(-np.inf)
+NOTHING_POSSIBLE = np.full((2, 7), IMPOSSIBLE)
 UNCHANGED = "Others still need these logits: work on a copy, or build a new array."
 
 
@@ -168,7 +169,8 @@ def each_row_alone(top_k, rng):
 @check("sampling.top_k", points=1, public=False)
 def top_k_of_every_kind(top_k, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
-    for logits in [*kinds_of_logits(rng, 32), np.zeros(6, np.float32), rng.integers(-2, 2, (3, 14)).astype(np.float32)]:
+    for logits in [*kinds_of_logits(rng, 32), np.zeros(6, np.float32), rng.integers(-2, 2, (3, 14)).astype(np.float32),
+                   NOTHING_POSSIBLE]:
         for k in (1, 7, 12, 40):
             expect_processed(top_k, logits, [k], true_top_k(logits, k), "the logits", "", atol=0)
 
@@ -211,7 +213,7 @@ def border_between(logits: np.ndarray, rng: np.random.Generator) -> float:
     return apart([0, *sums], rng)
 
 
-@check("sampling.top_p", points=2, public=True)
+@check("sampling.top_p", points=1, public=True)
 def the_one_that_crosses(top_p, rng):
     """Tokens stay until their probabilities reach p together; the token that crosses p is one of them."""
     probabilities = rng.permutation([0.4, 0.3, 0.2, 0.1])
@@ -225,12 +227,31 @@ def the_one_that_crosses(top_p, rng):
 @check("sampling.top_p", points=1, public=True)
 def at_least_one(top_p, rng):
     """However small p is, the likeliest token stays; with p = 1 all tokens do."""
-    logits = random_logits(rng, 6, scale=1.0)
-    for p in (1e-3, 1e-9):
-        expect_processed(top_p, logits, [p], true_top_p(logits, p), f"the logits after top-p with p={p:g}",
-                         "Something must be left to draw from.")
-    expect_processed(top_p, logits, [1.0], logits, "the logits after top-p with p=1",
-                     "Every token is needed to reach 1.")
+    logits, flat = random_logits(rng, 6, scale=1.0), np.full(6, np.float32(rng.normal()))
+    for name, row in (("the logits", logits), ("six equal logits", flat), ("the logit of an only token", logits[:1])):
+        for p in (1e-3, 1e-9):
+            expect_processed(top_p, row, [p], true_top_p(row, p), f"{name} after top-p with p={p:g}",
+                             "Something must be left to draw from.")
+    for row in (logits, flat, logits[:1], np.where(logits == logits.max(), IMPOSSIBLE, logits)):
+        expect_processed(top_p, row, [1.0], row, "the logits after top-p with p=1",
+                         "Every possible token is needed to reach 1.")
+
+
+@check("sampling.top_p", points=1, public=True)
+def a_large_vocabulary(top_p, rng):
+    """Sums over 150,000 tokens are still right, to a few tokens."""
+    V = 150_000
+    flat, steep = np.zeros(V, np.float32), random_logits(rng, V, scale=3.0)
+    for name, logits, p in (("equal logits", flat, 0.1), ("equal logits", flat, 0.9), ("logits", steep, 0.999)):
+        right = int((np.cumsum(np.sort(true_softmax(logits))[::-1]) < p).sum()) + 1
+        with np.errstate(all="ignore"):
+            got = top_p(logits, p)
+        expect_returned(got, f"a NumPy array of shape {logits.shape}")
+        expect(np.shape(got) == logits.shape, f"an array of shape {logits.shape}", f"the shape {np.shape(got)}")
+        kept = int(np.isfinite(got).sum())
+        expect(abs(kept - right) <= 25, f"{right:,} of {V:,} {name} to be left by top-p with p={p}, give or take a few",
+               f"{kept:,}", "A float32 has 24 bits. How much of a 150,000th do they still hold when it is added to "
+               "a sum of 0.5?")
 
 
 @check("sampling.top_p", points=1, public=True)
@@ -262,6 +283,7 @@ def top_p_of_every_kind(top_p, rng):
     for logits in (*kinds_of_logits(rng, 32), alone):
         for p in (0.3, 0.9, 1e-6) if logits is alone else (border_between(logits, rng), 1e-6):
             expect_processed(top_p, logits, [p], true_top_p(logits, p), "the logits", "", atol=0)
+    expect_processed(top_p, NOTHING_POSSIBLE, [0.9], NOTHING_POSSIBLE, "the logits", "")
 
 
 @check("sampling.top_p", points=1, public=False)
@@ -332,6 +354,7 @@ def min_p_of_every_kind(min_p, rng):
         shares = true_softmax(logits) / true_softmax(logits).max()
         for p in (1e-4 if shares.min() > 1e-3 else apart([0, *shares], rng), 0.0):
             expect_processed(min_p, logits, [p], true_min_p(logits, p), "the logits", "", atol=0)
+    expect_processed(min_p, NOTHING_POSSIBLE, [0.1], NOTHING_POSSIBLE, "the logits", "")
 
 
 @check("sampling.min_p", points=1, public=False)
@@ -349,13 +372,15 @@ def min_p_like_hugging_face(min_p, rng):
 
 # --- repetition_penalty
 
+EACH_ITS_OWN = "Each row is a sequence of its own, and has as its own text the list of ids in the same place."
+
 
 def true_repetition(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> np.ndarray:
     return np.float32([(score / penalty if score > 0 else score * penalty) if id in set(ids) else score
                        for id, score in enumerate(logits.tolist())])
 
 
-@check("sampling.repetition_penalty", points=2, public=True)
+@check("sampling.repetition_penalty", points=1, public=True)
 def both_signs(repetition_penalty, rng):
     """A token that occurred becomes less likely, whether its logit is positive or negative."""
     logits = rng.permutation(np.float32([3, -3, 1, -1, 2, -2]))
@@ -387,6 +412,16 @@ def rewards_and_nothing(repetition_penalty, rng):
     expect_processed(repetition_penalty, logits, [1.3, []], logits,
                      "the logits after a penalty of 1.3 for an empty text",
                      "An empty list makes an array of float64, which is no index.")
+
+
+@check("sampling.repetition_penalty", points=1, public=True)
+def a_text_for_each_row(repetition_penalty, rng):
+    """Of several sequences each is punished for its own tokens, however many these are."""
+    logits, (a, b, c) = random_logits(rng, 3, 6), rng.permutation(6)[:3].tolist()
+    for ids in ([[a, b], [b, c], [a, a]], [[c, a, a, b], [], [b]]):
+        right = np.stack([true_repetition(row, 1.4, seen) for row, seen in zip(logits, ids)])
+        expect_processed(repetition_penalty, logits, [1.4, ids], right,
+                         f"the logits (3, 6) after a penalty of 1.4 for the texts {ids}", EACH_ITS_OWN)
 
 
 @check("sampling.repetition_penalty", points=1, public=False)
@@ -432,7 +467,7 @@ def there_at_all(presence_frequency, rng):
 
 @check("sampling.presence_frequency", points=1, public=True)
 def each_time(presence_frequency, rng):
-    """The frequency penalty is subtracted as often as the token was generated, beside the presence penalty."""
+    """The frequency penalty is subtracted as often as the token was generated, in each sequence by itself."""
     logits = random_logits(rng, 6)
     generated = [4, 0, 4, 4, 0, 2]
     for presence in (0.0, 1.25):
@@ -441,6 +476,12 @@ def each_time(presence_frequency, rng):
                          f"the logits after the tokens {generated}, with presence {presence} and frequency 0.5,",
                          "Token 4 was generated three times. `out[ids] -= x` subtracts once for each id, repeated or "
                          "not.")
+    rows = random_logits(rng, 3, 6)
+    for generated in ([[4, 4], [0, 5], [3, 0]], [[2, 0, 2], [3], [1, 4, 4, 5]]):
+        right = np.stack([true_presence_frequency(row, 0.75, 0.5, ids) for row, ids in zip(rows, generated)])
+        expect_processed(presence_frequency, rows, [0.75, 0.5, generated], right,
+                         f"the logits (3, 6) after the texts {generated}, with presence 0.75 and frequency 0.5,",
+                         EACH_ITS_OWN)
 
 
 @check("sampling.presence_frequency", points=1, public=True)
@@ -450,8 +491,9 @@ def negative_and_none(presence_frequency, rng):
     expect_processed(presence_frequency, logits, [-0.5, -0.25, [2, 2, 0]],
                      true_presence_frequency(logits, -0.5, -0.25, [2, 2, 0]),
                      "the logits with presence -0.5 and frequency -0.25", "OpenAI allows both from -2 to 2.")
-    expect_processed(presence_frequency, logits, [1.0, 0.5, []], logits, "the logits before the first token",
-                     "An empty list makes an array of float64, which is no index.")
+    for row, none in ((logits, []), (random_logits(rng, 2, 5), [[], []])):
+        expect_processed(presence_frequency, row, [1.0, 0.5, none], row, "the logits before the first token",
+                         "An empty list makes an array of float64, which is no index.")
 
 
 @check("sampling.presence_frequency", points=1, public=False)
@@ -682,7 +724,7 @@ def typical_ties_and_all(typical, rng):
 
 @check("sampling.typical", points=1, public=True)
 def impossible_tokens(typical, rng):
-    """Impossible tokens stay so and spoil nothing; several sequences are worked on one by one."""
+    """Impossible tokens stay so and spoil nothing, not even where all are; sequences are worked on one by one."""
     logits = random_logits(rng, 3, 10)
     logits[:, rng.permutation(10)[:4]] = IMPOSSIBLE
     p = typical_border(logits[0], rng)
@@ -691,6 +733,11 @@ def impossible_tokens(typical, rng):
                      "0 · -inf is nan, and a nan in the mean makes every distance nan.")
     expect_processed(typical, logits, [1e-6], true_typical(logits, 1e-6),
                      "the logits (3, 10) after typical sampling with p=1e-6", "")
+    logits[1] = IMPOSSIBLE
+    right = np.stack([true_typical(row, 0.5) if np.isfinite(row).any() else row for row in logits])
+    expect_processed(typical, logits, [0.5], right,
+                     "the logits (3, 10), with a second row of nothing but -inf, after typical sampling with p=0.5",
+                     "Where nothing is possible nothing can be ruled out. Who draws from such a row is refused there.")
 
 
 @check("sampling.typical", points=1, public=False)
@@ -767,11 +814,16 @@ def mu_learns(mirostat, rng):
 
 @check("sampling.mirostat", points=1, public=True)
 def the_likeliest_stays(mirostat, rng):
-    """When mu allows no token, the likeliest is taken; when it allows all, all are possible."""
+    """When mu allows no token, the likeliest is taken; when it allows all, all are. Broken logits are refused."""
     logits = random_logits(rng, 6)
     for mu in (0.0, -1.5, 1e-4):
         expect_mirostat(mirostat, logits, mu, 3.0, 0.1, rng, 3, "Something must be left to draw from.")
     expect_mirostat(mirostat, logits_of(rng.permutation([0.4, 0.3, 0.2, 0.1])), 50.0, 3.0, 0.1, rng, 300, "")
+    for bad, name in ((np.nan, "one logit is nan"), (np.inf, "one logit is +inf"), (-np.inf, "every logit is -inf")):
+        broken = np.full(6, IMPOSSIBLE) if bad == -np.inf else logits.copy()
+        broken[int(rng.integers(6))] = bad
+        with expect_error(ModelError, when=name, hint="`refuse_unusable` is given."), np.errstate(all="ignore"):
+            mirostat(broken, 6.0, 3.0, 0.1, rng)
 
 
 @check("sampling.mirostat", points=1, public=False)

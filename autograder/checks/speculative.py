@@ -5,10 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autograder.checking import check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
+from autograder.checking import (check, expect, expect_close, expect_equal, expect_error, expect_returned,
+                                 expect_unchanged)
 from autograder.checks.decoding import TextModel
 from autograder.checks.sampling import expect_distribution, true_softmax
 from gearworks.decoding import Context
+from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.sampling import SamplingParams
 from gearworks.speculative import Proposal, Tally
@@ -331,6 +333,12 @@ def new_model(rng: np.random.Generator, vocab_size: int = 40) -> tuple[TextModel
     return TextModel(int(rng.integers(2**32)), vocab_size), rng.integers(0, vocab_size, 5).tolist()
 
 
+def expect_held(context: Context, right: list[int], of: str, hint: str) -> None:
+    expect_equal(context.ids, right, of=f"the context's ids afterwards, {of},", hint=hint)
+    expect_equal(len(context.cache), len(context.ids), of="the length of the cache",
+                 hint="`context.truncate` cuts both.")
+
+
 def expect_text(got, right: list[int], reason: str, of: str, hint: str) -> None:
     expect_returned(got, "the generated ids and a reason")
     expect(isinstance(got, tuple | list) and len(got) == 2, "the generated ids and a reason", f"{got!r:.60}")
@@ -374,41 +382,50 @@ def one_pass_for_all_guesses(speculate, rng):
 
 @check(SPECULATE, points=1, public=True)
 def the_end_inside_a_run(speculate, rng):
-    """An EOS inside an accepted run ends the text there."""
+    """An EOS inside an accepted run ends the text there, and what the context holds."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 14)
     for eos in truth[1:7]:
         place = truth.index(eos)
         for name in ("right", "empty"):
-            got = speculate(Context(model, 60), ids, proposers([*ids, *truth], 40, rng)[name], params=GREEDY, count=5,
+            context = Context(model, 60)
+            got = speculate(context, ids, proposers([*ids, *truth], 40, rng)[name], params=GREEDY, count=5,
                             max_tokens=14, eos_ids=[99, eos])
-            expect_text(got, truth[:place], "stop",
-                        f"when token {place + 1} of the answer is an EOS and guesses are {name}",
+            when = f"when token {place + 1} of the answer is an EOS and guesses are {name}"
+            expect_text(got, truth[:place], "stop", when,
                         "A step brings several tokens. Each of them may be the end, and the EOS is no part of the "
                         "text.")
+            expect_held(context, [*ids, *truth[:place]], when,
+                        "Without guesses the model would have seen every token of the text, and no EOS.")
 
 
 @check(SPECULATE, points=1, public=True)
 def limits(speculate, rng):
-    """The limit and the cache's capacity hold exactly, and no guess is asked for that has no room."""
+    """The limit and the cache's capacity hold exactly; no guess is asked for, and no prompt taken, without room."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 14)
-    for limit in (0, 1, 2, 5, 6, 7):
-        for capacity in (5 + limit, 60):
+    for limit in (0, 1, 2, 5, 6, 7, 100):
+        for capacity in (11, 6) if limit == 100 else (5 + limit, 60):
+            most = min(limit, capacity - 5)
             right = proposers([*ids, *truth], 40, rng)["right"]
             got = speculate(Context(model, capacity), ids, right, params=GREEDY, count=4, max_tokens=limit)
-            expect_text(got, truth[:limit], "length", f"with max_tokens={limit} in a cache of {capacity}",
-                        "Every step gives one token more than it has accepted guesses.")
+            expect_text(got, truth[:most], "length",
+                        f"with a prompt of 5 and max_tokens={limit} in a cache of {capacity}",
+                        "Every step gives one token more than it has accepted guesses. Where the cache is full, the "
+                        "text ends.")
             for text, count in right.asked:
-                room = min(4, limit - (len(text) - 5) - 1, capacity - len(text))
-                expect(count <= max(room, 0),
-                       f"at most {max(room, 0)} guesses to be asked for with {len(text) - 5} of {limit} tokens "
-                       f"there, in a cache of {capacity}", f"{count}", "")
+                room = max(min(4, most - (len(text) - 5) - 1), 0)
+                expect(count <= room, f"at most {room} guesses to be asked for with a text of {len(text)}, "
+                       f"max_tokens={limit} and a cache of {capacity}", f"{count}", "")
+    for prompt, most, when in (([], 3, "the prompt is empty"), (ids, 3, "a prompt of 5 leaves no room in a cache of 5"),
+                               (ids[:2], -1, "max_tokens is -1")):
+        with expect_error(ModelError, when=when, hint="`room_for` is given, and knows what to refuse."):
+            speculate(Context(model, 5), prompt, Guesses(lambda text, count: []), params=GREEDY, max_tokens=most)
 
 
 @check(SPECULATE, points=1, public=True)
 def a_reader_who_has_enough(speculate, rng):
-    """`on_token` sees every token once, in order, and ends the text inside a run, too."""
+    """`on_token` sees every token once, in order, and ends the text inside a run, too, and what the context holds."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for enough in (1, 3, 20):
@@ -418,12 +435,16 @@ def a_reader_who_has_enough(speculate, rng):
             seen.append(int(token))
             return len(seen) == enough
 
-        got = speculate(Context(model, 60), ids, proposers([*ids, *truth], 40, rng)["right"], params=GREEDY, count=4,
+        context = Context(model, 60)
+        got = speculate(context, ids, proposers([*ids, *truth], 40, rng)["right"], params=GREEDY, count=4,
                         max_tokens=9, on_token=on_token)
         shown = truth[:min(enough, 9)]
         expect_equal(seen, shown, of=f"what a reader saw who had enough after {enough} tokens",
                      hint="Tokens are handed out one by one.")
-        expect_text(got, shown, "stop" if enough < 9 else "length", f"with a reader who has enough after {enough}", "")
+        when = f"with a reader who has enough after {enough}"
+        expect_text(got, shown, "stop" if enough < 9 else "length", when, "")
+        expect_held(context, [*ids, *shown[:-1]], when,
+                    "A guess that was right, and comes after the end, is not part of the text.")
 
 
 @check(SPECULATE, points=1, public=True)
@@ -440,10 +461,8 @@ def the_cache_afterwards(speculate, rng):
                     f"with guesses that are {name}, in a context that knew 3 tokens of the prompt", "")
         expect_equal(model.forwarded[0][:2], ids[3:], of="the first ids that the model was given",
                      hint="`context.rewind` says how much of the prompt is known, and forgets the rest.")
-        expect_equal(context.ids, [*ids, *truth[:7]], of=f"the context's ids afterwards, with guesses that are {name},",
-                     hint="A refused guess has left its keys in the cache: how many tokens are right?")
-        expect_equal(len(context.cache), len(context.ids), of="the length of the cache",
-                     hint="`context.truncate` cuts both.")
+        expect_held(context, [*ids, *truth[:7]], f"with guesses that are {name}",
+                    "A refused guess has left its keys in the cache: how many tokens are right?")
 
 
 @check(SPECULATE, points=1, public=False)
@@ -498,11 +517,13 @@ def any_run(speculate, rng):
                         count: [truth[len(text) - 5 + i] if len(text) - 5 + i < 16 and chance[len(text), i] < 0.8 else 3
                                              for i in range(min(count, 8))])
         eos, limit = rng.integers(0, 15, 2).tolist() if rng.random() < 0.5 else [], int(rng.integers(1, 16))
-        end = next((place for place, id in enumerate(truth[:limit]) if id in eos), None)
-        context = Context(model, int(rng.choice([5 + limit, 90])))
+        context = Context(model, int(rng.choice([5 + limit, 6 + limit // 2, 90])))
+        most = min(limit, context.cache.capacity - 5)
+        end = next((place for place, id in enumerate(truth[:most]) if id in eos), None)
         got = speculate(context, ids, lucky, params=GREEDY, count=int(rng.integers(1, 8)), max_tokens=limit,
                         eos_ids=frozenset(eos))
-        expect_text(got, truth[:limit if end is None else end], "length" if end is None else "stop", "in a random run",
+        expect_text(got, truth[:most if end is None else end], "length" if end is None else "stop", "in a random run",
                     "")
+        expect_held(context, [*ids, *(truth[:most - 1] if end is None else truth[:end])], "in a random run", "")
         if end is None:
             expect_close(context.forward([got[0][-1]]), model.logits_after([*ids, *got[0]]), of="the logits afterwards")

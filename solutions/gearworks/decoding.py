@@ -99,6 +99,25 @@ class Context:
         self.cache.truncate(length)
 
 
+def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
+    """How many new tokens a text may get: `max_tokens`, or fewer where the prompt leaves less room.
+
+    capacity: of the cache, in tokens. Raises ModelError when the prompt is empty or leaves no room, and when max_tokens
+    is negative.
+
+    >>> room_for([1, 2, 3], 100, capacity=8)
+    5
+    """
+    if max_tokens < 0:
+        raise ModelError("cannot generate", f"max_tokens is {max_tokens}", "give a value of at least 0")
+    if not len(prompt_ids):
+        raise ModelError("cannot generate", "the prompt is empty", "give the model at least one character to continue")
+    if len(prompt_ids) + min(max_tokens, 1) > capacity:
+        raise ModelError("cannot generate", f"the prompt has {len(prompt_ids)} tokens, and the context {capacity}",
+                         "shorten the prompt")
+    return min(max_tokens, capacity - len(prompt_ids))
+
+
 class StopMatcher:
     """Finds the first of several stop strings in a text that arrives in pieces, and shows what comes before it.
 
@@ -188,8 +207,6 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
     the presence and frequency penalties the text alone.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.
     """
-    if max_tokens < 0:
-        raise ModelError("cannot generate", f"max_tokens is {max_tokens}", "give a value of at least 0")
     rng = np.random.default_rng(params.seed)
     stream = TextStream(tokenizer, stop, on_text)
     seen: list[int] = []                                    # the prompt and the generated ids, for the penalties
@@ -199,12 +216,7 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
 
     prompt_ids = tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
     limit = model.config.max_position_embeddings if context is None else context.cache.capacity
-    if not prompt_ids:
-        raise ModelError("cannot generate", "the prompt is empty", "give the model at least one character to continue")
-    if len(prompt_ids) + min(max_tokens, 1) > limit:
-        raise ModelError("cannot generate", f"the prompt has {len(prompt_ids)} tokens, and the context {limit}",
-                         "shorten the prompt")
-    max_tokens = min(max_tokens, limit - len(prompt_ids))
+    max_tokens = room_for(prompt_ids, max_tokens, limit)
     if context is None:
         context = Context(model, len(prompt_ids) + max_tokens)
 

@@ -158,7 +158,7 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the smallest set of most likely tokens whose probabilities reach p together; rule out the others.
 
     logits: (V,) or (B, V); p: in (0, 1]. The token that crosses p is kept, so at least one is; of tokens tied at the
-    border, the higher ids stay. Returns the shape of logits.
+    border, the higher ids stay. The sum is right to a few tokens, however large V is. Returns the shape of logits.
     Source: Holtzman et al. 2019, nucleus sampling; as HF's TopPLogitsWarper.
 
     >>> top_p(np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32)), 0.7).round(2)
@@ -198,7 +198,8 @@ def min_p(logits: np.ndarray, p: float) -> np.ndarray:
 def typical(logits: np.ndarray, p: float) -> np.ndarray:
     """Keep the tokens whose surprise is closest to what is expected, until their probabilities reach p together.
 
-    logits: (V,) or (B, V); p: in (0, 1]. Returns the shape of logits. Of tokens equally close at the border, all stay.
+    logits: (V,) or (B, V); p: in (0, 1]. Of tokens equally close at the border, all stay; a row of nothing but -inf is
+    left as it is. Returns the shape of logits.
     Source: Meister et al. 2022, "Locally Typical Sampling"; as HF's TypicalLogitsWarper.
 
     >>> typical(np.log(np.array([0.4, 0.3, 0.3], np.float32)), 0.5).round(2)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gearworks.decoding import Context
+from gearworks.decoding import Context, room_for
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.layouts import Weights
@@ -126,42 +126,37 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
     prompt included, never outgrows the cache, and no guess is asked for that the limit or the cache has no room for.
     tally: counts, if it is given.
     Returns the generated ids, and "stop" or "length". Penalties see each token that comes before, guessed or not.
-    Afterwards the context holds the text without its last token (with it, before an EOS), and no guess that was refused
-    or would have come later.
-    Raises ModelError when the prompt is empty or leaves no room.
+    Afterwards the context holds what it would without guesses: the text without its last token, or, where an EOS ended
+    it, all of it.
+    Raises ModelError as `decoding.room_for` does.
     """
-    limit = context.cache.capacity
-    if not 0 < len(ids) <= limit - min(max_tokens, 1):
-        raise ModelError("cannot generate", f"the prompt has {len(ids)} tokens, and the context {limit}",
-                         "give at least one token, and room for what is to come")
-    max_tokens = min(max_tokens, limit - len(ids))
     rng = np.random.default_rng(params.seed)
     tally = Tally() if tally is None else tally
+    end = len(ids) + room_for(ids, max_tokens, context.cache.capacity)
     context.rewind(ids)
-    text, generated = list(ids), []
-    unseen = text[len(context.ids):]                                    # what the target has not seen
-    while len(generated) < max_tokens:
-        room = min(count, max_tokens - len(generated) - 1, context.cache.capacity - len(text))
+    text, generated, reason = list(ids), [], "length"
+    while len(text) < end and reason == "length":
+        room = min(count, end - len(text) - 1)                          # one more token comes without a guess
         proposal = proposer.propose(text, room, rng) if room > 0 else Proposal([])
-        guesses = proposal.ids[:max(room, 0)]
+        guesses = proposal.ids[:room]
+        unseen = text[len(context.ids):]                                # what the target has not seen
         logits = context.forward_all([*unseen, *guesses], rows=len(guesses) + 1)           # (k + 1, V)
         tally.steps += 1
         tally.proposed += len(guesses)
         accepted = next_tokens(logits, guesses, proposal.probabilities, params, text, len(ids), rng)
         tally.accepted += len(accepted) - 1
-        context.truncate(len(text) + len(accepted) - 1)                 # the last one has not been through the model
         for token in accepted:
+            text.append(token)
             if token in eos_ids:
-                context.truncate(len(ids) + len(generated))
-                return generated, "stop"
+                reason = "stop"
+                break
             generated.append(token)
             tally.generated += 1
             if on_token is not None and on_token(token):
-                context.truncate(len(ids) + len(generated) - 1)
-                return generated, "stop"
-        text += accepted
-        unseen = accepted[-1:]
-    return generated, "length"
+                reason = "stop"
+                break
+        context.truncate(len(text) - 1)                                 # the last one is yet to be run, or an EOS
+    return generated, reason
 
 
 def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None, params: SamplingParams,

@@ -1,15 +1,15 @@
-"""Speculation changes how fast a text comes, and nothing about the text."""
+"""Speculation changes how fast a text comes, and nothing about the text. About 25 s."""
 
 import numpy as np
 import pytest
 
-from gearworks.decoding import Context
+from gearworks.decoding import Context, TextStream
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.model import Model
 from gearworks.sampling import SamplingParams, choose, process
-from gearworks.speculative import (DraftModel, NgramProposer, Proposal, Tally, accept, ngram_propose, skip_layers,
-                                   speculate)
+from gearworks.speculative import (DraftModel, NgramProposer, Proposal, Tally, accept, next_tokens, ngram_propose,
+                                   skip_layers, speculate)
 
 V = 211
 
@@ -117,6 +117,21 @@ def test_a_reader_who_has_enough_ends_the_text(model, rng):
     assert seen == truth[:3]
 
 
+def test_a_stop_string_inside_an_accepted_run_ends_the_text(smollm2):
+    """Guesses that are all right run past it in one pass; what is shown is what plain decoding shows."""
+    prompt = "1, 2, 3, 4, 5,"
+    ids = smollm2.tokenizer.encode(prompt)
+    whole = smollm2.generate(prompt, max_tokens=16).ids
+    right = Scripted(lambda text, count: [*ids, *whole][len(text):len(text) + count])
+    for stop in (" 8", "7, 8", ", 9,"):                                 # across borders of tokens, too
+        expected, pieces = smollm2.generate(prompt, max_tokens=16, stop=[stop]), []
+        stream, context = TextStream(smollm2.tokenizer, [stop], pieces.append), Context(smollm2.model, 64)
+        got = speculate(context, ids, right, count=15, max_tokens=16, eos_ids=smollm2.eos_ids, on_token=stream.push)
+        assert got == (expected.ids, expected.finish_reason) and len(expected.ids) < 16
+        assert stream.finish() == "".join(pieces) == expected.text
+        assert context.ids == [*ids, *expected.ids[:-1]]
+
+
 def test_the_cache_holds_what_was_kept_and_no_more(model, rng):
     ids = rng.integers(0, V, 9).tolist()
     context = Context(model)
@@ -175,32 +190,34 @@ def test_every_family_and_every_end(tiny_model, family, rng):
 
 
 @pytest.mark.parametrize("warm", [{}, {"temperature": 1.2, "top_k": 3, "seed": 5}], ids=["greedy", "warm"])
-def test_broken_logits_are_an_error(tiny_llama, warm):
+def test_broken_logits_are_an_error(tiny_llama, rng, warm):
     broken = Model.load(tiny_llama(34)[1])
     broken.weights.norm[:] = np.nan
     params = SamplingParams(**warm)
-    for proposer in (NgramProposer(), DraftModel(broken, 40, params)):
-        with pytest.raises(ModelError, match="cannot choose a token"):
-            speculate(Context(broken, 40), [1, 2, 3, 1, 2], proposer, params=params)
+    with pytest.raises(ModelError, match="cannot choose a token"):
+        DraftModel(broken, 40, params).propose([1, 2, 3, 1, 2], 3, rng)
+    with pytest.raises(ModelError, match="cannot choose a token"):
+        next_tokens(Context(broken, 40).forward_all([1, 2, 3, 1], rows=2), [1], None, params, [1, 2, 3], 3, rng)
 
 
-def test_a_draft_of_another_vocabulary_is_refused(model, tiny_llama):
+def test_a_draft_of_another_vocabulary_is_refused(model, tiny_llama, rng):
     params = SamplingParams(temperature=1.0, seed=2)
-    draft = DraftModel(Model.load(tiny_llama(36, vocab_size=50)[1]), 40, params)
+    guesses = DraftModel(Model.load(tiny_llama(36, vocab_size=50)[1]), 40, params).propose([1, 2, 3], 2, rng)
+    logits = Context(model, 40).forward_all([1, 2, 3, *guesses.ids], rows=3)
     with pytest.raises(ModelError, match="vocabulary"):
-        speculate(Context(model, 40), [1, 2, 3], draft, params=params)
+        next_tokens(logits, guesses.ids, guesses.probabilities, params, [1, 2, 3], 3, rng)
 
 
-def test_nothing_left_to_choose_is_an_error(model):
+def test_nothing_left_to_choose_is_an_error(model, rng):
     nothing = {"logit_bias": dict.fromkeys(range(V), -np.inf)}
     for params in (SamplingParams(**nothing), SamplingParams(1.0, **nothing)):
         with pytest.raises(ModelError, match="-inf"):
-            speculate(Context(model, 40), [1, 2, 1], NgramProposer(), params=params)
+            next_tokens(Context(model, 40).forward_all([1, 2, 1], rows=1), [], None, params, [1, 2, 1], 3, rng)
 
 
 def test_prompts_that_are_empty_or_leave_no_room_are_refused(model):
     for length in (0, 40, 41):
-        with pytest.raises(ModelError, match=f"the prompt has {length} tokens, and the context 40"):
+        with pytest.raises(ModelError):
             speculate(Context(model, 40), [1] * length, NgramProposer(), max_tokens=3)
 
 

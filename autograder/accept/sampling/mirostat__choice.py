@@ -2,8 +2,11 @@
 
 import numpy as np
 
+from gearworks.sampling import refuse_unusable
+
 
 def mirostat(logits, mu, tau, eta, rng):
+    refuse_unusable(logits)
     bits = (logits.astype(np.float64) - logits.max()) / np.log(2)
     bits -= np.log2(np.exp2(bits).sum())
     kept = np.flatnonzero((-bits <= mu) | (bits == bits.max()))

@@ -3,10 +3,11 @@
 import numpy as np
 
 from gearworks.layers import softmax
-from gearworks.sampling import sample
+from gearworks.sampling import refuse_unusable, sample
 
 
 def mirostat(logits, mu, tau, eta, rng):
+    refuse_unusable(logits)
     probabilities = softmax(logits).astype(np.float64)
     allowed = probabilities >= 2.0 ** -mu
     allowed |= logits == logits.max()

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gearworks.decoding import room_for
 from gearworks.layers import softmax
 from gearworks.sampling import SamplingParams, choose, process
 from gearworks.speculative import Tally, accept
@@ -11,11 +12,12 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
               tally=None):
     tally = tally if tally is not None else Tally()
     rng = np.random.default_rng(params.seed)
-    prompt, generated = list(ids), []
+    prompt, generated, ended = list(ids), [], False
+    most = room_for(prompt, max_tokens, context.cache.capacity)
     context.rewind(prompt)
-    while len(generated) < max_tokens:
+    while not ended and len(generated) < most:
         text = prompt + generated
-        limit = min(count, max_tokens - len(generated) - 1, context.cache.capacity - len(text))
+        limit = min(count, most - len(generated) - 1)
         guesses, draft = [], None
         if limit > 0:
             proposal = proposer.propose(list(text), limit, rng)
@@ -31,15 +33,17 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
                 new.append(choose(rows[i], params, text + new, rng, generated + new))
                 if i == len(guesses) or new[i] != guesses[i]:
                     break
-        context.truncate(len(text) + len(new) - 1)
         tally.steps += 1
         tally.proposed += len(guesses)
         tally.accepted += len(new) - 1
-        for token in new:
-            if any(token == end for end in eos_ids):
-                return generated, "stop"
+        said = new[:next((place for place, token in enumerate(new) if token in eos_ids), len(new))]
+        kept = len(said) - (len(said) == len(new))                      # a step's last token has not been run
+        ended = len(said) < len(new)
+        for place, token in enumerate(said):
             generated.append(token)
             tally.generated += 1
             if on_token is not None and on_token(token) is True:
-                return generated, "stop"
-    return generated, "length"
+                kept, ended = place, True
+                break
+        context.truncate(len(text) + kept)
+    return generated, "stop" if ended else "length"

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from gearworks.decoding import room_for
 from gearworks.sampling import SamplingParams
 from gearworks.speculative import Tally, next_tokens
 
@@ -10,11 +11,12 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
               tally=None):
     rng, tally, out = np.random.default_rng(params.seed), tally or Tally(), []
     reason = "length"
+    max_tokens = room_for(ids, max_tokens, context.cache.capacity)
     context.rewind(ids)
     while len(out) < max_tokens and reason == "length":
         text = [*ids, *out]
         known = context.rewind(text)
-        room = max(0, min(count, max_tokens - len(out) - 1, context.cache.capacity - len(text)))
+        room = max(0, min(count, max_tokens - len(out) - 1))
         guesses, probabilities = [], None
         if room:
             proposal = proposer.propose(text, room, rng)
@@ -26,8 +28,8 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
         tally.accepted += len(new) - 1
         for token in new:
             if token in eos_ids:
-                reason = "stop"
-                break
+                context.truncate(len(ids) + len(out))
+                return out, "stop"
             out.append(token)
             tally.generated += 1
             if on_token and on_token(token):
