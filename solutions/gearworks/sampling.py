@@ -11,6 +11,7 @@ none; they stand beside the other penalty. Other engines differ: `ORDERS` says h
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import numpy as np
 
@@ -48,10 +49,11 @@ class SamplingParams:
         for name, valid, range_ in (
             # Beyond these bounds float32 has no room for the quotients.
             ("temperature", self.temperature == 0 or 1e-6 <= self.temperature <= 1e6, "of 0, or from 1e-6 to 1e6"),
-            ("top_k", self.top_k >= 0, "at least 0"),
+            ("top_k", isinstance(self.top_k, Integral) and self.top_k >= 0, "that is a whole number, at least 0"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("repetition_penalty", 1e-6 <= self.repetition_penalty <= 1e6, "from 1e-6 to 1e6"),
-            ("seed", self.seed is None or self.seed >= 0, "at least 0"),
+            ("seed", self.seed is None or isinstance(self.seed, Integral) and self.seed >= 0,
+             "that is a whole number, at least 0"),
             ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
             ("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1"),
             ("presence_penalty", abs(self.presence_penalty) <= 1e6, "from -1e6 to 1e6"),
@@ -175,9 +177,10 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
     below_floor = max(0, probabilities.sum(dtype=np.float64) - probabilities[order].sum(dtype=np.float64))
     tail = (np.cumsum(probabilities[order], dtype=np.float64) + below_floor).astype(np.float32)
     kept = order[tail > np.float32(1 - p)]
+    if not len(kept):
+        kept = order[-1:]                                                              # the most likely one always
     out = np.full_like(logits, -np.inf)
-    for ids in (kept, order[-1:]):                                                     # the most likely one always
-        out[ids] = logits[ids]
+    out[kept] = logits[kept]
     return out
 
 
@@ -207,7 +210,7 @@ def typical(logits: np.ndarray, p: float) -> np.ndarray:
     """
     if logits.ndim > 1:
         return np.stack([typical(row, p) for row in logits])
-    possible = np.flatnonzero(logits > -np.inf)
+    possible = np.flatnonzero(logits != -np.inf)                # of a row with a nan nothing stays: `sample` refuses it
     if not len(possible):
         return logits.copy()
     logprobs = log_softmax(logits[possible])
@@ -244,20 +247,21 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], gene
         return truncate(logits, params)
     out = np.full_like(logits, -np.inf)
     candidates = shortlist(logits, params.top_k)            # top-k rules the others out: nobody need look at them
-    out[candidates] = truncate(top_k(logits[candidates], params.top_k), params)
+    if len(candidates):
+        out[candidates] = truncate(top_k(logits[candidates], params.top_k), params)
     return out
 
 
 def shortlist(logits: np.ndarray, k: int) -> np.ndarray:
     """The ids of the k largest logits and those tied with them, and some others; cheaper than to find just these.
 
-    logits: (V,); returns (n,), ascending.
+    logits: (V,); returns (n,), ascending. What is ruled out already, as by a grammar, is not among them.
     """
-    block = 64
+    block, least = 64, np.finfo(np.float32).min
     peaks = logits[:len(logits) // block * block].reshape(-1, block).max(axis=1)
-    if k > len(peaks):
-        return np.arange(len(logits))
-    return np.flatnonzero(~(logits < np.partition(peaks, -k)[-k]))      # k logits reach this: their blocks' peaks
+    if k <= len(peaks):
+        least = max(least, np.partition(peaks, -k)[-k])             # k logits reach this: their blocks' peaks
+    return np.flatnonzero(~(logits < least))
 
 
 def truncate(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
@@ -316,7 +320,7 @@ def mirostat(logits: np.ndarray, mu: float, tau: float, eta: float, rng: np.rand
     kept = (surprise <= np.float32(mu)) | (surprise == surprise.min())
     left = allow_only(logits, kept)
     token = sample(left, rng)
-    observed = -float(log_softmax(left[kept])[np.flatnonzero(kept).searchsorted(token)]) / math.log(2)
+    observed = -float(log_softmax(left)[token]) / math.log(2)
     return token, mu - eta * (observed - tau)
 
 
@@ -342,7 +346,7 @@ class TokenLogprob:
 def logprobs(logits: np.ndarray, token: int, top: int = 0) -> TokenLogprob:
     """The log-probability of a chosen token, and of the `top` likeliest ones.
 
-    logits: (V,), the model's own, before any processor. One array serves both, so a token that is in both has the very
+    logits: (V,), the model's own, before any processor; top: at least 0. One array serves both, so a token that is in both has the very
     same number. Of equally likely tokens the lower id comes first.
 
     >>> logprobs(np.log(np.array([0.5, 0.25, 0.25], np.float32)), 2, top=2)

@@ -1,7 +1,7 @@
 """Speculative decoding: guess several tokens cheaply, check them all in one forward pass, keep what holds.
 
-A forward pass over one token and over five reads the same weights, so on a machine that waits for memory they take
-almost the same time. Whoever guesses well gets several tokens for the price of one. The guesses never change the
+A forward pass over one token and over five reads the same weights, so on a machine that waits for memory five cost less
+than five passes. Whoever guesses well gets several tokens for little more than one. The guesses never change the
 result: greedy text is the target's, token for token, and sampled text has the target's distribution.
 Left out on purpose: grammars and log-probabilities, which `decoding.generate` has.
 
@@ -102,7 +102,10 @@ def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
 
 @dataclass
 class Tally:
-    """What speculation did: guessed and accepted tokens, forward passes of the target, and tokens that came out."""
+    """What speculation did: guessed and accepted tokens, forward passes of the target, and tokens that came out.
+
+    Those that were accepted count even where the text ended before them.
+    """
 
     proposed: int = 0
     accepted: int = 0

@@ -9,7 +9,7 @@ from transformers.generation import logits_process as hf
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.sampling import (ORDERS, SamplingParams, allow_only, choose, logit_bias, logprobs, min_p,
-                                presence_frequency, process, refuse_unusable, repetition_penalty, sample,
+                                presence_frequency, process, refuse_unusable, repetition_penalty, sample, shortlist,
                                 temperature, top_k, top_p, typical)
 
 V = 1013
@@ -280,6 +280,24 @@ def test_broken_logits_are_an_error(rng, bad, params):
             choose(np.full(nothing, -np.inf, np.float32), params, [], rng)
 
 
+@pytest.mark.parametrize("left", [1, 3, 39, 41, 900])
+def test_a_mask_that_leaves_few_tokens_leaves_few_to_look_at(rng, left):
+    """A grammar often allows one token; the others are all tied for the 40th place, and must cost nothing."""
+    allowed = np.isin(np.arange(49_152), rng.choice(49_152, left, replace=False))
+    masked = allow_only(rng.standard_normal(49_152).astype(np.float32), allowed)
+    looked_at = shortlist(masked, 40)
+    assert {*looked_at} <= {*np.flatnonzero(allowed)} and len(looked_at) >= min(40, left)
+    assert np.isfinite(process(masked, SamplingParams(1.0, 40, 0.9), [])).any()
+
+
+def test_no_warper_hides_a_nan(rng):
+    x = rng.standard_normal(V).astype(np.float32)
+    x[3] = np.nan
+    for warped in (temperature(x, 2.0), top_k(x, 5), typical(x, 0.5)):
+        with pytest.raises(ModelError):
+            sample(warped, rng)
+
+
 def test_a_single_broken_row_is_found():
     for bad in (np.nan, np.inf):
         with pytest.raises(ModelError):
@@ -290,7 +308,8 @@ def test_a_single_broken_row_is_found():
 
 
 @pytest.mark.parametrize("settings", [
-    {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_p": 0.0},
+    {"temperature": -1}, {"temperature": float("nan")}, {"temperature": float("inf")}, {"top_k": -1}, {"top_k": 2.5}, {"seed": 1.5},
+    {"top_p": 0.0},
     {"top_p": 1.5}, {"repetition_penalty": 0.0}, {"seed": -3}, {"min_p": -0.1}, {"typical_p": 0.0},
     {"presence_penalty": float("nan")}, {"frequency_penalty": float("inf")}, {"logit_bias": {3: float("nan")}},
     {"logit_bias": {3: 1e39}}, {"logit_bias": {3: float("inf")}}], ids=str)
