@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
@@ -142,6 +143,11 @@ def _tolerance(text: str) -> float:
     return value
 
 
+def _unescaped(text: str) -> str:
+    r"""What no shell can write the same way as another: \n is a line break, \t a tab, \\ a backslash."""
+    return re.sub(r"\\([nt\\])", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[1]], text)
+
+
 def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
     command.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="longest answer (default %(default)s)")
     command.add_argument("--temperature", type=float, default=temperature, metavar="T",
@@ -157,8 +163,8 @@ def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
                          help="subtracted from tokens that were generated")
     command.add_argument("--frequency-penalty", type=float, default=0.0, metavar="R",
                          help="subtracted from tokens for each time that they were generated")
-    command.add_argument("--stop", action="append", default=[], metavar="TEXT",
-                         help="end the answer before this text; may be repeated")
+    command.add_argument("--stop", action="append", default=[], metavar="TEXT", type=_unescaped,
+                         help=r"end the answer before this text (\n is a line break); may be repeated")
     command.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
 
 

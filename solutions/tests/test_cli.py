@@ -137,6 +137,8 @@ def test_output_on_a_console_without_unicode():
 def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_path):
     counted = run("generate", str(smollm2_folder), "1, 2, 3, 4, 5,", "--max-tokens", "30", "--stop", " 8", "--stop", "never")
     assert counted.returncode == 0 and counted.stdout == " 6, 7,\n"
+    line = run("generate", str(smollm2_folder), "Name three gears, a line for each.", "--chat", "--stop", r"\n")
+    assert line.returncode == 0 and line.stdout.count("\n") == 1
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object", "properties": {"sky": {"enum": ["blue", "green"]}}, "required": ["sky"], '
                       '"additionalProperties": false}', encoding="utf-8")
