@@ -89,17 +89,18 @@ class KVCache:
         q: (T, H, d), the queries of the last T stored tokens; returns (T, H, d). Long prompts are cut into blocks of
         queries, each of which multiplies only with keys that some of its queries can see.
         """
+        if not len(q):
+            return np.empty((0, q.shape[1], self.values.shape[-1]), np.float32)
         start, window = self.lengths[layer] - len(q), self.windows[layer]
-        keys = self.keys[layer].transpose(1, 0, 2)         # (capacity, K, d), a view
-        values = self.values[layer].transpose(1, 0, 2)
-        out = np.empty((*q.shape[:2], values.shape[-1]), np.float32)
+        attended = []
         for first in range(0, len(q), QUERY_BLOCK):
             block = q[first:first + QUERY_BLOCK]
             end = start + first + len(block)
             begin = 0 if window is None else max(0, end - len(block) - window + 1)
             mask = None if window is None else causal_mask(len(block), end - begin, window)
-            out[first:first + len(block)] = attention(block, keys[begin:end], values[begin:end], mask)
-        return out
+            keys, values = self.keys[layer, :, begin:end], self.values[layer, :, begin:end]            # (K, S, d)
+            attended.append(attention(block, keys.transpose(1, 0, 2), values.transpose(1, 0, 2), mask))
+        return attended[0] if len(attended) == 1 else np.concatenate(attended)
 
     def truncate(self, length: int) -> None:
         """Forget every token from position `length` on. Raises ValueError when fewer tokens are stored."""

@@ -111,9 +111,9 @@ class Model:
         input_ids, positions = np.asarray(input_ids), np.asarray(positions)
         if input_ids.shape != positions.shape or input_ids.ndim != 1:
             raise ValueError(f"ids of shape {input_ids.shape} and positions of shape {positions.shape}; both are (T,)")
-        if len(input_ids) and not 0 <= np.min(input_ids) <= np.max(input_ids) < self.config.vocab_size:
+        if len(input_ids) and not 0 <= input_ids.min() <= input_ids.max() < self.config.vocab_size:
             raise ModelError("cannot run the model on these token ids",
-                             f"they go from {np.min(input_ids)} to {np.max(input_ids)}, and the vocabulary has "
+                             f"they go from {input_ids.min()} to {input_ids.max()}, and the vocabulary has "
                              f"{self.config.vocab_size}", "does the tokenizer belong to this model?")
         run = _FORWARD.get(self.config.architecture, forward)
         return run(self.weights, self.config, input_ids, positions, cache, logits_at)
