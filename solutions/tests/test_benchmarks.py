@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gearworks.errors import GearworksError
+
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
 
@@ -21,7 +23,7 @@ def test_the_readme_shows_what_was_measured(bench):
     report = json.loads(bench.RESULTS.read_text(encoding="utf-8"))
     assert bench.BEGIN + bench.table(report) + bench.END in bench.README.read_text(encoding="utf-8")
     assert {entry["what"].split(",")[0].split(" ")[0] for entry in report["results"]} == {
-        "decode", "prefill", "choose", "rewrite", "load", "encode", "peak"}
+        "decode", "memory", "prefill", "choose", "rewrite", "load", "encode", "peak"}
 
 
 def test_every_promise_was_kept_when_measured(bench):
@@ -37,3 +39,13 @@ def test_one_measurement_runs_and_is_saved(tmp_path, smollm2_folder):
     assert "| load the GGUF |" in result.stdout and "Measured by `gearworks bench`" in result.stdout
     report = json.loads(target.read_text(encoding="utf-8"))
     assert report["results"][0]["ours"] > 0 and report["versions"]["numpy"] and report["machine"]["processor"]
+
+
+def test_a_run_on_a_busy_machine_is_not_published(bench, monkeypatch, tmp_path):
+    busy = bench.Result.of(bench.QUIET, "GB/s", [1.2], "their median", [1.0], 0.9)
+    monkeypatch.setattr(bench, "MEASUREMENTS", {"decode": lambda setting: [busy]})
+    for name in ("RESULTS", "README"):
+        monkeypatch.setattr(bench, name, tmp_path / name)
+    with pytest.raises(GearworksError, match="not quiet"):
+        bench.run(publish=True)
+    assert not [*tmp_path.iterdir()]
