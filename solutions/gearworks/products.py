@@ -12,7 +12,7 @@ BLOCK = 2**21       # numbers of the matrix at a time: 8 MiB, which stay in the 
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """`a @ b`, where 2 to `FEW` rows go through `b` as one row does: the same numbers as row by row, in less time.
+    """`a @ b`, where 2 to `FEW` rows go through `b` one by one, as a single row does.
 
     a: (..., n); b: (n, m), in any memory layout; returns (..., m). Raises ValueError as `@` does.
 

@@ -1,4 +1,4 @@
-"""Products of a few rows: the numbers of row by row, for less than a general product costs."""
+"""Products of a few rows, which go through the matrix one by one."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,10 @@ def test_other_shapes_are_left_to_numpy(shape, rng):
 
 @pytest.mark.parametrize("columns", [960, 3072])
 def test_a_row_does_not_feel_its_neighbours(columns, rng):
-    """One vector after the other goes through the routine that a single token goes through; here, with OpenBLAS."""
+    """One vector after the other goes through the routine that a single token goes through; here, with OpenBLAS.
+
+    Of a matrix of several blocks this holds to rounding only: threads divide a block in another way than the whole.
+    """
     assert FEW > 1 or "openblas" not in str(np.show_config(mode="dicts"))
     a, weight = rng.standard_normal((FEW, 576), np.float32), rng.standard_normal((columns, 576), np.float32)
     for laid in (weight, np.asfortranarray(weight)):
