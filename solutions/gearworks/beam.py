@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gearworks.decoding import room_for
 from gearworks.errors import ModelError
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model
@@ -33,14 +34,10 @@ def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tok
     Raises ModelError for fewer than one beam, an empty prompt or one that leaves no room, a limit of no tokens, and
     logits without a distribution.
     """
-    limit = model.config.max_position_embeddings
-    if num_beams < 1 or max_tokens < 1 or not len(prompt_ids):
-        raise ModelError("cannot search", f"there are {num_beams} beams, {max_tokens} tokens to come, and "
-                         f"{len(prompt_ids)} in the prompt", "give at least one of each")
-    if len(prompt_ids) >= limit:
-        raise ModelError("cannot search", f"the prompt has {len(prompt_ids)} tokens, and the context {limit}",
-                         "shorten the prompt")
-    max_tokens = min(max_tokens, limit - len(prompt_ids))
+    if num_beams < 1 or max_tokens < 1:
+        raise ModelError("cannot search", f"there are {num_beams} beams, and {max_tokens} tokens to come",
+                         "give at least one of each")
+    max_tokens = room_for(prompt_ids, max_tokens, model.config.max_position_embeddings)
     cache = model.new_cache(len(prompt_ids) + max_tokens)
     logits = model.forward(np.asarray(prompt_ids), np.arange(len(prompt_ids)), cache, logits_at=[-1])
     running, caches, finished = [Hypothesis((), 0.0)], [cache], []

@@ -85,8 +85,9 @@ def test_broken_logits_are_an_error(tiny_llama):
         beam_search(model, [1, 2], 2, 3)
 
 
-@pytest.mark.parametrize("ids, num_beams, max_tokens", [([], 1, 1), ([1], 0, 1), ([1], 1, 0)])
-def test_nothing_to_search_is_refused(tiny_llama, ids, num_beams, max_tokens):
-    why = f"there are {num_beams} beams, {max_tokens} tokens to come, and {len(ids)} in the prompt"
+@pytest.mark.parametrize("ids, num_beams, max_tokens, why", [
+    ([], 1, 1, "the prompt is empty"), ([1], 0, 1, "there are 0 beams, and 1 tokens to come"),
+    ([1], 1, 0, "there are 1 beams, and 0 tokens to come")])
+def test_nothing_to_search_is_refused(tiny_llama, ids, num_beams, max_tokens, why):
     with pytest.raises(ModelError, match=why):
         beam_search(Model.load(tiny_llama(51)[1]), ids, num_beams, max_tokens)
