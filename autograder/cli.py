@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from gearworks import console
+from gearworks.cli import console
 from gearworks.errors import GearworksError
 
 BAR_AFTER_SECONDS = 2
@@ -91,7 +91,7 @@ def _progress(chapters: Sequence[Path]) -> Iterable[Path]:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from autograder.editions import build, drift
+    from autograder.chapters.editions import build, drift
 
     root = _root(options)
     if not options.check:
@@ -108,7 +108,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _course(options: argparse.Namespace) -> None:
-    from autograder.course_folder import make_course
+    from autograder.classes.course_folder import make_course
 
     written = make_course(options.folder, _root(options), _progress)
     for path in written:
@@ -118,8 +118,8 @@ def _course(options: argparse.Namespace) -> None:
 
 def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
     """The chapters of the repository, and the notebooks that were named."""
-    from autograder.chapter import chapter_paths, read_chapter
-    from autograder.intake import notebook_paths, read_notebook
+    from autograder.chapters.chapter import chapter_paths, read_chapter
+    from autograder.submissions.intake import notebook_paths, read_notebook
 
     root = _root(options)
     notebooks = list(map(read_notebook, notebook_paths(options.notebooks or [root / "chapters"])))
@@ -129,27 +129,29 @@ def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
 
 
 def _assemble(options: argparse.Namespace) -> None:
-    from autograder.overlay import assemble, summary
+    from autograder.submissions.attempts import find_components
+    from autograder.submissions.overlay import assemble, summary
 
     chapters, notebooks = _read_notebooks(options)
-    print(summary(assemble(chapters, notebooks, options.to), notebooks))
+    print(summary(assemble(find_components(chapters, notebooks), options.to), notebooks))
     print(f"Next: gearworks chat --engine {options.to}", file=sys.stderr)
 
 
 def _show_progress(options: argparse.Namespace) -> None:
-    from autograder import progress
+    from autograder.submissions import progress
+    from autograder.submissions.attempts import find_components
 
     chapters, notebooks = _read_notebooks(options)
 
     def bar(exercises: Sequence) -> Iterable:
         return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS, leave=False, disable=None)
 
-    found = progress.measure(chapters, notebooks, bar)
+    found = progress.measure(chapters, find_components(chapters, notebooks), bar)
     print(json.dumps(progress.as_json(found, notebooks)) if options.json else progress.text(found, notebooks))
 
 
 def _mutants(options: argparse.Namespace) -> int | None:
-    from autograder import kill_matrix
+    from autograder.variants import kill_matrix
 
     return kill_matrix.main(options.component, options.json)
 

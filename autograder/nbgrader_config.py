@@ -12,8 +12,8 @@ from nbgrader.preprocessors import (AssignLatePenalties, CheckCellMetadata, Clea
                                     ClearOutput, ComputeChecksums, DeduplicateIds, Execute, IgnorePattern, LimitOutput,
                                     LockCells, OverwriteCells, OverwriteKernelspec, SaveAutoGrades, SaveCells)
 
-from autograder.nbgrader_export import PointsExport
-from autograder.nbgrader_preprocessors import DropNamelessCells, RequireCourse, RequireOneScore, RestoreStubs
+from autograder.classes.nbgrader_export import PointsExport
+from autograder.classes.nbgrader_preprocessors import DropNamelessCells, RequireCourse, RequireOneScore, RestoreStubs
 
 # nbgrader starts `alembic` by its name, which is on the path of an activated environment only.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

@@ -1,6 +1,5 @@
 """Checks of the arithmetic of a model's cost, against figures of Hugging Face and of the models' publishers."""
 
-from dataclasses import replace
 
 import numpy as np
 

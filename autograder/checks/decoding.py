@@ -13,7 +13,7 @@ from gearworks.decoding import generate as reference
 from gearworks.errors import ModelError
 from gearworks.sampling import SamplingParams
 from gearworks.tokenizer import Tokenizer, train_bpe
-from gearworks.vocabulary import AddedToken
+from gearworks.vocabularies.vocabulary import AddedToken
 
 # --- StopMatcher
 

@@ -8,9 +8,8 @@ import numpy as np
 from autograder.checking import check, expect_close, expect_returned, expect_unchanged
 from autograder.checks.layers import vectors, weights
 from gearworks.attention import attention, rope_angles
-from gearworks.config import LatentConfig, ModelConfig
-from gearworks.layouts import LatentLayer
-from gearworks.rope_scaling import RopeScaling
+from gearworks.config import LatentConfig, ModelConfig, RopeScaling
+from gearworks.families.layouts import LatentLayer
 
 KEYS, QUERIES = "deepseek.latent_keys", "deepseek.absorbed_queries"
 PLACES = ["token", "head", "element"]

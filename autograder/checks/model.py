@@ -6,11 +6,11 @@ import numpy as np
 
 from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
 from gearworks.attention import apply_rope
-from gearworks.compare import first_divergence
+from gearworks.comparison.compare import first_divergence
 from gearworks.config import ModelConfig
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.layers import linear, rms_norm
-from gearworks.layouts import LayerWeights, Weights
+from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.model import rotations
 
 LAYER, FORWARD = "model.decoder_layer", "model.forward"

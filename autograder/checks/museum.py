@@ -8,15 +8,15 @@ import numpy as np
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
                                  expect_returned, expect_unchanged)
-from autograder.limits import TimeLimit
-from autograder.mutation import load_mutant, mutants_of, reference_subjects
+from autograder.processes.limits import TimeLimit
+from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
 from gearworks.museum import stream_pieces as reference_stream_pieces
 from gearworks.tokenizer import Tokenizer, train_bpe
-from gearworks.vocabulary import AddedToken
+from gearworks.vocabularies.vocabulary import AddedToken
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz .?"
 _ACCEPTED = Path(__file__).parents[1] / "accept" / "museum"

@@ -8,9 +8,9 @@ import safetensors.numpy
 
 from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal, expect_error, expect_returned
 from gearworks.errors import FormatError
-from gearworks.float8 import widen_e4m3, widen_e5m2
-from gearworks.safetensors import DTYPES, TensorInfo
-from gearworks.safetensors import read_tensor as reference_tensor
+from gearworks.formats.float8 import widen_e4m3, widen_e5m2
+from gearworks.formats.safetensors import DTYPES, TensorInfo
+from gearworks.formats.safetensors import read_tensor as reference_tensor
 
 NUMPY_DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1", "U8": "u1"}
 

@@ -11,7 +11,7 @@ from autograder.checking import check, expect, expect_equal, expect_error, expec
 from gearworks import tokenizer as reference
 from gearworks.errors import ModelError
 from gearworks.tokenizer import Tokenizer
-from gearworks.vocabulary import AddedToken, Vocabulary
+from gearworks.vocabularies.vocabulary import AddedToken, Vocabulary
 
 LETTER, NUMBER = r"\p{L}", r"\p{N}"
 ENGLISH = ("It isn't the token that costs you, it's the tokenizer: 1024 of them, 2048 of them. The engine infers, the "

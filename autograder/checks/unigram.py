@@ -1,7 +1,7 @@
 """Checks of the Unigram model, against the `tokenizers` library."""
 
 from autograder.checking import check, expect, expect_equal, expect_unchanged
-from gearworks import unigram as reference
+from gearworks.vocabularies import unigram as reference
 
 
 def expect_best(best_pieces, text: str, scores: dict[str, float], hint: str) -> None:

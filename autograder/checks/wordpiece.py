@@ -1,7 +1,7 @@
 """Checks of WordPiece, against the `tokenizers` library."""
 
 from autograder.checking import check, expect_equal
-from gearworks import wordpiece as reference
+from gearworks.vocabularies import wordpiece as reference
 
 
 def expect_pieces(longest_match, word: str, pieces: set[str], hint: str, **options) -> None:

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autograder.grading import CHECK_SECONDS, EXERCISE_SECONDS, Outcome, Status, never_reached
+from autograder.checking.running import CHECK_SECONDS, EXERCISE_SECONDS, Outcome, Status, never_reached
 from autograder.judge import wire
 from autograder.judge.peer import Peer, connect
 from autograder.judge.wire import Message, WireError
-from autograder.limits import TimeLimit, time_limit
+from autograder.processes.limits import TimeLimit, time_limit
 from gearworks.errors import GearworksError
 
 _armed: set[str] = set()

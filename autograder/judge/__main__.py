@@ -6,7 +6,7 @@ import sys
 from typing import BinaryIO
 
 from autograder.checking import checks_of
-from autograder.grading import fresh_seed, run_check
+from autograder.checking.running import fresh_seed, run_check
 from autograder.judge import wire
 from autograder.judge.peer import Peer, connect
 from autograder.judge.wire import Message

@@ -20,8 +20,8 @@ import gearworks.errors
 from autograder.checking import CheckFailure
 from autograder.judge import wire
 from autograder.judge.wire import Message, WireError
-from autograder.learner_code import is_not_attempted, own_line
-from autograder.limits import TimeLimit
+from autograder.checking.learner_code import is_not_attempted, own_line
+from autograder.processes.limits import TimeLimit
 
 # What Python itself calls on a type. A handle has those that its object has.
 OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__",

@@ -13,12 +13,12 @@ def pytest_addoption(parser):
 
 @pytest.fixture(scope="module")                         # no engine is loaded before --engine has said which one
 def chapter():
-    from autograder.chapter import read_chapter
+    from autograder.chapters.chapter import read_chapter
     return read_chapter(HERE / "data" / "98_small.md")
 
 
 @pytest.fixture(scope="module")
 def learner(chapter):
     """The small chapter's notebook, in which nobody has worked yet."""
-    from autograder import editions
+    from autograder.chapters import editions
     return editions.learner_edition(chapter, HERE.parents[1])

@@ -29,10 +29,10 @@ import nbformat
 import pytest
 import yaml
 
-from autograder import editions
-from autograder.chapter import ChapterError, chapter_paths, read_chapter
+from autograder.chapters import editions
+from autograder.chapters.chapter import ChapterError, chapter_paths, read_chapter
 from autograder.checking import exercises
-from autograder.mutation import accepted_of, mutants_of
+from autograder.variants.mutation import accepted_of, mutants_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOOK = REPOSITORY / "book"
@@ -477,7 +477,7 @@ def test_commands_on_the_pages_exist():
     from nbgrader.apps.nbgraderapp import NbGraderApp
 
     from autograder.cli import _parser as autograder_parser
-    from gearworks import cli
+    from gearworks.cli import commands as cli
     known = {"course.py": set(ast.literal_eval(re.search(r"^COMMANDS = ({.*})", re.sub(
         r": \w+([,}])", r": 0\1", (REPOSITORY / "course.py").read_text(encoding="utf-8")), re.M)[1])),
         "autograder": commands_of(autograder_parser()), "gearworks": commands_of(cli._parser()),

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import pkgutil
 import subprocess
 import sys
 import threading
@@ -13,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autograder.checking import (MESSAGE_WORDS, CheckFailure, check, checks_of, components_of, exercises, expect_close,
-                                 expect_equal, expect_error, expect_unchanged, names_of)
-from autograder import grading
-from autograder.grading import Status, run_check, run_checks, run_exercise
-from autograder.limits import TimeLimit, time_limit
+import autograder
+from autograder.checking import MESSAGE_WORDS, CheckFailure, check, checks_of, exercises, expect_close, expect_equal, expect_error, expect_unchanged
+from autograder.reference.names import components_of, names_of
+from autograder.checking import running as grading
+from autograder.checking.running import Status, run_check, run_checks, run_exercise
+from autograder.processes.limits import TimeLimit, time_limit
 from gearworks.layers import rms_norm
 
 
@@ -176,7 +178,7 @@ def test_an_endless_generator_is_stopped():
 
 
 def test_a_limit_wakes_code_that_sleeps_and_leaves_nothing_behind(monkeypatch):
-    monkeypatch.setattr("autograder.limits.WALL_PER_CPU", 1)
+    monkeypatch.setattr("autograder.processes.limits.WALL_PER_CPU", 1)
     if hasattr(__import__("signal"), "pthread_kill"):
         with pytest.raises(TimeLimit), time_limit(0.1):
             threading.Event().wait(60)
@@ -189,7 +191,7 @@ def test_a_limit_wakes_code_that_sleeps_and_leaves_nothing_behind(monkeypatch):
 
 def test_functions_can_be_watched_after_a_limit():
     """A profiler or debugger goes on working, whether the limit was reached or not; once it made the process hang."""
-    code = ("import sys\nfrom autograder.limits import TimeLimit, time_limit\n"
+    code = ("import sys\nfrom autograder.processes.limits import TimeLimit, time_limit\n"
             "for limit, count in ((5, 1), (0.1, 10 ** 12)):\n"
             "    try:\n        with time_limit(limit):\n            for _ in range(count):\n                pass\n"
             "    except TimeLimit:\n        print('reached')\n"
@@ -280,7 +282,16 @@ def test_an_expected_error_must_come_and_a_stub_is_no_error():
         raise NotImplementedError
 
 
-@pytest.mark.parametrize("module", ["checking", "grading", "limits", "report", "mutation", "judge.wire"])
+MODULES = [module.name for module in pkgutil.walk_packages(autograder.__path__, "autograder.")
+           if not module.name.startswith(("autograder.tests", "autograder.accept"))
+           and not module.name.endswith(("__main__", "nbgrader_config"))]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_the_examples_in_docstrings_are_true(module):
-    result = doctest.testmod(importlib.import_module(f"autograder.{module}"))
-    assert result.attempted and not result.failed
+    assert doctest.testmod(importlib.import_module(module)).failed == 0
+
+
+def test_the_examples_in_docstrings_are_found():
+    found = [test for module in MODULES for test in doctest.DocTestFinder().find(importlib.import_module(module))]
+    assert sum(bool(test.examples) for test in found) > 10

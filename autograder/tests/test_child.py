@@ -4,11 +4,11 @@ import os
 
 import pytest
 
-from autograder.child import Child
+from autograder.processes.child import Child
 
 ODD = """
 import os
-from autograder.child import pipes
+from autograder.processes.child import pipes
 
 told, say = pipes()
 for news in told:

@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from autograder.cutting import (BEGIN, END, CuttingError, ModuleSource, cut, global_names, module_source,
-                                starting_lines, stub_of)
-from autograder.mutation import exhibit_source
+from autograder.reference.cutting import BEGIN, END, cut, starting_lines, stub_of
+from autograder.reference.source import CuttingError, ModuleSource, global_names, module_source
+from autograder.variants.mutation import exhibit_source
 
 MODULES = ["accounting", "attention", "kv_cache", "layers", "pipeline", "sampling", "tokenizer", "museum"]
 COMPONENTS = [(module, name) for module in MODULES for name in module_source(module).definitions]

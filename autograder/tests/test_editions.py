@@ -13,9 +13,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder import cli, editions
-from autograder.chapter import ChapterError, read_chapter
-from autograder.cutting import BEGIN
+from autograder import cli
+from autograder.chapters import editions
+from autograder.chapters.chapter import ChapterError, read_chapter
+from autograder.reference.cutting import BEGIN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"

@@ -14,12 +14,12 @@ from hypothesis.extra import numpy as st_numpy
 
 from autograder import judge as judging
 from autograder.checking import check, expect_close, expect_equal, expect_error, expect_unchanged
-from autograder.grading import Status, run_check, run_exercise
+from autograder.checking.running import Status, run_check, run_exercise
 from autograder.judge import judge, wire
 from autograder.judge.peer import Handle, Peer, connect
 from autograder.judge.wire import Message, WireError
 from gearworks.errors import ModelError
-from gearworks.gguf import TensorType
+from gearworks.formats.gguf import TensorType
 from gearworks.layers import rms_norm
 from gearworks.pipeline import Completion, run_request
 
@@ -94,7 +94,7 @@ def test_nonsense_is_refused(data):
         wire.decode(message.data, message.blobs, refuse)
 
 
-@pytest.mark.parametrize("name", ["os:PathLike", "gearworks.cli:main", "gearworks.tokenizer:Tokenizer",
+@pytest.mark.parametrize("name", ["os:PathLike", "gearworks.cli.commands:main", "gearworks.tokenizer:Tokenizer",
                                   "gearworks.x:X"])
 def test_only_plain_data_classes_of_the_engine_are_made(name):
     with pytest.raises(WireError):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from autograder.checking import exercises
-from autograder.kill_matrix import examine
-from autograder.trials import Worker
+from autograder.variants.kill_matrix import examine
+from autograder.variants.trials import Worker
 
 PUBLISHED = Path(__file__).parents[2] / "book" / "kill_matrix.json"
 

@@ -8,11 +8,11 @@ from types import ModuleType
 
 import pytest
 
-from autograder import kill_matrix, mutation
-from autograder.kill_matrix import Row, examine, trials_of
-from autograder.mutation import (Edit, Mutant, VariantError, accepted_of, exhibit_source, load_accepted, load_mutant,
+from autograder.variants import kill_matrix, mutation
+from autograder.variants.kill_matrix import Row, examine, trials_of
+from autograder.variants.mutation import (Edit, Mutant, VariantError, accepted_of, exhibit_source, load_accepted, load_mutant,
                                  mutants_of, mutated_namespace, reference_subjects)
-from autograder.trials import Trial, Verdict, Worker
+from autograder.variants.trials import Trial, Verdict, Worker
 from gearworks import layers, pipeline
 
 SOURCE = '''
@@ -151,7 +151,7 @@ def accepted_file(tmp_path, monkeypatch, body: str, name: str = "rms_norm__odd")
     folder.mkdir(parents=True)
     (folder / f"{name}.py").write_text(body, encoding="utf-8")
     start = tmp_path / "sitecustomize.py"
-    start.write_text(f"from pathlib import Path\nimport autograder.mutation as m\nm.FOLDER = Path({str(tmp_path)!r})\n",
+    start.write_text(f"from pathlib import Path\nimport autograder.variants.mutation as m\nm.FOLDER = Path({str(tmp_path)!r})\n",
                      encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     return Trial("layers.rms_norm", "accepted", 1, name)

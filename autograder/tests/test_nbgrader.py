@@ -15,9 +15,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell
 
-from autograder import course_folder, editions
-from autograder.chapter import chapter_paths, read_chapter
-from autograder.cutting import BEGIN, END
+from autograder.chapters import editions
+from autograder.classes import course_folder
+from autograder.chapters.chapter import chapter_paths, read_chapter
+from autograder.reference.cutting import BEGIN, END
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
@@ -229,7 +230,7 @@ def test_a_kernel_without_the_course_stops_the_grading(course, chapter, learner,
 
 
 def test_a_mark_without_a_name_leaves_nothing_and_marks_must_pair_up():
-    from autograder.nbgrader_preprocessors import RestoreStubs
+    from autograder.classes.nbgrader_preprocessors import RestoreStubs
 
     restore = RestoreStubs()._replace_solution_region
     cell = new_code_cell(f"a = 1\n{BEGIN}\nb = 2\n{END}\nc = 3")
@@ -240,9 +241,10 @@ def test_a_mark_without_a_name_leaves_nothing_and_marks_must_pair_up():
 
 
 def test_the_exhibit_of_a_museum_is_released_broken():
-    from autograder.cutting import cut, module_source
-    from autograder.mutation import exhibit_source
-    from autograder.nbgrader_preprocessors import RestoreStubs
+    from autograder.reference.cutting import cut
+    from autograder.reference.source import module_source
+    from autograder.variants.mutation import exhibit_source
+    from autograder.classes.nbgrader_preprocessors import RestoreStubs
 
     pieces = cut(module_source("museum"), ["conversation_ids"],
                  exhibit=("tutorial-engine", exhibit_source("museum", "tutorial-engine")))
@@ -251,8 +253,9 @@ def test_the_exhibit_of_a_museum_is_released_broken():
 
 
 def test_methods_and_nested_modules_are_told_apart():
-    from autograder.nbgrader_preprocessors import RestoreStubs
-    from autograder.cutting import cut, module_source
+    from autograder.classes.nbgrader_preprocessors import RestoreStubs
+    from autograder.reference.cutting import cut
+    from autograder.reference.source import module_source
 
     pieces = cut(module_source("kv_cache"), ["KVCache"])
     cell = new_code_cell(pieces.marked)

@@ -13,12 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autograder import cli, editions, overlay
-from autograder.attempts import State, find_components
-from autograder.chapter import Cell, Chapter, Exercise
-from autograder.cutting import cut, module_source
-from autograder.grafting import grafted, grafts_of
-from autograder.intake import notebook_paths, read_notebook
+from autograder import cli
+from autograder.chapters import editions
+from autograder.submissions import overlay
+from autograder.submissions.attempts import State, find_components
+from autograder.chapters.chapter import Cell, Chapter, Exercise
+from autograder.reference.cutting import cut
+from autograder.reference.names import home_of
+from autograder.reference.source import module_source
+from autograder.submissions.grafting import graft
+from autograder.submissions.intake import notebook_paths, read_notebook
 import gearworks
 from gearworks import layers
 from gearworks.config import ModelConfig
@@ -70,12 +74,10 @@ def found(tmp_path, *cells, chapter=GEARS, **more):
 def module_of(components, module):
     """The module of an engine, with what fits of the components, run from its text."""
     own = [component for component in components.values() if component.module == module and component.fits_the_engine]
-    source = module_source(module)
-    grafts = grafts_of(source, own, list(components.values()))
-    text = grafted(source, grafts)
-    namespace = {"__name__": f"gearworks.{module}"}
-    exec(compile(text, f"<{module}>", "exec", dont_inherit=True), namespace)
-    namespace["_text"], namespace["_notes"] = text, [note for graft in grafts for note in graft.notes]
+    grafted = graft(module, own, list(components.values()))
+    namespace = {"__name__": home_of(module)}
+    exec(compile(grafted.text, f"<{module}>", "exec", dont_inherit=True), namespace)
+    namespace["_text"], namespace["_notes"] = grafted.text, [note for part in grafted.grafts for note in part.notes]
     return namespace
 
 
@@ -352,7 +354,7 @@ def test_no_file_raises(tmp_path, data):
     components = find_components([GEARS], [read_notebook(path)])
     for component in components:
         if component.statements:
-            grafts_of(module_source(component.module), [component], components)
+            graft(component.module, [component], components)
 
 
 def test_a_renamed_stripped_notebook_is_known_by_its_checks_or_its_names(tmp_path):
@@ -384,7 +386,7 @@ def test_copies_come_after_the_notebook_itself(tmp_path):
 def assembled(tmp_path, chapter, notebook, folder="engine"):
     path = tmp_path / f"{chapter.stem}.ipynb"
     path.write_text(editions.to_text(notebook), encoding="utf-8")
-    gears = overlay.assemble([chapter], [read_notebook(path)], tmp_path / folder)
+    gears = overlay.assemble(find_components([chapter], [read_notebook(path)]), tmp_path / folder)
     return {gear.component.path: gear for gear in gears}
 
 

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from autograder import cli, editions, progress
-from autograder.chapter import Cell, Chapter, Exercise
+from autograder import cli
+from autograder.chapters import editions
+from autograder.submissions import progress
+from autograder.chapters.chapter import Cell, Chapter, Exercise
 from autograder.checking import checks_of
-from autograder.intake import read_notebook
-from autograder.progress import Stage
+from autograder.submissions.attempts import find_components
+from autograder.submissions.intake import read_notebook
+from autograder.submissions.progress import Stage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
@@ -30,7 +33,7 @@ def measure(tmp_path, chapter, learner):
         path = tmp_path / "98_small.ipynb"
         path.write_text(editions.to_text(editions.solve(learner, sources)), encoding="utf-8")
         notebooks = [read_notebook(path)]
-        found = progress.measure([chapter], notebooks)
+        found = progress.measure([chapter], find_components([chapter], notebooks))
         text, data = progress.text(found, notebooks), progress.as_json(found, notebooks)
         json.dumps(data)
         return {each.exercise: each for each in found[0].exercises}, text, data["chapters"][0]
@@ -119,7 +122,7 @@ def test_half_of_an_exercise_of_two_names(tmp_path):
     path = tmp_path / "97_two.ipynb"
     cell = {"cell_type": "code", "id": two.grade_id, "source": half}
     path.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
-    [found] = progress.measure([chapter], [read_notebook(path)])[0].exercises
+    [found] = progress.measure([chapter], find_components([chapter], [read_notebook(path)]))[0].exercises
     assert found.stage is Stage.FAILING and 0 <= found.points < found.total
     assert "not written" in found.found or "memory_bytes" in found.found
 

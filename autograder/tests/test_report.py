@@ -8,9 +8,9 @@ from nbclient import NotebookClient
 from nbgrader.utils import determine_grade
 
 import autograder
-from autograder.grading import Outcome, Report, Status
+from autograder.checking.running import Outcome, Report, Status
 from autograder.judge import arm
-from autograder.report import markup, text
+from autograder.checking.report import markup, text
 from gearworks.layers import rms_norm
 
 HOSTILE = "</td><script>alert(1)</script> & \u202e \U0001f600"
@@ -134,7 +134,7 @@ def test_a_known_mistake_is_named_and_an_unknown_one_is_not(capsys):
 
 
 def test_a_known_mistake_is_named_though_no_two_runs_take_equally_long(capsys):
-    from autograder.mutation import load_mutant, mutants_of
+    from autograder.variants.mutation import load_mutant, mutants_of
     mutant = next(mutant for mutant in mutants_of("decoding.generate") if mutant.name == "stop-ids-ignored")
     autograder.check("decoding.generate", *load_mutant("decoding.generate", mutant))
     assert mutant.says in " ".join(capsys.readouterr().out.split())

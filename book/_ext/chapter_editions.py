@@ -16,7 +16,7 @@ from sphinx.errors import SphinxError
 from sphinx.util import logging
 from tqdm.auto import tqdm
 
-from autograder.chapter import Chapter, read_chapter
+from autograder.chapters.chapter import Chapter, read_chapter
 from gearworks import hub
 from gearworks.errors import GearworksError
 

@@ -13,7 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import autograder
 from autograder.checking import checks_of
-from autograder.mutation import mutants_of
+from autograder.variants.mutation import mutants_of
 from gearworks import viz
 
 MATRIX = Path("book") / "kill_matrix.json"

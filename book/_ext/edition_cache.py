@@ -19,11 +19,12 @@ from filelock import FileLock
 from inline_plots import KERNEL_ARGUMENTS, check_descriptions, with_inline_plots
 from nbformat import NotebookNode
 
-from autograder.chapter import Chapter, python_of
-from autograder.editions import book_edition
+from autograder.chapters.chapter import Chapter, python_of
+from autograder.chapters.editions import book_edition
+from autograder.reference.names import home_of
 
 PACKAGES = ("gearworks", "autograder")
-MAKERS = "import autograder.editions"          # what turns a chapter into an edition
+MAKERS = "import autograder.chapters.editions"          # what turns a chapter into an edition
 KEPT = 4                                       # executed editions of one chapter, for switching between branches
 
 
@@ -33,7 +34,7 @@ def edition_key(chapter: Chapter) -> str:
     cells = [python_of(cell.source) for cell in chapter.cells
              if cell.kind == "code" and "raises-exception" not in cell.tags]
     modules = {exercise.module for exercise in chapter.exercises}
-    checks = [f"import gearworks.{module}, autograder.checks.{module}" for module in sorted(modules)]
+    checks = [f"import {home_of(module)}, autograder.checks.{module}" for module in sorted(modules)]
     files, others = imported_files([*cells, *checks, MAKERS, "from autograder import check"], packages)
     files |= {packages["autograder"] / "mutants" / f"{exercise.module}.toml" for exercise in chapter.exercises
               if exercise.exhibit}

@@ -9,7 +9,7 @@ from html import escape
 
 from nbformat import NotebookNode
 
-from autograder.chapter import Chapter, ChapterError
+from autograder.chapters.chapter import Chapter, ChapterError
 
 _SETTINGS = {"figure.facecolor": "none", "axes.facecolor": "none", "legend.facecolor": "inherit", "figure.dpi": "72",
              "svg.fonttype": "none", "svg.hashsalt": "gearworks"}

@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from gearworks.cli import main
+    from gearworks.cli.commands import main
 except KeyboardInterrupt:                                   # interrupted while Python was still reading the program
     sys.exit(130)
 

@@ -9,10 +9,10 @@ from typing import Any
 from gearworks.chat import render_chat
 from gearworks.decoding import Generation, generate
 from gearworks.errors import FormatError, ModelError
-from gearworks.gguf import GGUFFile
+from gearworks.formats.gguf import GGUFFile
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
-from gearworks.vocabulary import tokenizer_config_from_gguf
+from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
 from gearworks.weights import load_checkpoint, read_json
 
 

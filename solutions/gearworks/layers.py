@@ -7,7 +7,7 @@ Left out on purpose: dropout, gradients, and any batch dimension (model.py says 
 
 import numpy as np
 
-from gearworks.products import matmul
+from gearworks.kernels.products import matmul
 
 LOWEST = np.finfo(np.float32).min
 

@@ -19,7 +19,7 @@ import numpy as np
 from gearworks.decoding import Context, room_for
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
-from gearworks.layouts import Weights
+from gearworks.families.layouts import Weights
 from gearworks.model import Model
 from gearworks.sampling import SamplingParams, choose, process, refuse_unusable
 

@@ -29,8 +29,8 @@ from typing import Any
 import regex
 
 from gearworks.errors import FormatError, ModelError
-from gearworks.unicode_tables import DIGIT, LETTER, NUMBER, WHITE_SPACE, WORD_CHARACTER, normalize
-from gearworks.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary, read_vocabulary, tokenizer_config_from_gguf,
+from gearworks.vocabularies.unicode_tables import DIGIT, LETTER, NUMBER, WHITE_SPACE, WORD_CHARACTER, normalize
+from gearworks.vocabularies.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary, read_vocabulary, tokenizer_config_from_gguf,
                                   tokenizer_json_from_gguf)
 from gearworks.weights import read_json
 

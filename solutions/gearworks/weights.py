@@ -15,11 +15,11 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
-from gearworks.gguf import GGUFFile
-from gearworks.layouts import Fields, Part, Weights, layer_class, layout
-from gearworks.pickled import PickledFile
-from gearworks.safetensors import SafetensorsFile
-from gearworks.shards import ShardedPickled, ShardedSafetensors
+from gearworks.formats.gguf import GGUFFile
+from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
+from gearworks.formats.pickled import PickledFile
+from gearworks.formats.safetensors import SafetensorsFile
+from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
 
 Checkpoint = GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
 

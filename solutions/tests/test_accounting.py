@@ -15,7 +15,7 @@ from transformers import (AutoModelForCausalLM, DynamicCache, LlamaConfig, Mistr
 from gearworks.accounting import (BLOCKS, SHAPES, ModelShape, arithmetic_intensity, bytes_moved, forward_flops,
                                   memory_bytes, parameter_count, roofline_tokens_per_second, stored_bytes)
 from gearworks.errors import ModelError
-from gearworks.gguf import GGUFFile, TensorType
+from gearworks.formats.gguf import GGUFFile, TensorType
 from gearworks.kv_cache import KVCache
 
 FAMILIES = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}

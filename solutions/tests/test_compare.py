@@ -7,12 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-import gearworks.gpt2
+import gearworks.families.gpt2
 import gearworks.kv_cache
 import gearworks.model
-from gearworks import cli
+from gearworks.cli import commands as cli
 from gearworks.attention import attention
-from gearworks.compare import compare, first_divergence, largest_errors, load_hf
+from gearworks.comparison.compare import compare, first_divergence, largest_errors, load_hf
 from gearworks.errors import ModelError
 from gearworks.model import Model
 
@@ -174,7 +174,7 @@ def test_the_command_on_the_real_model(smollm2_folder):
 def test_the_command_reads_gguf_and_names_what_is_broken(smollm2_gguf, smollm2_folder, monkeypatch, capsys):
     """Rows of q and k left as GGUF has them: the file speaks English, and Hugging Face shows what is wrong with it."""
     monkeypatch.setattr("gearworks.weights.unpermute_rope", lambda weight, num_heads: weight)
-    monkeypatch.setattr("gearworks.compare.load_hf", lambda folder: load_hf(smollm2_folder))
+    monkeypatch.setattr("gearworks.comparison.compare.load_hf", lambda folder: load_hf(smollm2_folder))
     assert run(smollm2_gguf, "--prompt", "A gear turns.") == 1
     captured = capsys.readouterr()
     assert "input_layernorm" in captured.out

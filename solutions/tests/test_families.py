@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 
 from gearworks.accounting import latent_cache_bytes
-from gearworks.compare import load_hf
+from gearworks.comparison.compare import load_hf
 from gearworks.config import SUPPORTED_ARCHITECTURES, ExpertsConfig, ModelConfig
-from gearworks.deepseek import choose
+from gearworks.families.deepseek import choose
 from gearworks.errors import ModelError
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-import gearworks.gguf
+import gearworks.formats.gguf
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.gguf import BLOCK_FORMATS, CHUNK_VALUES, GGUFFile, TensorType, ValueType, dequantize, read_value
+from gearworks.formats.gguf import BLOCK_FORMATS, CHUNK_VALUES, GGUFFile, TensorType, ValueType, dequantize, read_value
 
 TYPES = list(BLOCK_FORMATS)
 OracleType = oracle.GGUFValueType
@@ -114,7 +114,7 @@ def test_metadata_of_every_type(tmp_path):
             expected = np.float32(values[0]) if kind == OracleType.FLOAT32 else values[0]
             one, many = file.metadata[f"one.{kind.name}"], file.metadata[f"many.{kind.name}"]
             assert one == expected and type(one) is type(values[0])
-            assert many.dtype == gearworks.gguf.NUMBERS[kind] and many.flags.owndata
+            assert many.dtype == gearworks.formats.gguf.NUMBERS[kind] and many.flags.owndata
             np.testing.assert_array_equal(many, np.array(values, many.dtype))
         assert [file.metadata[f"text.{i}"] for i in range(len(TEXTS))] == TEXTS == file.metadata["texts"]
         assert [list(row) for row in file.metadata["nested"]] == [[1, -2], [3], [-2**31, 5, 6]]
@@ -313,4 +313,4 @@ def test_a_file_of_k_quants_equals_the_gguf_package():
 
 
 def test_docstring_examples():
-    assert doctest.testmod(gearworks.gguf).failed == 0
+    assert doctest.testmod(gearworks.formats.gguf).failed == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from gearworks.hf_generate import decode_step_operators, decode_step_seconds
+from gearworks.comparison.hf_generate import decode_step_operators, decode_step_seconds
 
 PROMPT = torch.tensor([[5, 3, 9, 4]])
 

@@ -24,10 +24,10 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.gguf import BLOCK_FORMATS, MAX_ARRAY_DEPTH, MAX_STRING_BYTES, GGUFFile, TensorType, ValueType
-from gearworks.pickled import PickledFile
-from gearworks.restricted_pickle import unpickle
-from gearworks.safetensors import MAX_HEADER_BYTES, SafetensorsFile, read_header, read_tensor
+from gearworks.formats.gguf import BLOCK_FORMATS, MAX_ARRAY_DEPTH, MAX_STRING_BYTES, GGUFFile, TensorType, ValueType
+from gearworks.formats.pickled import PickledFile
+from gearworks.formats.restricted_pickle import unpickle
+from gearworks.formats.safetensors import MAX_HEADER_BYTES, SafetensorsFile, read_header, read_tensor
 
 MB = 2**20
 

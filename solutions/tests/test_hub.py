@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from gearworks import hub
+from gearworks.hub import models as hub
 from gearworks.errors import FormatError, NotAvailableError
 
 FETCH = [sys.executable, "-m", "gearworks", "fetch", "smollm2"]

@@ -18,8 +18,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.pickled import MAX_DIRECTORY_BYTES, PickledFile, TensorView, read_directory
-from gearworks.restricted_pickle import MAX_PROGRAM_BYTES, unpickle
+from gearworks.formats.pickled import MAX_DIRECTORY_BYTES, PickledFile, TensorView, read_directory
+from gearworks.formats.restricted_pickle import MAX_PROGRAM_BYTES, unpickle
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
 OTHERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
@@ -191,7 +191,7 @@ def test_all_other_names_are_refused_by_name(contents, name):
 
 def test_nothing_that_a_pickle_names_is_imported():
     """A module with that name would be found, and its import would print."""
-    code = ("import sys; from gearworks.restricted_pickle import unpickle\n"
+    code = ("import sys; from gearworks.formats.restricted_pickle import unpickle\n"
             "try: unpickle(b'\\x80\\x02cantigravity\\nfly\\n)R.')\n"
             "except ValueError as error: print('antigravity' in sys.modules, 'torch' in sys.modules, error.why)")
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gearworks import layers, products
-from gearworks.products import BLOCK, FEW, matmul
+from gearworks import layers
+from gearworks.kernels import products
+from gearworks.kernels.products import BLOCK, FEW, matmul
 
 
 def float64(a, b):

@@ -15,9 +15,9 @@ import safetensors.torch
 import torch
 from hypothesis import given, settings, strategies as st
 
-import gearworks.safetensors
+import gearworks.formats.safetensors
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.safetensors import LazyTensor, SafetensorsFile, TensorInfo, map_file, read_header, read_tensor, write
+from gearworks.formats.safetensors import LazyTensor, SafetensorsFile, TensorInfo, map_file, read_header, read_tensor, write
 
 NUMPY_DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8"]
 SHAPES = [(3, 5), (), (0,), (4, 0, 2), (2, 3, 1, 7), (1,)]
@@ -249,7 +249,7 @@ LIMITED = """
 import resource, sys
 import numpy as np
 from gearworks.errors import NotAvailableError
-from gearworks.safetensors import write
+from gearworks.formats.safetensors import write
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 try:
     write(sys.argv[1], {"w": np.zeros(1_000_000, np.float32)})
@@ -314,4 +314,4 @@ def test_place_in_the_file_is_absolute():
 
 
 def test_docstring_examples():
-    assert doctest.testmod(gearworks.safetensors).failed == 0
+    assert doctest.testmod(gearworks.formats.safetensors).failed == 0

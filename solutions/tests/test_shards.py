@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.shards import ShardedPickled, ShardedSafetensors, read_index
+from gearworks.formats.shards import ShardedPickled, ShardedSafetensors, read_index
 
 KINDS = {ShardedSafetensors: (save_file, "model-0000{}-of-00003.safetensors"),
          ShardedPickled: (torch.save, "pytorch_model-0000{}-of-00003.bin")}

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gearworks.safetensors import SafetensorsFile
+from gearworks.formats.safetensors import SafetensorsFile
 from gearworks.weights import load_checkpoint
 
 DATA = Path(__file__).parent / "data"

@@ -16,10 +16,10 @@ from tokenizers import AddedToken as HFAddedToken
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from gearworks.errors import FormatError, ModelError, NotAvailableError
-from gearworks.gguf import GGUFFile
+from gearworks.formats.gguf import GGUFFile
 from gearworks.tokenizer import (CACHED_WORDS, IncrementalDetokenizer, Tokenizer, bytes_to_unicode, decode,
                                  encode_long_piece, encode_piece, normalize, pre_tokenize, splitter)
-from gearworks.vocabulary import (LLAMA3_PATTERN, QWEN2_PATTERN, Vocabulary, read_vocabulary,
+from gearworks.vocabularies.vocabulary import (LLAMA3_PATTERN, QWEN2_PATTERN, Vocabulary, read_vocabulary,
                                   tokenizer_config_from_gguf, tokenizer_json_from_gguf)
 
 SURROGATES = range(0xD800, 0xE000)

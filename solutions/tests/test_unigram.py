@@ -5,7 +5,7 @@ from itertools import product
 
 from tokenizers import Tokenizer, models
 
-from gearworks.unigram import UNKNOWN_PENALTY, best_pieces
+from gearworks.vocabularies.unigram import UNKNOWN_PENALTY, best_pieces
 
 
 def random_scores(rng: random.Random, ties: bool) -> dict[str, float]:

@@ -17,8 +17,8 @@ from gearworks.accounting import SHAPES, bytes_moved, forward_flops, memory_byte
 from gearworks.attention import rope_frequencies
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
-from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
-from gearworks.vocabulary import Vocabulary
+from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Step, Trace
+from gearworks.vocabularies.vocabulary import Vocabulary
 
 VOID = {"br", "hr", "img", "input", "meta", "link"}
 HOSTILE = "</script><b>bold</b> \"double\" 'single' & <!-- ]]> \u202eRTL שלום مرحبا 👩‍👩‍👧 $x^2$ \\u003c"

@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from gearworks import safetensors
+from gearworks.formats import safetensors
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, GearworksError, ModelError, NotAvailableError
-from gearworks.safetensors import SafetensorsFile
+from gearworks.formats.safetensors import SafetensorsFile
 from gearworks.weights import expected_shapes, gguf_name, load_checkpoint, map_names, reserve, unpermute_rope
 
 CONFIG = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, False)

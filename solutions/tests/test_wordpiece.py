@@ -5,7 +5,7 @@ import random
 import pytest
 from tokenizers import Tokenizer, models
 
-from gearworks.wordpiece import longest_match
+from gearworks.vocabularies.wordpiece import longest_match
 
 
 @pytest.mark.parametrize("prefix", ["##", "", "@"])

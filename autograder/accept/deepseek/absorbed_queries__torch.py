@@ -2,7 +2,7 @@
 
 import torch
 
-from gearworks.deepseek import head_queries, score_scale, turn
+from gearworks.families.deepseek import head_queries, score_scale, turn
 
 
 def absorbed_queries(hidden, weights, config, cos, sin):

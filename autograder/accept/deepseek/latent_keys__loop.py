@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gearworks.deepseek import turn
+from gearworks.families.deepseek import turn
 
 
 def latent_keys(hidden, weights, config, cos, sin):

@@ -3,7 +3,7 @@
 from math import prod
 
 from gearworks.errors import FormatError
-from gearworks.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value, require_bytes
+from gearworks.formats.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value, require_bytes
 
 
 def read_tensor_table(data, offset, count):

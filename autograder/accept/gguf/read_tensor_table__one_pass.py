@@ -1,7 +1,7 @@
 """One pass, with the shape built from the back and the errors in one place."""
 
 from gearworks.errors import FormatError
-from gearworks.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value
+from gearworks.formats.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value
 
 U32, U64 = ValueType.UINT32, ValueType.UINT64
 

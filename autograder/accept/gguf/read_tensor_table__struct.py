@@ -4,7 +4,7 @@ import math
 import struct
 
 from gearworks.errors import FormatError
-from gearworks.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value, require_bytes
+from gearworks.formats.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value, require_bytes
 
 
 def read_row(data, offset):

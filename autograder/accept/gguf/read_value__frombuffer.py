@@ -3,7 +3,7 @@
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.gguf import MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST, require_bytes
+from gearworks.formats.gguf import MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST, require_bytes
 
 
 def plain_numbers(data, offset, kind, count):

@@ -3,7 +3,7 @@
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.gguf import MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST, ValueType, read_numbers
+from gearworks.formats.gguf import MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST, ValueType, read_numbers
 
 
 class Cursor:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gearworks.gguf_k_quants import unpack_nibbles
+from gearworks.formats.gguf_k_quants import unpack_nibbles
 
 
 def unpack_scales(packed):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from gearworks.tokenizer import Tokenizer, train_bpe
-from gearworks.vocabulary import AddedToken
+from gearworks.vocabularies.vocabulary import AddedToken
 
 
 def prompt_ids_test(prompt_ids):

@@ -5,7 +5,7 @@ from math import prod
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.safetensors import DTYPES, MAX_HEADER_BYTES, TensorInfo, parse_strict_json
+from gearworks.formats.safetensors import DTYPES, MAX_HEADER_BYTES, TensorInfo, parse_strict_json
 
 HINT = "fetch the file again"
 

@@ -5,7 +5,7 @@ import struct
 from math import prod
 
 from gearworks.errors import FormatError
-from gearworks.safetensors import DTYPES, MAX_HEADER_BYTES, TensorInfo, parse_strict_json
+from gearworks.formats.safetensors import DTYPES, MAX_HEADER_BYTES, TensorInfo, parse_strict_json
 
 
 def whole_number(value):

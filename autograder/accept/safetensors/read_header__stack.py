@@ -1,7 +1,7 @@
 """Reads entry by entry into a list, and takes places from it until none is left."""
 
 from gearworks.errors import FormatError
-from gearworks.safetensors import DTYPES, TensorInfo, parse_strict_json
+from gearworks.formats.safetensors import DTYPES, TensorInfo, parse_strict_json
 
 
 def require(condition, what, why):

@@ -3,8 +3,8 @@
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.float8 import widen_e4m3, widen_e5m2
-from gearworks.safetensors import DTYPES, UNREADABLE
+from gearworks.formats.float8 import widen_e4m3, widen_e5m2
+from gearworks.formats.safetensors import DTYPES, UNREADABLE
 
 
 def read_tensor(data, info):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from gearworks.errors import FormatError
-from gearworks.safetensors import DTYPES, UNREADABLE
+from gearworks.formats.safetensors import DTYPES, UNREADABLE
 
 KINDS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2}
 

@@ -1,6 +1,6 @@
 """Looks at every place of the text by hand, without a pattern for the tokens."""
 
-from gearworks.unicode_tables import WHITE_SPACE, WORD_CHARACTER
+from gearworks.vocabularies.unicode_tables import WHITE_SPACE, WORD_CHARACTER
 
 
 def encode(text, added_tokens, encode_ordinary, parse_special=True):

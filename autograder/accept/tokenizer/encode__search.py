@@ -4,7 +4,7 @@ import re
 
 import regex
 
-from gearworks.unicode_tables import WORD_CHARACTER
+from gearworks.vocabularies.unicode_tables import WORD_CHARACTER
 
 
 def encode(text, added_tokens, encode_ordinary, parse_special=True):

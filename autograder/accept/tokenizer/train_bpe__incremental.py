@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from gearworks.errors import ModelError
 from gearworks.tokenizer import bytes_to_unicode, pre_tokenize, splitter
-from gearworks.vocabulary import Vocabulary
+from gearworks.vocabularies.vocabulary import Vocabulary
 
 
 def _merged(word, pair, id):

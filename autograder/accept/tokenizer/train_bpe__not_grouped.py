@@ -2,7 +2,7 @@
 
 from gearworks.errors import ModelError
 from gearworks.tokenizer import bytes_to_unicode, count_pairs, merge_pair, pre_tokenize, splitter
-from gearworks.vocabulary import Vocabulary
+from gearworks.vocabularies.vocabulary import Vocabulary
 
 
 def train_bpe(texts, vocab_size, splitters=("gpt2",)):

@@ -1,6 +1,6 @@
 """From the left: every piece that begins at a place offers a better cut to where it ends."""
 
-from gearworks.unigram import UNKNOWN_PENALTY
+from gearworks.vocabularies.unigram import UNKNOWN_PENALTY
 
 
 def best_pieces(text, scores):

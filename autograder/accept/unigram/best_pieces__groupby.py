@@ -2,7 +2,7 @@
 
 from itertools import groupby
 
-from gearworks.unigram import UNKNOWN_PENALTY
+from gearworks.vocabularies.unigram import UNKNOWN_PENALTY
 
 
 def best_pieces(text, scores):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gearworks.unigram import UNKNOWN_PENALTY
+from gearworks.vocabularies.unigram import UNKNOWN_PENALTY
 
 
 def best_pieces(text, scores):

@@ -1,6 +1,6 @@
 """GGUF and Hugging Face apart, tensor by tensor copied to its place."""
 
-from gearworks.gguf import GGUFFile
+from gearworks.formats.gguf import GGUFFile
 from gearworks.weights import _require_same_head, gguf_tensor, map_names, open_checkpoint, reserve
 
 

@@ -65,7 +65,7 @@ def merge_stepper(texts: str | Sequence[str], tokenizer: Tokenizer,
     out. A piece that has come before is not merged again. Raises FigureError for a text that is too long, or that the
     vocabulary answers with an added token.
 
-    >>> from gearworks.vocabulary import Vocabulary
+    >>> from gearworks.vocabularies.vocabulary import Vocabulary
     >>> tokenizer = Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2}, {(0, 1): (0, 2)}))
     >>> print(repr(merge_stepper("abb", tokenizer)).splitlines()[7])
     Step 2 of 3: Piece 1 of 1, merge 1 of 1: "a" + "b" makes "ab". Its rank, 0, is the lowest here.
@@ -81,7 +81,7 @@ def token_borders(text: str, tokenizers: Tokenizer | Mapping[str, Tokenizer],
     Pointing at a token, or moving to it with the arrow keys, shows its number, id and bytes. Text is ordinary text
     here: special tokens are spelled out.
 
-    >>> from gearworks.vocabulary import Vocabulary
+    >>> from gearworks.vocabularies.vocabulary import Vocabulary
     >>> token_borders("ab b", Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2, "Ġ": 3}, {(0, 1): (0, 2)})))
     Where the tokens end
     4 characters, 4 bytes

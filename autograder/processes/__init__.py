@@ -1,0 +1,1 @@
+"""Code that may not end: limits within a process, and processes that can be ended."""

@@ -1,0 +1,64 @@
+"""The names of exercises and components, and where in the reference what they name is written.
+
+A component is `module.name`, or `module.Class.method`; an exercise names one component or two that belong together,
+`module.a+b`. Its module is a short name: the one that learners, checks, mutants and grades know.
+"""
+
+# Where a module is not at the top of the package, by its short name. All others are `gearworks.<short name>`.
+HOMES = {
+    "deepseek": "gearworks.families.deepseek",
+    "gguf": "gearworks.formats.gguf",
+    "gguf_k_quants": "gearworks.formats.gguf_k_quants",
+    "safetensors": "gearworks.formats.safetensors",
+    "unigram": "gearworks.vocabularies.unigram",
+    "wordpiece": "gearworks.vocabularies.wordpiece",
+}
+_SHORT = {home: module for module, home in HOMES.items()}
+
+
+def home_of(module: str) -> str:
+    """Where a module of the reference is written, from its short name.
+
+    >>> home_of("attention"), home_of("gguf")
+    ('gearworks.attention', 'gearworks.formats.gguf')
+    """
+    return HOMES.get(module, f"gearworks.{module}")
+
+
+def short_name(home: str) -> str:
+    """The short name of a module of the reference; of any other module, "".
+
+    >>> short_name("gearworks.formats.gguf"), short_name("numpy.linalg")
+    ('gguf', '')
+    """
+    return _SHORT.get(home, home.removeprefix("gearworks.") if home.startswith("gearworks.") else "")
+
+
+def module_of(name: str) -> str:
+    """The short name of the module of a component or an exercise: what comes before a class, or before the last name.
+
+    >>> module_of("tokenizer.count_pairs+merge_pair"), module_of("kernels.cpu.int4_matvec"), module_of("engine.Engine.step")
+    ('tokenizer', 'kernels.cpu', 'engine')
+    """
+    parts = name.split(".")
+    owner = next((index for index, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+    return ".".join(parts[:owner])
+
+
+def names_of(exercise: str) -> list[str]:
+    """The functions or classes that an exercise names, in the order in which its checks take them.
+
+    >>> names_of("tokenizer.count_pairs+merge_pair"), names_of("engine.LLMEngine.step")
+    (['count_pairs', 'merge_pair'], ['LLMEngine'])
+    """
+    return exercise.removeprefix(f"{module_of(exercise)}.").split(".")[0].split("+")
+
+
+def components_of(exercise: str) -> list[str]:
+    """The components of an exercise: `module.name`, one for each name.
+
+    >>> components_of("tokenizer.count_pairs+merge_pair")
+    ['tokenizer.count_pairs', 'tokenizer.merge_pair']
+    """
+    prefix, _, names = exercise.rpartition(".")
+    return [f"{prefix}.{name}" for name in names.split("+")]

@@ -1,0 +1,1 @@
+"""The command `gearworks`, and how commands meet a terminal."""

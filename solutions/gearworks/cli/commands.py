@@ -1,0 +1,363 @@
+"""The command `gearworks`.
+
+Answers go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a failure with a message
+that says what to try, 2 wrong usage, 130 interrupted.
+"""
+
+import argparse
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from gearworks import __version__
+from gearworks.cli import console
+from gearworks.errors import GearworksError, NotAvailableError
+
+MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    return console.run("gearworks", lambda: _main(sys.argv[1:] if arguments is None else arguments))
+
+
+def _main(arguments: Sequence[str]) -> int | None:
+    options = _parser().parse_args(arguments)
+    engine = getattr(options, "engine", None)
+    if engine is not None and not _runs_in(engine):
+        return _run_in(engine, arguments)
+    return options.run(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gearworks", description="An LLM inference engine that you can read.")
+    parser.add_argument("--version", action="version", version=f"gearworks {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    command = commands.add_parser("generate", help="continue a prompt", description="Continue a prompt.")
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
+    command.add_argument("--chat", action="store_true", help="treat the prompt as a user's message")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    command.add_argument("--schema", type=Path, metavar="FILE", help="answer in JSON that this JSON schema accepts")
+    _add_engine(command)
+    _add_sampling(command, temperature=0.0)
+    command.set_defaults(run=_generate)
+
+    command = commands.add_parser("chat", help="talk with a model", description="Talk with a model.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
+    command.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    command.add_argument("--context", type=_count, default=8192, metavar="N",
+                         help="longest conversation in tokens (default %(default)s, or what the model was made for)")
+    _add_engine(command)
+    _add_sampling(command, temperature=0.7)
+    command.set_defaults(run=_chat)
+
+    command = commands.add_parser("bench", help="measure this engine beside Hugging Face's",
+                                  description="Measure this engine beside Hugging Face's, in one run.")
+    command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
+    command.add_argument("--only", metavar="NAME", action="append",
+                         help="decode, prefill, load, tokenizer or memory; may be repeated")
+    command.add_argument("--publish", action="store_true",
+                         help="replace the repository's results.json and the README's table")
+    command.add_argument("--threads", type=_count, help="threads for both engines; by default one for each core")
+    command.set_defaults(run=_bench)
+
+    command = commands.add_parser(
+        "compare", help="find the first place where this engine and Hugging Face's part",
+        description="Run this engine and Hugging Face's side by side, and show the first layer, operator, position and "
+                    "head that differ. The exit code is 1 when one does.")
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    command.add_argument("--prompt", metavar="TEXT",
+                         help="the text that both run over (default: a short one, or random ids without a tokenizer)")
+    command.add_argument("--tolerance", type=_tolerance, default=1e-4, metavar="E",
+                         help="relative to the largest number in each array (default %(default)s)")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    _add_engine(command)
+    command.set_defaults(run=_compare)
+
+    command = commands.add_parser("fetch", help="get a model ready for use", description="Get a model ready for use.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
+    command.set_defaults(run=_fetch)
+    return parser
+
+
+def _add_engine(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--engine", type=Path, metavar="FOLDER",
+                         help="run an engine of your own gears, made by `autograder assemble`")
+
+
+def _runs_in(engine: Path) -> bool:
+    return Path(__file__).resolve().parents[1] == engine.resolve()
+
+
+def _run_in(engine: Path, arguments: Sequence[str]) -> int:
+    """Run a command in another engine, in a process that finds that one first; returns its exit code, if at all."""
+    try:
+        gears = json.loads((engine / "gears.json").read_text(encoding="utf-8"))["gears"]
+        own = [name for name, gear in gears.items() if gear["from"] == "learner"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise NotAvailableError(f"there is no engine in {engine}", "no gears.json is there that can be read",
+                                f"autograder assemble chapters --to {engine}") from None
+    if os.environ.get("GEARWORKS_ENGINE") == str(engine.resolve()):
+        raise NotAvailableError(f"cannot run the engine in {engine}", f"this Python prefers {Path(__file__).parent}",
+                                "is there a gearworks of another kind on the path?")
+    print(f"[yours: {', '.join(own)}; the rest is the reference's]" if own else "[all of it is the reference's]",
+          file=sys.stderr, flush=True)
+    paths = [str(engine.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "GEARWORKS_ENGINE": str(engine.resolve())}
+    command = [sys.executable, "-P", "-m", "gearworks", *arguments]
+    if os.name != "nt":
+        os.execve(command[0], command, environment)
+    process = subprocess.Popen(command, env=environment)    # Windows has no exec; the parent waits, deaf to Ctrl-C
+    while True:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            continue
+
+
+def _count(text: str) -> int:
+    """An argument that is a number of things, at least 0."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    return int(text)
+
+
+def _tolerance(text: str) -> float:
+    """An argument that is a number above 0, and finite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def _unescaped(text: str) -> str:
+    r"""What no shell can write the same way as another: \n is a line break, \t a tab, \\ a backslash."""
+    return re.sub(r"\\([nt\\])", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[1]], text)
+
+
+def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
+    command.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="longest answer (default %(default)s)")
+    command.add_argument("--temperature", type=float, default=temperature, metavar="T",
+                         help="0 is greedy; higher is more varied (default %(default)s)")
+    command.add_argument("--top-k", type=int, default=0, metavar="K", help="choose among the K likeliest; 0 among all")
+    command.add_argument("--top-p", type=float, default=1.0, metavar="P",
+                         help="choose among the likeliest that have probability P together")
+    command.add_argument("--min-p", type=float, default=0.0, metavar="P",
+                         help="choose among tokens at least P times as likely as the likeliest")
+    command.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
+                         help="above 1, tokens that occurred become less likely")
+    command.add_argument("--presence-penalty", type=float, default=0.0, metavar="R",
+                         help="subtracted from tokens that were generated")
+    command.add_argument("--frequency-penalty", type=float, default=0.0, metavar="R",
+                         help="subtracted from tokens for each time that they were generated")
+    command.add_argument("--stop", action="append", default=[], metavar="TEXT", type=_unescaped,
+                         help=r"end the answer before this text (\n is a line break); may be repeated")
+    command.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
+
+
+def _sampling_params(options: argparse.Namespace):
+    from gearworks.sampling import SamplingParams
+    return SamplingParams(options.temperature, options.top_k, options.top_p, options.repetition_penalty, options.seed,
+                          min_p=options.min_p, presence_penalty=options.presence_penalty,
+                          frequency_penalty=options.frequency_penalty)
+
+
+def _load(name: str):
+    """Find and load a model, with a progress bar on standard error."""
+    from gearworks.hub import find_model
+    from gearworks.language_model import LanguageModel
+
+    path = find_model(name)
+
+    def bar(tensors: Iterable) -> Iterable:
+        return tqdm(tensors, desc="Loading", unit=" tensors", leave=False, disable=None)
+    return LanguageModel.load(path, bar)
+
+
+def _generate(options: argparse.Namespace) -> None:
+    params = _sampling_params(options)                      # a wrong setting is reported before anything is loaded
+    prompt = _read_stdin() if options.prompt == "-" else options.prompt
+    model = _load(options.model)
+    grammar = None if options.schema is None else _grammar(model, options.schema)
+    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop, "grammar": grammar,
+                "on_text": None if options.json else _print_now}
+    if options.chat:
+        generation = model.chat([{"role": "user", "content": prompt}], **settings)
+    else:
+        generation = model.generate(prompt, **settings)
+    if not options.json:
+        print()
+        if grammar is not None and not grammar.may_end():
+            raise GearworksError("this is only the beginning of an answer in JSON",
+                                 f"it was cut off after {len(generation.ids)} tokens",
+                                 "raise --max-tokens, or let the schema bound what is long")
+        return
+    print(json.dumps({
+        "prompt_ids": generation.prompt_ids,
+        "ids": generation.ids,
+        "text": generation.text,
+        "finish_reason": generation.finish_reason,
+        "usage": generation.usage,
+        "seconds": {"prefill": round(generation.prefill_seconds, 6), "decode": round(generation.decode_seconds, 6)},
+    }))
+
+
+def _grammar(model, schema: Path):
+    from gearworks.structured import GrammarVocabulary, TokenGrammar
+
+    try:
+        wanted = json.loads(schema.read_text(encoding="utf-8-sig"))       # editors on Windows put a BOM in front
+    except (OSError, ValueError, RecursionError) as error:
+        raise GearworksError(f"cannot read the schema {schema}", str(error), "give a file that holds a JSON schema") from None
+    vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size, model.eos_ids)
+    return TokenGrammar.from_json_schema(vocabulary, wanted)
+
+
+def _chat(options: argparse.Namespace) -> None:
+    from gearworks.decoding import Context
+
+    params = _sampling_params(options)
+    model = _load(options.model)
+    context = Context(model.model, options.context)
+    beginning = [{"role": "system", "content": options.system}] if options.system else []
+    messages = list(beginning)
+    model.chat_prompt([*messages, {"role": "user", "content": "?"}])       # a model that cannot chat says so at once
+    print("Type a message. /reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer.",
+          file=sys.stderr)
+    while True:
+        try:
+            message = input("> " if sys.stdin.isatty() else "")
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            print(file=sys.stderr)
+            continue
+        if message.strip() == "/quit":
+            return
+        if message.strip() == "/reset":
+            messages = list(beginning)
+            continue
+        if not message.strip():
+            continue
+        pieces: list[str] = []
+
+        def show(text: str) -> None:
+            pieces.append(text)
+            _print_now(text)
+        try:
+            generation = model.chat([*messages, {"role": "user", "content": message}], params=params,
+                                    max_tokens=options.max_tokens, stop=options.stop, on_text=show, context=context)
+            print()
+            print(f"[{_summary(generation)}]", file=sys.stderr)
+        except KeyboardInterrupt:                           # what was said so far stays in the conversation
+            print()
+        except GearworksError as error:
+            print(f"{error}\n  (the conversation is as before this message; /reset starts a new one)", file=sys.stderr)
+            continue
+        messages += [{"role": "user", "content": message}, {"role": "assistant", "content": "".join(pieces)}]
+
+
+def _summary(generation) -> str:
+    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s; 30 of 42 prompt tokens were cached`."""
+    count = len(generation.ids)
+    speed = f" at {count / generation.decode_seconds:.1f}/s" if count > 1 and generation.decode_seconds else ""
+    cut = ", cut off at the limit" if generation.finish_reason == "length" else ""
+    return (f"{count} tokens{speed} after {generation.prefill_seconds:.2f} s{cut}; "
+            f"{generation.cached_tokens} of {len(generation.prompt_ids)} prompt tokens were cached")
+
+
+def _bench(options: argparse.Namespace) -> None:
+    # Beside the package; of an assembled engine, beside the reference, which comes later on the path.
+    places = [Path(folder) / "benchmarks" for folder in (Path(__file__).resolve().parents[1], *sys.path)]
+    benchmarks = next((place for place in places if (place / "bench.py").is_file()), None)
+    if benchmarks is None:
+        raise GearworksError("cannot measure", "the benchmarks are part of the repository, not of the package",
+                             "run this from a checkout of the course")
+    sys.path.insert(0, str(benchmarks))
+    import bench
+    bench.run(only=options.only, json_path=options.json, threads=options.threads, publish=options.publish)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    import tempfile
+
+    from gearworks.comparison.compare import compare, load_hf
+    from gearworks.hub.convert import convert_gguf
+    from gearworks.hub import find_model
+
+    path = find_model(options.model)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:      # Windows keeps what is still mapped
+        folder = path
+        if path.is_file():                                  # transformers would take minutes to open a GGUF file
+            folder = Path(scratch) / "model"
+            with tqdm(desc="Converting for Hugging Face", unit=" tensors", leave=False, disable=None) as bar:
+                convert_gguf(path, folder, on_tensor=bar.update)
+        model, ids = _model_and_ids(path, options.prompt)
+        found = compare(model, load_hf(folder), ids, options.tolerance)
+    if options.json:
+        print(json.dumps(_finite({"tokens": found.tokens, "largest_errors": found.errors,
+                                  "divergence": None if found.divergence is None else asdict(found.divergence)})))
+    else:
+        print(f"Largest difference of each operator, over all layers and {found.tokens} tokens, relative to its array:")
+        print(found.table())
+    if found.divergence is not None:
+        raise GearworksError("this engine and Hugging Face's part", str(found.divergence),
+                             "what comes before it in a layer agrees: look at what makes this one")
+    print(f"No operator differs by more than {options.tolerance:g}.", file=sys.stderr)
+
+
+def _model_and_ids(path: Path, prompt: str | None):
+    """A model, and the ids for it to run over: those of the prompt, or random ones where there is no tokenizer."""
+    from gearworks.language_model import LanguageModel
+    from gearworks.model import Model
+
+    if prompt is None and path.is_dir() and not (path / "tokenizer.json").exists():
+        model = Model.load(path)
+        ids = random.Random(0).choices(range(model.config.vocab_size), k=min(24, model.config.max_position_embeddings))
+        print(f"There is no tokenizer.json, so both run over {len(ids)} random ids.", file=sys.stderr)
+        return model, ids
+    ours = LanguageModel.load(path)
+    prompt = "The engine is made of gears, and each of them was tested alone." if prompt is None else prompt
+    ids = ours.tokenizer.encode(prompt)
+    limit = ours.model.config.max_position_embeddings
+    if not ids:
+        raise GearworksError("cannot compare", "the prompt is empty", "give some text for --prompt")
+    if len(ids) > limit:
+        raise GearworksError("cannot compare", f"the prompt has {len(ids)} tokens, and the context {limit}",
+                             "give a shorter --prompt")
+    return ours.model, ids
+
+
+def _finite(value):
+    """A value for JSON, which knows neither nan nor infinity: null stands for them."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    from gearworks.hub import find_model
+    print(find_model(options.model))
+
+
+def _read_stdin() -> str:
+    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
+    return sys.stdin.read()
+
+
+def _print_now(text: str) -> None:
+    print(text, end="", flush=True)

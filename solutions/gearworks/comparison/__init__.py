@@ -1,0 +1,1 @@
+"""The engine beside Hugging Face: operator by operator, and step by step."""

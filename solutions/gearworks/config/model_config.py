@@ -1,0 +1,210 @@
+"""What a model's `config.json`, or a GGUF file's metadata, says about its shape.
+
+Only the fields that change a computation are kept. A field that this engine would have to ignore
+is an error, never a silent approximation: a model that runs with the wrong RoPE still speaks English.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gearworks.config.architectures import (
+    SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields, gemma3_windows)
+from gearworks.config.fields import bad_config, divide, require_only, require_positive, require_sizes, size
+from gearworks.errors import ModelError
+from gearworks.config.rope import RopeScaling
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a decoder, in Hugging Face's names.
+
+    D is `hidden_size`, F `intermediate_size`, L `num_hidden_layers`, H `num_attention_heads`,
+    K `num_key_value_heads`, d `head_dim`, V `vocab_size`; the context is `max_position_embeddings` tokens.
+    What follows `tie_word_embeddings` belongs to some families only.
+    """
+
+    architecture: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float                 # of GPT-2, its layer norm's eps
+    rope_theta: float
+    tie_word_embeddings: bool
+    rope_scaling: RopeScaling | None = None
+    windows: tuple[int | None, ...] = ()            # how many tokens a layer looks back, None for all; () if none does
+    qkv_bias: bool = False                          # Qwen2
+    qk_norm: bool = False                           # Qwen3, Gemma-3
+    experts: ExpertsConfig | None = None            # Mixtral, Qwen3-MoE, DeepSeek
+    latent: LatentConfig | None = None              # DeepSeek
+    rope_local_theta: float | None = None           # Gemma-3: of the layers with a window
+    query_pre_attn_scalar: float | None = None      # Gemma-3: scores are divided by its root instead of that of d
+    rope_interleaved: bool = False                  # DeepSeek: rows of a RoPE pair are neighbours
+    prediction_layers: int = 0                      # DeepSeek-V3: layers after the last, for guessing ahead; never run
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens a query of this layer looks back, itself included; None for all."""
+        return self.windows[layer] if self.windows else None
+
+    def __post_init__(self):
+        require_sizes(self, "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                      "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+        require_positive(self, "rms_norm_eps", "rope_theta")
+        if not isinstance(self.tie_word_embeddings, bool):
+            raise bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r:.80}, where true or false is needed")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise bad_config(f"{self.num_attention_heads} query heads cannot share "
+                             f"{self.num_key_value_heads} key/value heads evenly")
+        if self.head_dim % 2 and self.architecture != "GPT2LMHeadModel":
+            raise bad_config(f"head_dim is {self.head_dim}, and RoPE rotates pairs")
+        if self.rope_scaling is not None and self.rope_scaling.kind == "dynamic" and self.head_dim == 2:
+            raise bad_config("dynamic RoPE scaling needs heads of more than one pair")
+        if self.rope_scaling is not None and self.rope_scaling.kind == "yarn" and self.rope_theta <= 1:
+            raise bad_config(f"rope_theta is {self.rope_theta}, and YaRN needs pairs that get slower one by one")
+        for window in self.windows:
+            if window is not None:
+                size("sliding_window", window)
+        for name in ("rope_local_theta", "query_pre_attn_scalar"):
+            if getattr(self, name) is not None:
+                require_positive(self, name)
+
+    @classmethod
+    def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
+        """Read the object that `config.json` holds.
+
+        Raises ModelError for an unsupported architecture (by name, with the supported ones), a missing or impossible
+        field, and for any setting that the engine does not compute.
+        """
+        if not isinstance(config, Mapping):
+            raise bad_config("it is not a JSON object")
+        architectures = config.get("architectures")
+        if not isinstance(architectures, list) or not architectures:
+            raise bad_config("it names no architecture")
+        architecture = architectures[0]
+        if architecture not in SUPPORTED_ARCHITECTURES:
+            raise ModelError(f"the architecture {architecture!r:.80} is not supported",
+                             "this engine runs " + ", ".join(SUPPORTED_ARCHITECTURES),
+                             "use a model of one of these, or run this one with transformers")
+        _refuse_other_weights(config)
+        require_only(config, is_causal=True, per_layer_config=None)
+        return cls(architecture=architecture, **family_fields(architecture, config))
+
+    @classmethod
+    def from_gguf(cls, metadata: Mapping[str, Any], tied: bool) -> "ModelConfig":
+        """Read a GGUF file's metadata. `tied`: whether the file has no `output.weight` of its own.
+
+        Raises ModelError as `from_hf` does.
+        """
+        name = metadata.get("general.architecture")
+        if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
+            raise ModelError(f"the GGUF architecture {name!r} is not supported",
+                             "this engine reads " + ", ".join(_GGUF_ARCHITECTURES) + " from GGUF files",
+                             "use the model's safetensors, if its family is one of "
+                             + ", ".join(SUPPORTED_ARCHITECTURES))
+
+        def field(key: str, kind: type, *default):
+            value = metadata.get(f"{name}.{key}", *default)
+            if value is None:
+                raise bad_config(f"the metadata key {name}.{key} is missing")
+            if type(value) not in (kind, int):              # a whole number may stand for a float
+                raise bad_config(f"the metadata key {name}.{key} is a {type(value).__name__}, not a {kind.__name__}")
+            return value
+
+        heads, layers = field("attention.head_count", int), field("block_count", int)
+        context = field("context_length", int)
+        head_dim = field("attention.key_length", int, 0) or divide(field("embedding_length", int), heads)
+        if field("attention.value_length", int, head_dim) != head_dim:
+            raise bad_config("keys and values of different sizes are not supported")
+        if field("rope.dimension_count", int, head_dim) != head_dim:
+            raise bad_config("RoPE over a part of each head is not supported")
+        if field("expert_count", int, 0):
+            raise bad_config("a mixture of experts is read from safetensors only")
+        # llama.cpp scales by a factor whether or not a type is named with it
+        scaling = field("rope.scaling.type", str, "none")
+        factors = {field(key, float, 1) for key in ("rope.scaling.factor", "rope.scale_linear")} - {0, 1}
+        if scaling not in ("none", "linear") or len(factors) > 1:
+            raise bad_config(f"RoPE scaling ({scaling!r:.80}, factors {sorted(factors)}) is not supported")
+        tokens = metadata.get("tokenizer.ggml.tokens")
+        if not isinstance(tokens, list):
+            raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
+        if field("attn_logit_softcapping", float, 0) or field("final_logit_softcapping", float, 0):
+            raise bad_config("soft caps of scores or logits are not computed here")
+        window = field("attention.sliding_window", int, 0)
+        family: dict[str, Any] = {}
+        if name == "gemma3":
+            # The file leaves the scale of the scores to its reader: d in all sizes but the largest, which has 62 layers
+            scalar = divide(field("embedding_length", int), heads) if layers == 62 else head_dim
+            family = gemma3_windows(window, layers, 6) | {
+                "qk_norm": True, "query_pre_attn_scalar": scalar,
+                "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
+        elif window and window < context:
+            raise bad_config("a sliding window is read from safetensors only")
+        return cls(
+            architecture=_GGUF_ARCHITECTURES[name],
+            vocab_size=len(tokens),
+            hidden_size=field("embedding_length", int),
+            intermediate_size=field("feed_forward_length", int),
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=field("attention.head_count_kv", int, heads),
+            head_dim=head_dim,
+            max_position_embeddings=context,
+            # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits give it back
+            rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
+            rope_theta=field("rope.freq_base", float, 10_000.0),
+            tie_word_embeddings=tied,
+            rope_scaling=RopeScaling.from_hf({"type": "linear", "factor": factors.pop()}, context) if factors else None,
+            **{"qkv_bias": name == "qwen2", "qk_norm": name == "qwen3"} | family,
+        )
+
+    def to_hf(self) -> dict[str, Any]:
+        """The object to write as `config.json`, as `transformers` 5 reads it; `from_hf` is its inverse.
+
+        Raises ModelError for a model that has no plain form: of another family than Llama, Qwen2 and Qwen3, or with
+        scaled RoPE.
+        """
+        families = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+        if self.architecture not in families or self.rope_scaling is not None or self.windows:
+            raise ModelError(f"cannot convert a model of the architecture {self.architecture}",
+                             "only plain Llama, Qwen2 and Qwen3 models can be written as a Hugging Face folder",
+                             "run the file as it is, which the engine can; to compare, take its original folder")
+        return {
+            "architectures": [self.architecture],
+            "model_type": families[self.architecture],
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "max_position_embeddings": self.max_position_embeddings,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "rope_theta": self.rope_theta,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "dtype": "float32",
+        }
+
+
+_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
+                       "gemma3": "Gemma3ForCausalLM"}
+
+
+def _refuse_other_weights(config: Mapping[str, Any]) -> None:
+    """Weights that mean something only together with their scales must not be taken for plain numbers."""
+    for field in ("quantization_config", "compression_config"):
+        quantization = config.get(field)
+        if quantization is not None:
+            method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
+            raise ModelError("the model's weights are quantized",
+                             f"{field} names the method {method!r:.80}, which this engine does not read",
+                             "use the publisher's BF16 or FP16 weights, or a GGUF file of the model")

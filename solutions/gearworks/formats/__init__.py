@@ -1,0 +1,1 @@
+"""The file formats of weights, read by hand: safetensors, GGUF, and pickles without running them."""

@@ -1,0 +1,1 @@
+"""The inner loops: what the operators of `layers` are computed with."""
