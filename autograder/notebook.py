@@ -1,4 +1,5 @@
-"""What the cells of a notebook call: `check`, in the locked cell under every exercise, and `optional`."""
+"""What the cells of a notebook call: `check`, in the locked cell under every exercise, and
+`optional`."""
 
 import difflib
 import sys
@@ -18,10 +19,11 @@ from autograder.checking.report import Display
 def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
     """Check what you wrote: shows what each check found, and is worth the points.
 
-    exercise: its name, such as "tokenizer.train_bpe"; subjects: the functions or classes that it names, in that order.
-    seed: makes the checks take the inputs of an earlier run. Returns the score, between 0 and the exercise's points: a
-    plain float, which nbgrader takes as partial credit when it is the value of a cell. Never raises because of the code
-    that it checks; an interrupt passes.
+    exercise: its name, such as "tokenizer.train_bpe"; subjects: the functions or classes that
+    it names, in that order. seed: makes the checks take the inputs of an earlier run. Returns
+    the score, between 0 and the exercise's points: a plain float, which nbgrader takes as
+    partial credit when it is the value of a cell. Never raises because of the code that it
+    checks; an interrupt passes.
     """
     report = _report(exercise, subjects, seed)
     _show(report)
@@ -30,7 +32,8 @@ def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Around a demonstration of an exercise that may be left out: without it, says so and lets the notebook go on.
+    """Around a demonstration of an exercise that may be left out: without it, says so and lets
+    the notebook go on.
 
     >>> with optional():
     ...     raise NotImplementedError("moe.route: write this function")
@@ -48,13 +51,16 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
         checks = checks_of(exercise)
     except LookupError:
         near = difflib.get_close_matches(exercise, exercises(), 1)
-        return Report(exercise, (), 0.0, problem="There is no exercise of this name." + (
-            f" Did you mean {near[0]!r}?" if near else " Restore the check cell from the chapter."))
+        return Report(exercise, (), 0.0,
+                      problem="There is no exercise of this name." + (
+                          f" Did you mean {near[0]!r}?" if near
+                          else " Restore the check cell from the chapter."))
     names = names_of(exercise)
     if len(subjects) != len(names) or not all(map(callable, subjects)):
         right = f"check({exercise!r}, {', '.join(names)})"
         return Report(exercise, (), sum(check.points for check in checks),
-                      problem=f"This cell needs the definitions themselves, not what they return: {right}.")
+                      problem="This cell needs the definitions themselves, not what they "
+                              f"return: {right}.")
     report = with_diagnosis(run_exercise(exercise, subjects, seed=seed), subjects)
     if not is_graded:
         return report
@@ -62,14 +68,15 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
         with collected_remarks() as remarks:
             hidden = judge.judge(exercise, subjects)
     except judge.JudgeError:
-        _show(report)                                        # what is known, before the error ends the cell
+        _show(report)                            # what is known, before the error ends the cell
         raise
     return replace(report, outcomes=(*report.outcomes, *hidden),
                    remarks=tuple(dict.fromkeys([*report.remarks, *remarks])))
 
 
 def _show(report: Report) -> None:
-    """Display the report in a notebook; print it elsewhere. Before the score, or nbgrader reads the wrong output."""
+    """Display the report in a notebook; print it elsewhere. Before the score, or nbgrader reads
+    the wrong output."""
     ipython = sys.modules.get("IPython")
     if ipython is not None and ipython.get_ipython() is not None:
         from IPython.display import display

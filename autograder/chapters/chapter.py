@@ -1,4 +1,5 @@
-"""Reads a chapter: a MyST text notebook in which every exercise is one import from the reference.
+"""Reads a chapter: a MyST text notebook in which every exercise is one import from the
+reference.
 
 A chapter's source runs as it stands. What makes it a course is in the metadata of its cells:
 
@@ -15,8 +16,8 @@ A chapter's source runs as it stands. What makes it a course is in the metadata 
     from gearworks.attention import attention
     ```
 
-This module holds what one file can tell. Whether the imported names exist, and what the exercises are worth, is for
-`autograder.chapters.editions` to check.
+This module holds what one file can tell. Whether the imported names exist, and what the
+exercises are worth, is for `autograder.chapters.editions` to check.
 """
 
 import ast
@@ -30,8 +31,8 @@ from autograder.reference.names import home_of, short_name
 from gearworks.errors import GearworksError
 
 COURSE_TAGS = {"setup", "exercise", "museum", "predict", "finish"}
-BOOK_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input", "remove-output", "remove-cell",
-             "raises-exception", "full-width", "margin", "output_scroll"}
+BOOK_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input", "remove-output",
+             "remove-cell", "raises-exception", "full-width", "margin", "output_scroll"}
 EXERCISE_KEYS = {"tags", "minutes", "level", "hints", "methods", "optional", "exhibit"}
 CELL_KEYS = {"tags", "mystnb"}
 HINTS = 3
@@ -39,17 +40,19 @@ LEVELS = (1, 2, 3)
 
 
 class ChapterError(GearworksError, ValueError):
-    """A chapter's source breaks one of the rules that its editions rest on. `what` names the file and the line."""
+    """A chapter's source breaks one of the rules that its editions rest on. `what` names the
+    file and the line."""
 
 
 @dataclass(frozen=True)
 class Exercise:
     """What the learner writes in one cell.
 
-    module: of the reference, by its short name ("attention", "gguf"). names: one, or two that belong together.
-    minutes: how long it takes. level: 1 to 3. methods: of a class, the ones that are stubbed; empty means all that are
-    not private. optional: (+) in the curriculum; its points are a bonus. exhibit: the name of the mutant that the
-    learner starts from, instead of an empty body. line: in the chapter's source.
+    module: of the reference, by its short name ("attention", "gguf"). names: one, or two that
+    belong together. minutes: how long it takes. level: 1 to 3. methods: of a class, the ones
+    that are stubbed; empty means all that are not private. optional: (+) in the curriculum; its
+    points are a bonus. exhibit: the name of the mutant that the learner starts from, instead of
+    an empty body. line: in the chapter's source.
     """
 
     module: str
@@ -88,7 +91,8 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a chapter. kind: "markdown" or "code". line: where it begins in the chapter's source, from 1."""
+    """One cell of a chapter. kind: "markdown" or "code". line: where it begins in the chapter's
+    source, from 1."""
 
     kind: str
     source: str
@@ -100,7 +104,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's source. stem: the name of its file and its notebook, such as "04_transformer"."""
+    """A chapter's source. stem: the name of its file and its notebook, such as
+    "04_transformer"."""
 
     path: Path
     cells: tuple[Cell, ...]
@@ -122,31 +127,36 @@ class Chapter:
 def read_chapter(path: Path) -> Chapter:
     """Read a chapter and check all that the file alone can tell.
 
-    Raises ChapterError, with file and line: a cell that cannot be parsed, an unknown tag or key, an exercise without
-    three hints, one name in two exercises, an exercised name imported by any other cell, a directive in the text.
+    Raises ChapterError, with file and line: a cell that cannot be parsed, an unknown tag or
+    key, an exercise without three hints, one name in two exercises, an exercised name imported
+    by any other cell, a directive in the text.
     """
-    import nbformat                  # half a second; the command line should answer --help without it
+    import nbformat            # half a second; the command line should answer --help without it
     from jupytext.myst import MystMetadataParsingError, myst_to_notebook
 
     path = Path(path)
     if not re.fullmatch(r"\d\d_\w+\.md", path.name):
-        raise ChapterError(f"{path.name} cannot be a chapter", "its name is not a number and a word",
+        raise ChapterError(f"{path.name} cannot be a chapter",
+                           "its name is not a number and a word",
                            "call it like 04_transformer.md")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ChapterError(f"cannot read {path}", str(error), "chapters are UTF-8 files in book/chapters") from None
+        raise ChapterError(f"cannot read {path}", str(error),
+                           "chapters are UTF-8 files in book/chapters") from None
     try:
         notebook = myst_to_notebook(text, add_source_map=True)
     except (MystMetadataParsingError, nbformat.ValidationError) as error:
         raise ChapterError(f"cannot read {path.name}", str(error).splitlines()[0],
-                           "is the YAML at the top of that cell, or of the file, right?") from None
+                           "is the YAML at the top of that cell, or of the file, "
+                           "right?") from None
 
     lines = text.splitlines()
     cells = []
     for cell, line in zip(notebook.cells, notebook.metadata["source_map"], strict=True):
-        if cell.cell_type == "markdown":                    # counted from 0, and perhaps blank lines too early
-            line = next(number for number, text in enumerate(lines[line:], start=line + 1) if text.strip())
+        if cell.cell_type == "markdown":     # counted from 0, and perhaps blank lines too early
+            line = next(number for number, text in enumerate(lines[line:], start=line + 1)
+                        if text.strip())
         cells.append(_read_cell(path, cell, line))
     chapter = Chapter(path, tuple(cells))
     _check_setup(chapter)
@@ -159,12 +169,14 @@ def chapter_paths(folder: Path) -> list[Path]:
     paths = sorted(Path(folder).glob("[0-9][0-9]_*.md"))
     if not paths:
         raise ChapterError("there is nothing to build", f"{folder} holds no chapter",
-                           "run this in a checkout of the course, or name the folder of the chapters")
+                           "run this in a checkout of the course, or name the folder of the "
+                           "chapters")
     return paths
 
 
 def python_of(source: str) -> str:
-    """A cell's source with the magics of IPython made plain Python, so that `ast` can read it."""
+    """A cell's source with the magics of IPython made plain Python, so that `ast` can read
+    it."""
     from IPython.core.inputtransformer2 import TransformerManager
     return TransformerManager().transform_cell(source)
 
@@ -174,15 +186,18 @@ def _read_cell(path: Path, cell: Any, line: int) -> Cell:
     metadata = dict(cell.metadata)
     tags = metadata.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise ChapterError(f"{place}: the tags cannot be read", f"they are {tags!r}", "write them as a list of names")
+        raise ChapterError(f"{place}: the tags cannot be read", f"they are {tags!r}",
+                           "write them as a list of names")
     unknown = [tag for tag in tags if tag not in COURSE_TAGS | BOOK_TAGS]
     if unknown:
-        raise ChapterError(f"{place}: there is no tag {unknown[0]!r}", "nothing gives it a meaning",
+        raise ChapterError(f"{place}: there is no tag {unknown[0]!r}",
+                           "nothing gives it a meaning",
                            "the tags are " + ", ".join(sorted(COURSE_TAGS | BOOK_TAGS)))
     keys = EXERCISE_KEYS if "exercise" in tags else CELL_KEYS
     for key in metadata:
         if key not in keys:
-            raise ChapterError(f"{place}: there is no key {key!r} for this cell", "nothing gives it a meaning",
+            raise ChapterError(f"{place}: there is no key {key!r} for this cell",
+                               "nothing gives it a meaning",
                                "the keys are " + ", ".join(sorted(keys)))
     exercise = None
     if cell.cell_type == "markdown":
@@ -193,10 +208,12 @@ def _read_cell(path: Path, cell: Any, line: int) -> Cell:
 
 
 def _check_markdown(place: str, source: str) -> None:
-    found = (re.search(r"^(?:`{3,}|~{3,}|:{3,})\{[\w-]+\}", source, re.M)                # ```{note}, :::{note}
-             or re.search(r"(?<!`)\{[a-z][\w:-]*\}`[^`\n]+`", source))                    # {doc}`setup`
+    # ```{note}, :::{note}
+    found = (re.search(r"^(?:`{3,}|~{3,}|:{3,})\{[\w-]+\}", source, re.M)
+             or re.search(r"(?<!`)\{[a-z][\w:-]*\}`[^`\n]+`", source))            # {doc}`setup`
     if found:
-        raise ChapterError(f"{place}: {found[0]} is no CommonMark", "Jupyter and Colab would show it as it stands",
+        raise ChapterError(f"{place}: {found[0]} is no CommonMark",
+                           "Jupyter and Colab would show it as it stands",
                            "chapters keep to CommonMark, $…$, tables and <details>")
 
 
@@ -204,13 +221,16 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
     try:
         body = ast.parse(source).body
     except SyntaxError as error:
-        raise ChapterError(f"{place}: the exercise is no Python", str(error), "import a name from gearworks") from None
+        raise ChapterError(f"{place}: the exercise is no Python", str(error),
+                           "import a name from gearworks") from None
     statement = body[0] if len(body) == 1 else None
-    if not (isinstance(statement, ast.ImportFrom) and statement.level == 0 and len(statement.names) <= 2
-            and (statement.module or "").startswith("gearworks.")
+    if not (isinstance(statement, ast.ImportFrom) and statement.level == 0
+            and len(statement.names) <= 2 and (statement.module or "").startswith("gearworks.")
             and not any(alias.asname or alias.name == "*" for alias in statement.names)):
-        raise ChapterError(f"{place}: an exercise is one import", f"this cell holds {source.strip()!r}",
-                           "write `from gearworks.module import name`, with one name or two that belong together")
+        raise ChapterError(f"{place}: an exercise is one import",
+                           f"this cell holds {source.strip()!r}",
+                           "write `from gearworks.module import name`, with one name or two "
+                           "that belong together")
     names = tuple(alias.name for alias in statement.names)
 
     def wrong(key: str, wanted: str, hint: str) -> ChapterError:
@@ -224,8 +244,10 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
         raise wrong("minutes", "a number from 1 to 45", "split an exercise that takes longer")
     if type(level) is not int or level not in LEVELS:
         raise wrong("level", "1, 2 or 3", "1 is for everybody, 3 takes patience")
-    if not isinstance(hints, list) or len(hints) != HINTS or not all(isinstance(hint, str) and hint for hint in hints):
-        raise wrong("hints", f"a list of {HINTS} texts", "put a hint that holds a colon into quotes")
+    if (not isinstance(hints, list) or len(hints) != HINTS
+        or not all(isinstance(hint, str) and hint for hint in hints)):
+        raise wrong("hints", f"a list of {HINTS} texts",
+                    "put a hint that holds a colon into quotes")
     if not isinstance(methods, list) or not all(isinstance(method, str) for method in methods):
         raise wrong("methods", "a list of names", "write methods: [allocate, free]")
     if methods and len(names) != 1:
@@ -233,31 +255,37 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
     if type(optional) is not bool:
         raise wrong("optional", "true or false", "leave it out for a required exercise")
     if not isinstance(exhibit, str) or exhibit and "museum" not in metadata["tags"]:
-        raise wrong("exhibit", "the name of a mutant, in a cell with the tag museum", "write tags: [exercise, museum]")
-    return Exercise(short_name(statement.module), names, minutes, level, tuple(hints), tuple(methods),
+        raise wrong("exhibit", "the name of a mutant, in a cell with the tag museum",
+                    "write tags: [exercise, museum]")
+    return Exercise(short_name(statement.module), names, minutes, level, tuple(hints),
+                    tuple(methods),
                     optional, exhibit, line)
 
 
 def _check_setup(chapter: Chapter) -> None:
     code = [cell for cell in chapter.cells if cell.kind == "code"]
-    if not code or "setup" not in code[0].tags or any("setup" in cell.tags for cell in code[1:]):
+    if (not code or "setup" not in code[0].tags
+        or any("setup" in cell.tags for cell in code[1:])):
         line = code[0].line if code else 1
-        raise ChapterError(f"{chapter.path.name}, line {line}: a chapter's first code cell is its setup",
-                           "it has no tag setup, or a later cell has it", "gather the imports of the demos there")
+        raise ChapterError(f"{chapter.path.name}, line {line}: a chapter's first code cell is "
+                           "its setup", "it has no tag setup, or a later cell has it",
+                           "gather the imports of the demos there")
 
 
 def _check_names(chapter: Chapter) -> None:
     """No name is exercised twice.
 
-    None is imported by another cell, which would replace the learner's own. What uses one of an optional exercise says
-    `with optional():`, or the notebook would stop there for who leaves it out.
+    None is imported by another cell, which would replace the learner's own. What uses one of an
+    optional exercise says `with optional():`, or the notebook would stop there for who leaves
+    it out.
     """
     first: dict[str, Exercise] = {}
     for exercise in chapter.exercises:
         for name in exercise.names:
             if name in first:
-                raise ChapterError(f"{chapter.path.name}, line {exercise.line}: {name} is exercised twice",
-                                   f"line {first[name].line} has it already", "a chapter exercises a name once")
+                raise ChapterError(f"{chapter.path.name}, line {exercise.line}: {name} is "
+                                   "exercised twice", f"line {first[name].line} has it already",
+                                   "a chapter exercises a name once")
             first[name] = exercise
     for cell in chapter.cells:
         if cell.kind != "code" or cell.exercise is not None:
@@ -270,23 +298,28 @@ def _check_names(chapter: Chapter) -> None:
                 continue
             raise ChapterError(f"{place}: the cell is no Python", str(error),
                                "tag it raises-exception if that is its point") from None
-        later = {id(node) for block in ast.walk(tree) if _may_be_left_out(block) for node in ast.walk(block)}
+        later = {id(node) for block in ast.walk(tree) if _may_be_left_out(block)
+                 for node in ast.walk(block)}
         for node in ast.walk(tree):
-            if isinstance(node, ast.Name) and id(node) not in later and node.id in first and first[node.id].optional:
+            if (isinstance(node, ast.Name) and id(node) not in later and node.id in first
+                and first[node.id].optional):
                 raise ChapterError(f"{place}: this cell uses {node.id}, which is optional",
                                    "whoever leaves the exercise out could not go on here",
                                    "put it into a block `with optional():`, from autograder")
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("gearworks."):
+            if (not isinstance(node, ast.ImportFrom)
+                or not (node.module or "").startswith("gearworks.")):
                 continue
             for alias in node.names:
                 exercise = first.get(alias.name)
                 if alias.name == "*" or exercise and home_of(exercise.module) == node.module:
-                    raise ChapterError(f"{place}: this cell imports {alias.name} from {node.module}",
-                                       "it would run the reference where the learner's own gear is meant",
-                                       "use the name after its exercise, without importing it")
+                    raise ChapterError(
+                        f"{place}: this cell imports {alias.name} from {node.module}",
+                        "it would run the reference where the learner's own gear is meant",
+                        "use the name after its exercise, without importing it")
 
 
 def _may_be_left_out(block: ast.AST) -> bool:
     """Whether what stands in it does not run with the cell, or runs under `with optional()`."""
-    return isinstance(block, ast.FunctionDef | ast.Lambda) or isinstance(block, ast.With) and any(
-        ast.unparse(item.context_expr) == "optional()" for item in block.items)
+    return (isinstance(block, ast.FunctionDef | ast.Lambda)
+            or isinstance(block, ast.With)
+            and any(ast.unparse(item.context_expr) == "optional()" for item in block.items))

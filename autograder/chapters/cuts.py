@@ -1,4 +1,5 @@
-"""The cuts of a chapter's exercises: what each cell holds as the learner gets it, and solved."""
+"""The cuts of a chapter's exercises: what each cell holds as the learner gets it, and
+solved."""
 
 from collections.abc import Mapping
 
@@ -10,9 +11,11 @@ from gearworks.errors import GearworksError
 
 
 def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
-    """The cut of one exercise. own: name -> module of what the learner has written before; it is not imported.
+    """The cut of one exercise. own: name -> module of what the learner has written before; it
+    is not imported.
 
-    Raises CuttingError and VariantError: a name that the reference lacks or that cannot be cut, an unknown exhibit.
+    Raises CuttingError and VariantError: a name that the reference lacks or that cannot be cut,
+    an unknown exhibit.
     """
     mutant = exercise.exhibit
     exhibit = (mutant, exhibit_source(exercise.module, mutant)) if mutant else None
@@ -20,7 +23,8 @@ def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
 
 
 def cuts_of(chapter: Chapter) -> dict[str, Cut]:
-    """The cuts of a chapter's exercises by grade id. Raises ChapterError, with file and line."""
+    """The cuts of a chapter's exercises by grade id. Raises ChapterError, with file and
+    line."""
     own: dict[str, str] = {}
     cuts = {}
     for exercise in chapter.exercises:
@@ -28,6 +32,6 @@ def cuts_of(chapter: Chapter) -> dict[str, Cut]:
         try:
             cuts[exercise.grade_id] = cut_of(exercise, own)
         except GearworksError as error:
-            raise ChapterError(f"{chapter.path.name}, line {exercise.line}: {error.what}", error.why,
-                               error.hint) from None
+            raise ChapterError(f"{chapter.path.name}, line {exercise.line}: {error.what}",
+                               error.why, error.hint) from None
     return cuts

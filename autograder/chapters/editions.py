@@ -1,12 +1,13 @@
 """Makes the editions of a chapter from its source and the reference.
 
-    learner   chapters/NN.ipynb                    stubs, no outputs; committed, since Colab opens it
-    source    autograder/source/chNN/NN.ipynb      solutions between marks, the hidden part of each check armed
-    book      in memory, for a page of the book    stubs, with the outputs that the reference gave
+    learner   chapters/NN.ipynb                  stubs, no outputs; Colab opens what is committed
+    source    autograder/source/chNN/NN.ipynb    solutions between marks, hidden checks armed
+    book      in memory, for the book's page     stubs, with the outputs of the reference
 
-What `nbgrader generate_assignment` makes of the source edition is the learner edition. In all of them an exercise is
-three cells: a strip that says what it is worth, with its hints; the solution cell; a locked check cell. Text cells are
-not locked, so that learners can write their notes into them.
+What `nbgrader generate_assignment` makes of the source edition is the learner edition. In all
+of them an exercise is three cells: a strip that says what it is worth, with its hints; the
+solution cell; a locked check cell. Text cells are not locked, so that learners can write their
+notes into them.
 """
 
 import base64
@@ -24,7 +25,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.chapters.chapter import Chapter, ChapterError, Exercise, chapter_paths, read_chapter
+from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapter_paths,
+                                         read_chapter)
 from autograder.checking import checks_of
 from autograder.chapters.cuts import cuts_of
 from autograder.reference.source import module_source
@@ -32,21 +34,23 @@ from gearworks.errors import GearworksError
 
 REQUIRED_POINTS = 100
 CELL_ID_LENGTH = 64                   # of nbformat 4.5
-CELL_SECONDS = 600                    # for one cell of the book's edition: far above what any needs
+CELL_SECONDS = 600                # for one cell of the book's edition: far above what any needs
 LEAK_LENGTH = 16                      # shorter lines of a solution say nothing
-BONUS_TAG = "bonus"                   # on the check cells of optional exercises: the export adds these up by themselves
+# on the check cells of optional exercises: the export adds these up by themselves
+BONUS_TAG = "bonus"
 FUTURE = "from __future__ import annotations"
 LEVELS = {1: "●○○", 2: "●●○", 3: "●●●"}
-PICTURES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", 
-            ".gif": "image/gif", ".webp": "image/webp"}
-KERNEL = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
-          "language_info": {"name": "python"}}
+PICTURES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg",
+            ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
+KERNEL = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python",
+                         "name": "python3"}, "language_info": {"name": "python"}}
 
 INSTALL = """\
 # Installs the course where it is missing, as on Colab, and does nothing where it is there.
 from importlib.util import find_spec
 if not (find_spec("gearworks") and find_spec("autograder")):
-    extras = "" if all(map(find_spec, ("torch", "transformers", "matplotlib"))) else "[truth,course]"
+    has_all = all(map(find_spec, ("torch", "transformers", "matplotlib")))
+    extras = "" if has_all else "[truth,course]"
     %pip install --quiet "gearworks{{extras}} @ git+{homepage}\""""
 
 PLOT_IN_WORDS = "<details><summary>The plot in words</summary>\n\n{}\n\n</details>"
@@ -57,7 +61,8 @@ State = Literal["stub", "solution", "marked", "import"]
 
 
 def exercise_points(exercise: Exercise) -> int | float:
-    """What an exercise is worth: the sum of its checks' points. Raises LookupError when it has no checks."""
+    """What an exercise is worth: the sum of its checks' points. Raises LookupError when it has
+    no checks."""
     points = sum(check.points for check in checks_of(exercise.name))
     return int(points) if points == int(points) else points
 
@@ -65,8 +70,8 @@ def exercise_points(exercise: Exercise) -> int | float:
 def check_chapter(chapter: Chapter) -> None:
     """Check a chapter against the reference and the checks.
 
-    Raises ChapterError, with file and line: a name that the reference lacks or that cannot be cut, an exercise without
-    checks, required exercises that are not worth 100 points together.
+    Raises ChapterError, with file and line: a name that the reference lacks or that cannot be
+    cut, an exercise without checks, required exercises that are not worth 100 points together.
     """
     cuts_of(chapter)
     for exercise in chapter.exercises:
@@ -75,25 +80,31 @@ def check_chapter(chapter: Chapter) -> None:
             exercise_points(exercise)
         except LookupError as error:
             raise ChapterError(f"{place}: {exercise.name} has no checks", str(error),
-                               f"write them in autograder/checks/{exercise.module}.py") from None
+                               "write them in "
+                               f"autograder/checks/{exercise.module}.py") from None
         if len(_check_id(exercise)) > CELL_ID_LENGTH:
             raise ChapterError(f"{place}: the name {exercise.name} is too long",
-                               f"it becomes the id of a cell, which has at most {CELL_ID_LENGTH} characters",
+                               "it becomes the id of a cell, which has at most "
+                               f"{CELL_ID_LENGTH} characters",
                                "exercise the two names one by one")
-    required = {exercise.name: exercise_points(exercise) for exercise in chapter.exercises if not exercise.optional}
+    required = {exercise.name: exercise_points(exercise) for exercise in chapter.exercises
+                if not exercise.optional}
     if sum(required.values()) != REQUIRED_POINTS:
-        raise ChapterError(f"{chapter.path.name}: the required exercises are worth {sum(required.values()):g} points, "
-                           f"not {REQUIRED_POINTS}",
-                           ", ".join(f"{name} {points:g}" for name, points in required.items()) or "there is none",
+        raise ChapterError(f"{chapter.path.name}: the required exercises are worth "
+                           f"{sum(required.values()):g} points, not {REQUIRED_POINTS}",
+                           ", ".join(f"{name} {points:g}" for name, points in required.items())
+                           or "there is none",
                            "change the points of checks in autograder/checks")
 
 
 def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
-    """The notebook that learners open. root: the repository, where pictures and the course's address are found.
+    """The notebook that learners open. root: the repository, where pictures and the course's
+    address are found.
 
     Raises ChapterError for a picture that is not there.
     """
-    from nbgrader.utils import compute_checksum              # seconds to import: nbgrader's own, so that the two agree
+    # seconds to import: nbgrader's own, so that the two agree
+    from nbgrader.utils import compute_checksum
 
     notebook = _notebook(chapter, root, "stub")
     for cell in notebook.cells:
@@ -108,16 +119,19 @@ def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
 
 
 def source_edition(chapter: Chapter, root: Path) -> NotebookNode:
-    """The notebook that `nbgrader generate_assignment` starts from. Parameters and errors as `learner_edition`."""
+    """The notebook that `nbgrader generate_assignment` starts from. Parameters and errors as
+    `learner_edition`."""
     return _notebook(chapter, root, "marked", armed=True)
 
 
-def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], None] | None = None,
+def book_edition(chapter: Chapter, root: Path,
+                 on_cell: Callable[[int, int], None] | None = None,
                  kernel_arguments: Sequence[str] = ()) -> NotebookNode:
-    """The notebook of a page of the book: stubs, with the outputs of the reference, executed in `chapters/`.
+    """The notebook of a page of the book: stubs, with the outputs of the reference, executed in
+    `chapters/`.
 
-    on_cell: called after each code cell with how many are done and how many there are. kernel_arguments: of the kernel
-    that runs it, such as settings of its plots. 
+    on_cell: called after each code cell with how many are done and how many there are.
+    kernel_arguments: of the kernel that runs it, such as settings of its plots.
     Raises ChapterError when a cell fails, and when an output shows a line of a solution.
     """
     from nbclient import NotebookClient
@@ -133,11 +147,12 @@ def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], Non
             on_cell(done["code"], cells)
 
     # A traceback of the default mode shows lines of the reference, which are the solution.
-    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3", record_timing=False,
-                            coalesce_streams=True,           # streamed text is one block, not one for each word
+    arguments = ["--InteractiveShell.xmode=Minimal", *kernel_arguments]
+    client = NotebookClient(notebook, timeout=CELL_SECONDS, kernel_name="python3",
+                            record_timing=False,
+                            coalesce_streams=True,        # streamed text is one block, not many
                             resources={"metadata": {"path": str(root / "chapters")}},
-                            extra_arguments=["--InteractiveShell.xmode=Minimal", *kernel_arguments],
-                            on_cell_executed=count)
+                            extra_arguments=arguments, on_cell_executed=count)
     try:
         client.execute()
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
@@ -146,7 +161,7 @@ def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], Non
                            f"in the cell that begins {failed.source[:60]!r}: {error}",
                            "run the chapter's source with the reference") from None
 
-    notebook.metadata.pop("widgets", None)                   # a static page has no use for their state
+    notebook.metadata.pop("widgets", None)            # a static page has no use for their state
     cuts = cuts_of(chapter)
     for cell in notebook.cells:
         if cell.id in cuts:
@@ -158,11 +173,13 @@ def book_edition(chapter: Chapter, root: Path, on_cell: Callable[[int, int], Non
                     output.execution_count = None
     secret = solution_lines(chapter)
     for cell in notebook.cells:
-        shown = secret & {line.strip() for output in cell.get("outputs", []) for text in _texts(output)
-                          for line in html.unescape(text).splitlines()}
+        shown = (secret
+                 & {line.strip() for output in cell.get("outputs", [])
+                    for text in _texts(output) for line in html.unescape(text).splitlines()})
         if shown:
-            raise ChapterError(f"{chapter.path.name}: an output shows a solution", f"the cell that begins "
-                               f"{cell.source[:60]!r} prints {min(shown)!r}", "let it show something else")
+            raise ChapterError(f"{chapter.path.name}: an output shows a solution",
+                               f"the cell that begins {cell.source[:60]!r} prints "
+                               f"{min(shown)!r}", "let it show something else")
     return notebook
 
 
@@ -172,7 +189,8 @@ def solutions(chapter: Chapter) -> dict[str, str]:
 
 
 def solve(notebook: NotebookNode, solved: Mapping[str, str]) -> NotebookNode:
-    """A copy of a learner's notebook with solutions filled in. solved: grade id -> source of the solution cell."""
+    """A copy of a learner's notebook with solutions filled in. solved: grade id -> source of
+    the solution cell."""
     copy = nbformat.from_dict(notebook)
     for cell in copy.cells:
         grading = cell.metadata.get("nbgrader", {})
@@ -182,9 +200,11 @@ def solve(notebook: NotebookNode, solved: Mapping[str, str]) -> NotebookNode:
 
 
 def solution_lines(chapter: Chapter) -> set[str]:
-    """The lines, stripped, that stand in a chapter's solutions and nowhere in what a learner is given."""
+    """The lines, stripped, that stand in a chapter's solutions and nowhere in what a learner is
+    given."""
     cuts = cuts_of(chapter).values()
-    given = {line.strip() for text in [*(cut.stub for cut in cuts), *(cell.source for cell in chapter.cells)]
+    given = {line.strip()
+             for text in [*(cut.stub for cut in cuts), *(cell.source for cell in chapter.cells)]
              for line in text.splitlines()}
     return {stripped for cut in cuts for line in cut.solution.splitlines()
             if len(stripped := line.strip()) >= LEAK_LENGTH and stripped not in given}
@@ -197,11 +217,13 @@ def to_text(notebook: NotebookNode) -> str:
 
 def homepage(root: Path) -> str:
     """The address of the course's repository, from pyproject.toml."""
-    return tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
+    return tomllib.loads((
+        root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
 
 
 def editions(root: Path, progress: Progress = iter) -> Iterator[tuple[Path, str]]:
-    """The files that are made from the chapters of a repository: path and text. Raises ChapterError.
+    """The files that are made from the chapters of a repository: path and text. Raises
+    ChapterError.
 
     progress: what goes through the chapters, such as a progress bar.
     """
@@ -215,13 +237,14 @@ def editions(root: Path, progress: Progress = iter) -> Iterator[tuple[Path, str]
 def build(root: Path, force: bool = False, progress: Progress = iter) -> list[Path]:
     """Write every edition that differs from its file, all or none; returns what was written.
 
-    Raises ChapterError, and, unless `force`, GearworksError when a learner notebook has been run: it may hold
-    somebody's work.
+    Raises ChapterError, and, unless `force`, GearworksError when a learner notebook has been
+    run: it may hold somebody's work.
     """
     changed = {path: text for path, text in editions(root, progress) if _read(path) != text}
     for path in changed:
         if not force and path.parent.name == "chapters" and _has_been_run(path):
-            raise GearworksError(f"{path} would be lost", "somebody has run it, and may have written solutions into it",
+            raise GearworksError(f"{path} would be lost",
+                                 "somebody has run it, and may have written solutions into it",
                                  "move it away, or give --force")
     for path, text in changed.items():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,11 +253,14 @@ def build(root: Path, force: bool = False, progress: Progress = iter) -> list[Pa
 
 
 def drift(root: Path, progress: Progress = iter) -> dict[Path, str]:
-    """The learner notebooks that are not what `build` makes: path -> what is wrong. Raises ChapterError."""
-    wanted = {path: text for path, text in editions(root, progress) if path.parent == root / "chapters"}
+    """The learner notebooks that are not what `build` makes: path -> what is wrong. Raises
+    ChapterError."""
+    wanted = {path: text for path, text in editions(root, progress)
+              if path.parent == root / "chapters"}
     wrong = {path: "is not there" if _read(path) is None else "is out of date"
              for path, text in wanted.items() if _read(path) != text}
-    strays = {path: "has no chapter" for path in sorted((root / "chapters").glob("*.ipynb")) if path not in wanted}
+    strays = {path: "has no chapter" for path in sorted((root / "chapters").glob("*.ipynb"))
+              if path not in wanted}
     return wrong | strays
 
 
@@ -248,14 +274,17 @@ def source_path(course: Path, chapter: Chapter) -> Path:
     return course / "source" / chapter.assignment / f"{chapter.stem}.ipynb"
 
 
-def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False, install: bool = True) -> NotebookNode:
+def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False,
+              install: bool = True) -> NotebookNode:
     cuts = cuts_of(chapter)
     cells: list[NotebookNode] = []
     seen: Counter[str] = Counter()
-    delayed = any(module_source(exercise.module).delays_annotations for exercise in chapter.exercises)
+    delayed = any(module_source(exercise.module).delays_annotations
+                  for exercise in chapter.exercises)
     for cell in chapter.cells:
         if cell.exercise is not None:
-            source = cell.source if state == "import" else getattr(cuts[cell.exercise.grade_id], state)
+            source = (cell.source if state == "import"
+                      else getattr(cuts[cell.exercise.grade_id], state))
             cells += _exercise_cells(cell.exercise, source, cell.tags, armed)
             continue
         digest = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:8]
@@ -263,22 +292,28 @@ def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False, i
         id = digest if seen[digest] == 1 else f"{digest}-{seen[digest]}"
         if cell.kind == "markdown":
             place = f"{chapter.path.name}, line {cell.line}"
-            source = cell.source if state == "import" else _with_pictures(place, cell.source, root / "chapters")
+            source = (cell.source if state == "import"
+                      else _with_pictures(place, cell.source, root / "chapters"))
             cells.append(new_markdown_cell(source, id=id, metadata=_metadata(cell.tags)))
             continue
         if "setup" in cell.tags and install:
             cells.append(new_code_cell(INSTALL.format(homepage=homepage(root)), id="install"))
-        # IPython keeps this for all the cells that follow; in the solution cells it would have to come first.
-        future = f"{FUTURE}\n" if "setup" in cell.tags and delayed and FUTURE not in cell.source else ""
+        # IPython keeps this for all the cells that follow; in the solution cells it would have
+        # to come first.
+        future = (f"{FUTURE}\n"
+                  if "setup" in cell.tags and delayed and FUTURE not in cell.source else "")
         cells.append(new_code_cell(future + cell.source, id=id, metadata=_metadata(cell.tags)))
         description = ((cell.metadata.get("mystnb") or {}).get("image") or {}).get("alt")
-        if description and state != "import":                # an editor shows a plot without it; the book's page has it
-            cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description), id=f"{id}-in-words"))
+        # an editor shows a plot without it; the book's page has it
+        if description and state != "import":
+            cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description),
+                                           id=f"{id}-in-words"))
     return new_notebook(cells=cells, metadata=KERNEL)
 
 
 def _metadata(tags: Collection[str]) -> dict:
-    metadata: dict = {"tags": [tag for tag in tags if tag != "exercise"]} if {*tags} - {"exercise"} else {}
+    metadata: dict = ({"tags": [tag for tag in tags if tag != "exercise"]}
+                      if {*tags} - {"exercise"} else {})
     if "hide-input" in tags:
         metadata["jupyter"] = {"source_hidden": True}
     return metadata
@@ -288,20 +323,26 @@ def _check_id(exercise: Exercise) -> str:
     return f"check-{exercise.grade_id}"
 
 
-def _exercise_cells(exercise: Exercise, source: str, tags: Collection[str], armed: bool) -> list[NotebookNode]:
+def _exercise_cells(exercise: Exercise, source: str, tags: Collection[str],
+                    armed: bool) -> list[NotebookNode]:
     points = exercise_points(exercise)
     grading = {"schema_version": 3, "task": False}
-    solution = new_code_cell(source, id=exercise.grade_id, metadata=_metadata(tags) | {
-        "nbgrader": grading | {"grade": False, "grade_id": exercise.grade_id, "locked": False, "solution": True}})
+    solution = new_code_cell(source, id=exercise.grade_id,
+                             metadata=_metadata(tags) | {"nbgrader": grading | {
+                                 "grade": False, "grade_id": exercise.grade_id, "locked": False,
+                                 "solution": True}})
     arm = f'''### BEGIN HIDDEN TESTS
 from autograder.judge import arm; arm("{exercise.name}")
 ### END HIDDEN TESTS
 ''' if armed else ""
-    check = new_code_cell(
-        f'from autograder import check\n{arm}check("{exercise.name}", {", ".join(exercise.names)})',
-        id=_check_id(exercise), metadata=_metadata([BONUS_TAG] if exercise.optional else []) | {"nbgrader": grading | {
-            "grade": True, "grade_id": _check_id(exercise), "locked": True, "points": points, "solution": False}})
-    return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"), solution, check]
+    check = new_code_cell(f'from autograder import check\n{arm}check("{exercise.name}", '
+                          f'{", ".join(exercise.names)})', id=_check_id(exercise),
+                          metadata=_metadata([BONUS_TAG] if exercise.optional else []) | {
+                              "nbgrader": grading | {
+                                  "grade": True, "grade_id": _check_id(exercise),
+                                  "locked": True, "points": points, "solution": False}})
+    return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
+            solution, check]
 
 
 def _strip(exercise: Exercise, points: int | float) -> str:
@@ -311,8 +352,8 @@ def _strip(exercise: Exercise, points: int | float) -> str:
     worth = f"{points:g} point{'' if points == 1 else 's'}"
     if exercise.optional:
         worth = f"optional (+): {worth} as a bonus"
-    hints = [f"<details>\n<summary>Hint {number} of {len(exercise.hints)}</summary>\n\n{hint}\n\n</details>"
-             for number, hint in enumerate(exercise.hints, start=1)]
+    hints = [f"<details>\n<summary>Hint {number} of {len(exercise.hints)}</summary>\n\n{hint}\n"
+             "\n</details>" for number, hint in enumerate(exercise.hints, start=1)]
     return "\n\n".join([f"> **{kind}** {names} · {worth} · about {exercise.minutes} minutes · "
                         f"level {exercise.level} of 3 {LEVELS[exercise.level]}", *hints])
 
@@ -321,12 +362,13 @@ def _with_pictures(place: str, source: str, folder: Path) -> str:
     """Markdown with its pictures inside: Colab loads none that lie beside a notebook."""
     def inline(match: re.Match) -> str:
         alt, link = match.groups()
-        path = Path(os.path.normpath(folder / link))         # chapters/ itself need not be there yet
+        path = Path(os.path.normpath(folder / link))    # chapters/ itself need not be there yet
         kind = PICTURES.get(path.suffix.lower())
         if kind is None or not path.is_file():
-            raise ChapterError(f"{place}: cannot put {link} into the notebook",
-                               "there is no such file" if kind else "it is no picture of a known kind",
-                               "write the path relative to chapters/, as ../book/_static/picture.svg")
+            raise ChapterError(
+                f"{place}: cannot put {link} into the notebook",
+                "there is no such file" if kind else "it is no picture of a known kind",
+                "write the path relative to chapters/, as ../book/_static/picture.svg")
         data = base64.b64encode(path.read_bytes()).decode()
         # As <img>, since VS Code's Markdown refuses an SVG that is written as ![](data:…).
         return f'<img alt="{html.escape(alt)}" src="data:{kind};base64,{data}">'
@@ -335,7 +377,8 @@ def _with_pictures(place: str, source: str, folder: Path) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """A file's text with the line ends of this system's checkout made \\n; None if there is no such file."""
+    """A file's text with the line ends of this system's checkout made \\n; None if there is no
+    such file."""
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
@@ -345,9 +388,10 @@ def _has_been_run(path: Path) -> bool:
         return False
     try:
         cells = nbformat.reads(text, as_version=4).cells
-    except Exception:                                       # whatever it is, it is not a notebook that was built here
+    except Exception:                 # whatever it is, it is not a notebook that was built here
         return True
-    return any(cell.cell_type == "code" and (cell.outputs or cell.execution_count) for cell in cells)
+    return any(cell.cell_type == "code" and (cell.outputs or cell.execution_count)
+               for cell in cells)
 
 
 def _failed_cell(notebook: NotebookNode) -> int:

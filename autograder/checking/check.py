@@ -1,9 +1,10 @@
 """What a check is, and what it can say.
 
-A check is a small function on a *subject* (the learner's function or class), a random generator with a fresh seed, and
-oracles: Hugging Face, the reference, a law. The same check runs in the notebook, in the judge and in pytest; only the
-subject differs. It passes by returning, and fails by raising `CheckFailure`, which the `expect_…` functions do with a
-message of three parts: what was expected, the first difference, what to look at next. Never the answer.
+A check is a small function on a *subject* (the learner's function or class), a random generator
+with a fresh seed, and oracles: Hugging Face, the reference, a law. The same check runs in the
+notebook, in the judge and in pytest; only the subject differs. It passes by returning, and
+fails by raising `CheckFailure`, which the `expect_…` functions do with a message of three
+parts: what was expected, the first difference, what to look at next. Never the answer.
 
     @check("attention.attention", points=4, public=True)
     def sees_the_cached_keys(attention, rng):
@@ -23,7 +24,8 @@ MESSAGE_WORDS = 160
 
 @dataclass(frozen=True)
 class Check:
-    """One check of an exercise. `title` is the first line of its docstring, and all that a hidden check shows."""
+    """One check of an exercise. `title` is the first paragraph of its docstring, and all that a
+    hidden check shows."""
 
     exercise: str
     name: str
@@ -36,7 +38,8 @@ class Check:
 class CheckFailure(AssertionError):
     """The subject gave something else than was expected.
 
-    expected: of the function, in words. found: the first difference, with values. hint: what to look at next.
+    expected: of the function, in words. found: the first difference, with values. hint: what to
+    look at next.
     """
 
     def __init__(self, expected: str, found: str, hint: str = ""):
@@ -44,18 +47,21 @@ class CheckFailure(AssertionError):
         self.expected, self.found, self.hint = expected, found, hint
 
 
-def check(exercise: str, *, points: float, public: bool) -> Callable[[Callable[..., None]], Check]:
+def check(exercise: str, *, points: float,
+          public: bool) -> Callable[[Callable[..., None]], Check]:
     """Make a function a check of an exercise, which is named `module.name` or `module.a+b`."""
     def decorate(function: Callable[..., None]) -> Check:
-        title = (inspect.getdoc(function) or "").split("\n")[0]
+        title = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         if not title or points <= 0:
-            raise ValueError(f"the check {function.__name__} of {exercise} needs a title and points")
+            raise ValueError(f"the check {function.__name__} of {exercise} needs a title and "
+                             "points")
         return Check(exercise, function.__name__, title, points, public, function)
     return decorate
 
 
 def checks_of(exercise: str) -> list[Check]:
-    """The checks of an exercise, in the order of their definition. Raises LookupError when it has none."""
+    """The checks of an exercise, in the order of their definition. Raises LookupError when it
+    has none."""
     module = f"autograder.checks.{exercise.partition('.')[0]}"
     try:
         found = [check for check in _checks_in(module) if check.exercise == exercise]
@@ -69,11 +75,15 @@ def checks_of(exercise: str) -> list[Check]:
 
 
 def exercises() -> list[str]:
-    """The names of all exercises that have checks, module by module, in the order of their checks."""
+    """The names of all exercises that have checks, module by module, in the order of their
+    checks."""
     package = importlib.import_module("autograder.checks")
-    modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__, "autograder.checks."))
-    return list(dict.fromkeys(check.exercise for module in modules for check in _checks_in(module)))
+    modules = sorted(module.name
+                     for module in pkgutil.iter_modules(package.__path__, "autograder.checks."))
+    return list(dict.fromkeys(check.exercise for module in modules
+                              for check in _checks_in(module)))
 
 
 def _checks_in(module: str) -> list[Check]:
-    return [value for value in vars(importlib.import_module(module)).values() if isinstance(value, Check)]
+    return [value for value in vars(importlib.import_module(module)).values()
+            if isinstance(value, Check)]

@@ -1,4 +1,5 @@
-"""What a check demands, and the message when it is not so: what was expected, the first difference, what to try."""
+"""What a check demands, and the message when it is not so: what was expected, the first
+difference, what to try."""
 
 import copy
 from collections.abc import Sequence
@@ -9,31 +10,37 @@ import numpy as np
 
 from autograder.checking.check import CheckFailure
 
-WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, such as `np.sqrt(2)`, "
-           "and so are arrays such as `np.zeros(3)`, made without a `dtype`. Python's own numbers are harmless.")
+WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, "
+           "such as `np.sqrt(2)`, and so are arrays such as `np.zeros(3)`, made without a "
+           "`dtype`. Python's own numbers are harmless.")
 NOTHING = "that your function returned nothing; is there a `return`?"
 
 
 def expect(condition: Any, expected: str, found: str, hint: str = "") -> None:
-    """Fail unless the condition holds. `expected` and `found` continue "Expected …" and "Found …"."""
+    """Fail unless the condition holds. `expected` and `found` continue "Expected …" and "Found
+    …"."""
     if not condition:
         raise CheckFailure(expected, found, hint)
 
 
 def expect_returned(got: Any, expected: str) -> None:
-    """Fail when a function gave None, as one does that has no `return`. `expected` continues "Expected …"."""
+    """Fail when a function gave None, as one does that has no `return`. `expected` continues
+    "Expected …"."""
     if got is None:
         raise CheckFailure(expected, NOTHING)
 
 
 def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str = "") -> None:
-    """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples, sets and dicts of them.
+    """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples, sets and
+    dicts of them.
 
-    A list and a tuple of equal elements are equal, and so are a NumPy integer and an int. of: names the value in words.
-    None, where something else is expected, is taken for what a function without `return` gives.
+    A list and a tuple of equal elements are equal, and so are a NumPy integer and an int. of:
+    names the value in words. None, where something else is expected, is taken for what a
+    function without `return` gives.
     """
     if expected is not None:
-        expect_returned(got, f"{of} to be {_kind(_plain(expected))} such as {_short(_plain(expected))}")
+        expect_returned(
+            got, f"{of} to be {_kind(_plain(expected))} such as {_short(_plain(expected))}")
     _expect_equal(got, expected, of, hint)
 
 
@@ -45,61 +52,74 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
     if got == expected:
         return
     if isinstance(expected, (list, str, bytes)):
-        at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), min(len(got), len(expected)))
+        at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b),
+                  min(len(got), len(expected)))
         if len(got) != len(expected) and at == min(len(got), len(expected)):
-            raise CheckFailure(f"{of} to have {len(expected)} element{'s' * (len(expected) != 1)}", f"{len(got)}: {_short(got)}", hint)
+            raise CheckFailure(f"{of} to have {len(expected)} "
+                               f"element{'s' * (len(expected) != 1)}",
+                               f"{len(got)}: {_short(got)}", hint)
         raise CheckFailure(f"{of} to be {_short(expected, at)}",
                            f"element {at} is the first that differs: got {_short(got[at])}, "
                            f"expected {_short(expected[at])}", hint)
     if isinstance(expected, dict):
         for key in expected:
             if key not in got:
-                raise CheckFailure(f"{of} to have the key {_short(key)}", f"the keys {_short(sorted(map(str, got)))}",
-                                   hint)
+                raise CheckFailure(f"{of} to have the key {_short(key)}",
+                                   f"the keys {_short(sorted(map(str, got)))}", hint)
             _expect_equal(got[key], expected[key], f"{of} at {_short(key)}", hint)
         raise CheckFailure(f"{of} to have {len(expected)} key{'s' * (len(expected) != 1)}",
-                           f"{len(got)}, among them {_short(next(key for key in got if key not in expected))}", hint)
+                           f"{len(got)}, among them "
+                           f"{_short(next(key for key in got if key not in expected))}", hint)
     raise CheckFailure(f"{of} to be {_short(expected)}", _short(got), hint)
 
 
-def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Sequence[str] = (), atol: float = 1e-5,
-                 rtol: float = 1e-5, dtype: Any = np.float32, hint: str = "") -> None:
-    """Fail unless two arrays agree in shape, in dtype and, within a tolerance, in every element.
+def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Sequence[str] = (),
+                 atol: float = 1e-5, rtol: float = 1e-5, dtype: Any = np.float32,
+                 hint: str = "") -> None:
+    """Fail unless two arrays agree in shape, in dtype and, within a tolerance, in every
+    element.
 
-    axes: what each axis counts ("query", "head", …), for the report of the first difference. dtype: that the result
-    must have; None accepts any floating dtype. nan equals nan, and infinities equal themselves.
+    axes: what each axis counts ("query", "head", …), for the report of the first difference.
+    dtype: that the result must have; None accepts any floating dtype. nan equals nan, and
+    infinities equal themselves.
     """
     expected = np.asarray(expected)
     expect_returned(got, f"{of} to be a NumPy array of shape {expected.shape}")
     if not isinstance(got, np.ndarray) and not np.isscalar(got):
-        raise CheckFailure(f"{of} to be a NumPy array of shape {expected.shape}", f"{_kind(got)}: {_short(got)}", hint)
+        raise CheckFailure(f"{of} to be a NumPy array of shape {expected.shape}",
+                           f"{_kind(got)}: {_short(got)}", hint)
     got = np.asarray(got)
     if got.shape != expected.shape:
-        raise CheckFailure(f"{of} to have the shape {expected.shape}", f"the shape {got.shape}", hint)
+        raise CheckFailure(f"{of} to have the shape {expected.shape}", f"the shape {got.shape}",
+                           hint)
     if dtype is not None and got.dtype != dtype:
         widened = dtype == np.float32 and got.dtype == np.float64
-        raise CheckFailure(f"{of} to be {np.dtype(dtype)}", f"{got.dtype}", WIDENED if widened else hint)
+        raise CheckFailure(f"{of} to be {np.dtype(dtype)}", f"{got.dtype}",
+                           WIDENED if widened else hint)
     if got.dtype.kind not in "fiub":
         raise CheckFailure(f"{of} to hold numbers", f"the dtype {got.dtype}", hint)
-    wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol, atol=atol, equal_nan=True)
+    wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol,
+                        atol=atol, equal_nan=True)
     if not wrong.any():
         return
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
     names = axes if len(axes) == got.ndim else ["index"] * got.ndim
     place = ", ".join(f"{name} {index}" for name, index in zip(names, first)) or "the value"
-    raise CheckFailure(
-        f"{of} to agree with the truth " + (
-            f"within {atol:g}" if atol else f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"),
-        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got {got[first]:.6g}, "
-        f"expected {expected[first]:.6g}", hint)
+    raise CheckFailure(f"{of} to agree with the truth "
+                       + (f"within {atol:g}" if atol else f"to one part in {1 / rtol:,.0f}"
+                          if rtol else "exactly"),
+                       f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got "
+                       f"{got[first]:.6g}, expected {expected[first]:.6g}", hint)
 
 
 @contextmanager
 def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
-    """Fail unless the block raises one of these exceptions. `when` names the situation in words."""
+    """Fail unless the block raises one of these exceptions. `when` names the situation in
+    words."""
     try:
         yield
-    except (NotImplementedError, CheckFailure):              # of an unwritten exercise; of a check inside the block
+    except (NotImplementedError, CheckFailure):
+        # of an unwritten exercise; of a check inside the block
         raise
     except kinds:
         return
@@ -116,7 +136,8 @@ def error_text(error: BaseException) -> str:
     'no such file; Try another name'
     """
     try:
-        text = "; ".join(" ".join(line.split()) for line in str(error).splitlines() if line.strip())
+        text = "; ".join(" ".join(line.split()) for line in str(error).splitlines()
+                         if line.strip())
     except Exception:
         return "an error that cannot be shown"
     return text if len(text) <= 300 else text[:300] + " …"
@@ -130,17 +151,19 @@ def expect_unchanged(*arguments: Any, hint: str = "Work on a copy, or build a ne
     for position, (argument, kept) in enumerate(zip(arguments, before), start=1):
         if not _is_same(argument, kept):
             place = f"argument {position}" if len(arguments) > 1 else "its argument"
-            raise CheckFailure("the function to leave its arguments as they were", f"{place} was changed in place",
-                               hint)
+            raise CheckFailure("the function to leave its arguments as they were",
+                               f"{place} was changed in place", hint)
 
 
 def _is_same(value: Any, kept: Any) -> bool:
     if isinstance(value, np.ndarray):
-        return value.dtype == kept.dtype and np.array_equal(value, kept, equal_nan=value.dtype.kind == "f")
+        return (value.dtype == kept.dtype
+                and np.array_equal(value, kept, equal_nan=value.dtype.kind == "f"))
     if isinstance(value, (list, tuple)):
         return len(value) == len(kept) and all(map(_is_same, value, kept))
     if isinstance(value, dict):
-        return list(value) == list(kept) and all(_is_same(value[key], kept[key]) for key in value)
+        return (list(value) == list(kept)
+                and all(_is_same(value[key], kept[key]) for key in value))
     return value == kept or value != value
 
 
@@ -178,7 +201,8 @@ def _names(kinds: Sequence[type[BaseException]]) -> str:
 
 
 def _short(value: Any, around: int = 0, limit: int = 120) -> str:
-    """A value as text, cut to a length that fits a message, from a little before the place `around` of a sequence."""
+    """A value as text, cut to a length that fits a message, from a little before the place
+    `around` of a sequence."""
     if isinstance(value, (list, str, bytes)) and len(value) > 24:
         start = max(0, around - 8)
         text = repr(value[start:start + 24])

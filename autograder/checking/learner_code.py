@@ -11,16 +11,18 @@ import gearworks
 _OURS = Path(__file__).parents[1]
 _NOT_OURS = [_OURS / "accept", _OURS / "tests"]             # which stand for learners
 _GIVEN_TREES = [Path(gearworks.__file__).parent,
-                *{Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")}]
+                *{Path(sysconfig.get_path(name))
+                  for name in ("stdlib", "platstdlib", "purelib", "platlib")}]
 
 
 @cache
 def is_learners(filename: str) -> bool:
-    """Whether code of this file name is the learner's, in a cell or a file, and not the course's or a library's."""
+    """Whether code of this file name is the learner's, in a cell or a file, and not the
+    course's or a library's."""
     if filename.startswith("<"):
         return filename.startswith(("<ipython", "<cell"))
     path = Path(filename)
-    if path.suffix != ".py":                                 # compiled code of a library, which names no real path
+    if path.suffix != ".py":              # compiled code of a library, which names no real path
         return False
     if path.is_relative_to(_OURS):
         return any(path.is_relative_to(folder) for folder in _NOT_OURS)
@@ -28,9 +30,11 @@ def is_learners(filename: str) -> bool:
 
 
 def own_line(error: BaseException, checks: str = "") -> str:
-    """The learner's line in which an error arose, as `line 3: return x / total`; "" when none of theirs was involved.
+    """The learner's line in which an error arose, as `line 3: return x / total`; "" when none
+    of theirs was involved.
 
-    checks: the file of the check that met the error, which is not the learner's wherever it lies.
+    checks: the file of the check that met the error, which is not the learner's wherever it
+    lies.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename != checks and is_learners(frame.filename):
@@ -40,7 +44,8 @@ def own_line(error: BaseException, checks: str = "") -> str:
 
 
 def is_not_attempted(error: BaseException) -> bool:
-    """Whether an unwritten exercise is behind an error: libraries wrap what it raises, so the whole chain counts."""
+    """Whether an unwritten exercise is behind an error: libraries wrap what it raises, so the
+    whole chain counts."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

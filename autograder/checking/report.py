@@ -1,6 +1,8 @@
-"""What a learner reads: a report as plain text, and as a table that notebooks and screen readers know how to show.
+"""What a learner reads: a report as plain text, and as a table that notebooks and screen
+readers know how to show.
 
-Nothing is told by colour alone, and no colour is set: text and lines take those of the page, light or dark.
+Nothing is told by colour alone, and no colour is set: text and lines take those of the page,
+light or dark.
 """
 
 import html
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 
 from autograder.checking.running import Outcome, Report, Status
 
-WIDTH = 100                 # columns of the plain text
+WIDTH = 92                  # columns of the plain text
 
 _MARKS = dict.fromkeys(Status, "✗") | {Status.PASSED: "✓", Status.NOT_ATTEMPTED: "–"}
 
@@ -34,49 +36,58 @@ def text(report: Report) -> str:
     >>> passed = Outcome("doubles", "Twice a number.", 2, True, Status.PASSED)
     >>> print(text(Report("arithmetic.double", (passed,), 2.0, seed=7)))
     arithmetic.double: 2 of 2 points
-    ✓ Twice a number. (passed)                                                              2 / 2 points
+    ✓ Twice a number. (passed)                                                      2 / 2 points
     Seed 7. To run the same checks on the same inputs: check("arithmetic.double", …, seed=7)
     """
     lines = [f"{report.exercise}: {_headline(report)}"]
     for outcome, message_parts in _told(report):
         points = f"{outcome.earned:g} / {outcome.points:g} points"
-        title = textwrap.wrap(f"{_MARKS[outcome.status]} {outcome.title} ({result(outcome)})", WIDTH - len(points) - 2,
-                              subsequent_indent="  ")
+        title = textwrap.wrap(f"{_MARKS[outcome.status]} {outcome.title} ({result(outcome)})",
+                              WIDTH - len(points) - 2, subsequent_indent="  ")
         lines += [f"{title[0]:<{WIDTH - len(points)}}{points}", *title[1:]]
         for part, message in message_parts:
-            lines += textwrap.wrap(message, WIDTH, initial_indent=f"  {part:<8}  ", subsequent_indent=" " * 12)
+            lines += textwrap.wrap(message, WIDTH, initial_indent=f"  {part:<8}  ",
+                                   subsequent_indent=" " * 12)
     for note in _notes(report):
         lines += textwrap.wrap(note, WIDTH, subsequent_indent="  ")
     return "\n".join(lines)
 
 
 def markup(report: Report) -> str:
-    """The report as HTML: one table with a caption and real headers, which needs no style sheet and no script."""
-    cell = "text-align:left;vertical-align:top;padding:.35em .8em .35em 0;white-space:normal;overflow-wrap:break-word"
+    """The report as HTML: one table with a caption and real headers, which needs no style sheet
+    and no script."""
+    cell = ("text-align:left;vertical-align:top;padding:.35em .8em .35em 0;"
+            "white-space:normal;overflow-wrap:break-word")
     head = f'<th scope="col" style="{cell};width:'
     rows = []
     for outcome, message_parts in _told(report):
-        message = "".join(f'<dt style="font-weight:600">{part}</dt>'
-                          f'<dd style="margin:0 0 .3em 1em;white-space:pre-line">'
-                          f"{_with_code(content) if part == 'Try' else html.escape(content)}</dd>"
-                          for part, content in message_parts)
+        message = "".join(
+            f'<dt style="font-weight:600">{part}</dt>'
+            f'<dd style="margin:0 0 .3em 1em;white-space:pre-line">'
+            f"{_with_code(content) if part == 'Try' else html.escape(content)}</dd>"
+            for part, content in message_parts)
         message = f'<dl style="margin:.3em 0 0">{message}</dl>' if message else ""
         weight = 400 if outcome.status is Status.PASSED else 600
         rows.append(
-            f'<tr><th scope="row" style="{cell};font-weight:{weight}">{_with_code(outcome.title)}</th>'
+            f'<tr><th scope="row" style="{cell};font-weight:{weight}">'
+            f"{_with_code(outcome.title)}</th>"
             f'<td style="{cell}"><span aria-hidden="true">{_MARKS[outcome.status]} </span>'
             f"<strong>{html.escape(result(outcome))}</strong>{message}</td>"
-            f'<td style="{cell};white-space:nowrap">{outcome.earned:g} of {outcome.points:g}</td></tr>')
+            f'<td style="{cell};white-space:nowrap">'
+            f"{outcome.earned:g} of {outcome.points:g}</td></tr>")
     table = "" if not rows else (
-        '<table style="table-layout:fixed;width:100%;max-width:64em;border-collapse:collapse;margin:.3em 0;'
-        'color:inherit">'
-        f'<caption style="text-align:left;color:inherit">Checks of {html.escape(report.exercise)}</caption>'
-        f'<thead><tr style="border-bottom:1px solid currentColor">{head}33%">Check</th>{head}auto">Result</th>'
-        f'{head}5em">Points</th></tr></thead>'
+        '<table style="table-layout:fixed;width:100%;max-width:64em;border-collapse:collapse;'
+        'margin:.3em 0;color:inherit">'
+        '<caption style="text-align:left;color:inherit">'
+        f"Checks of {html.escape(report.exercise)}</caption>"
+        '<thead><tr style="border-bottom:1px solid currentColor">'
+        f'{head}33%">Check</th>{head}auto">Result</th>{head}5em">Points</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>")
-    notes = "".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>' for note in _notes(report))
-    return ('<div class="gearworks-report" style="color:inherit;overflow-wrap:break-word"><p style="margin:.2em 0">'
-            f"<strong>{html.escape(report.exercise)}</strong>: {html.escape(_headline(report))}</p>"
+    notes = "".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>'
+                    for note in _notes(report))
+    return ('<div class="gearworks-report" style="color:inherit;overflow-wrap:break-word">'
+            f'<p style="margin:.2em 0"><strong>{html.escape(report.exercise)}</strong>: '
+            f"{html.escape(_headline(report))}</p>"
             f"{table}{notes}</div>")
 
 
@@ -98,11 +109,14 @@ def _with_code(words: str) -> str:
 
 
 def _told(report: Report) -> list[tuple[Outcome, list[tuple[str, str]]]]:
-    """Each outcome with its message; one that was told before, word for word, is not told again."""
+    """Each outcome with its message; one that was told before, word for word, is not told
+    again."""
     told, rows = set(), []
     for outcome in report.outcomes:
         message = parts(outcome)
-        rows.append((outcome, [("Found", "as above.")] if message and tuple(message) in told else message))
+        rows.append((outcome,
+                     [("Found", "as above.")] if message and tuple(message) in told
+                     else message))
         told.add(tuple(message))
     return rows
 
@@ -120,10 +134,12 @@ def _notes(report: Report) -> list[str]:
     notes = [report.problem] if report.problem else []
     public = [outcome for outcome in report.outcomes if outcome.public]
     possible = sum(outcome.points for outcome in public)
-    if report.outcomes and len(public) == len(report.outcomes) and possible < report.total and report.attempted:
+    if (report.outcomes and len(public) == len(report.outcomes) and possible < report.total
+        and report.attempted):
         earned = sum(outcome.earned for outcome in public)
-        notes.append(f"These are the public checks: {earned:g} of their {possible:g} points count as "
-                     f"{round(report.score, 2):g} of {report.total:g} here. Hidden checks join them when it is graded.")
+        notes.append(f"These are the public checks: {earned:g} of their {possible:g} points "
+                     f"count as {round(report.score, 2):g} of {report.total:g} here. Hidden "
+                     "checks join them when it is graded.")
     if report.remarks:
         notes.append("Your code also said, at no cost: " + "; ".join(report.remarks))
     if report.outcomes and report.attempted:

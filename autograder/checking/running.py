@@ -1,7 +1,8 @@
 """Running checks: what a check of an exercise found, and what the exercise is worth.
 
-Every run takes a fresh seed, and tells it, so that it can be run again. Whatever the subject does (raise, exit,
-recurse, loop, warn, print to stderr) ends as an outcome; only an interrupt by the person in front passes through.
+Every run takes a fresh seed, and tells it, so that it can be run again. Whatever the subject
+does (raise, exit, recurse, loop, warn, print to stderr) ends as an outcome; only an interrupt
+by the person in front passes through.
 """
 
 import io
@@ -17,13 +18,15 @@ from typing import Any
 
 import numpy as np
 
-from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of, error_text)
+from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
+                                 error_text)
 from autograder.reference.names import components_of
 from autograder.checking.learner_code import is_learners, is_not_attempted, own_line
 from autograder.processes.limits import TimeLimit, time_limit
 
 CHECK_SECONDS = 20          # of processor time: what one check may take
-SHORTER_SECONDS = 4         # and each one after the first that was out of time: the others will hardly fare better
+# and each one after the first that was out of time: the others will hardly fare better
+SHORTER_SECONDS = 4
 EXERCISE_SECONDS = 60       # and all checks of an exercise together
 
 
@@ -39,7 +42,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found. `error` is the name of the exception, if one ended it; the message has three parts."""
+    """What one check found. `error` is the name of the exception, if one ended it; the message
+    has three parts."""
 
     name: str
     title: str
@@ -57,7 +61,8 @@ class Outcome:
         return self.points if self.status is Status.PASSED else 0.0
 
     def hidden(self) -> "Outcome":
-        """The same with no more than its title and the kind of error: all that is told about a hidden check."""
+        """The same with no more than its title and the kind of error: all that is told about a
+        hidden check."""
         return replace(self, expected="", found="", hint="")
 
 
@@ -65,8 +70,9 @@ class Outcome:
 class Report:
     """What a run of an exercise's checks found.
 
-    total: the exercise's points, those of checks that were not run included. seed: of the public checks. remarks:
-    warnings, and whatever the code wrote to stderr. problem: why nothing could be run.
+    total: the exercise's points, those of checks that were not run included. seed: of the
+    public checks. remarks: warnings, and whatever the code wrote to stderr. problem: why
+    nothing could be run.
     """
 
     exercise: str
@@ -95,11 +101,13 @@ def fresh_seed() -> int:
 
 
 def generator(check: Check, seed: int) -> np.random.Generator:
-    """A check's own random numbers: they depend on the seed and its name, not on which checks ran before it."""
+    """A check's own random numbers: they depend on the seed and its name, not on which checks
+    ran before it."""
     return np.random.default_rng([seed, zlib.crc32(check.name.encode("utf-8"))])
 
 
-def run_check(check: Check, subjects: Sequence[Any], seed: int, *, seconds: float = CHECK_SECONDS) -> Outcome:
+def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
+              seconds: float = CHECK_SECONDS) -> Outcome:
     """Run one check on the subjects, under a limit of processor time.
 
     Raises KeyboardInterrupt alone, when the person in front interrupts.
@@ -124,22 +132,27 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *, seconds: floa
     except TimeLimit as error:
         return outcome(Status.OUT_OF_TIME, error, expected="an answer in reasonable time",
                        found=f"no end after {seconds:.2g} seconds of computing",
-                       hint="look for a loop whose condition never changes, or for work that is done again and again")
+                       hint="look for a loop whose condition never changes, or for work that "
+                            "is done again and again")
     except BaseException as error:
         if is_not_attempted(error):
             text = error_text(error)
-            is_its_own = text.startswith(tuple(f"{component}:" for component in components_of(check.exercise)))
+            is_its_own = text.startswith(tuple(f"{component}:"
+                                               for component in components_of(check.exercise)))
             return outcome(Status.NOT_ATTEMPTED, error,
-                           found="" if is_its_own else f"something that is not written yet: {text}")
+                           found="" if is_its_own else "something that is not written yet: "
+                                                       f"{text}")
         if isinstance(error, CheckFailure):
-            return outcome(Status.FAILED, None, expected=error.expected, found=error.found, hint=error.hint)
+            return outcome(Status.FAILED, None, expected=error.expected, found=error.found,
+                           hint=error.hint)
         return outcome(Status.RAISED, error, expected="no error",
                        **_raised(error, check.run.__code__.co_filename))
     return outcome(Status.PASSED)
 
 
 def run_checks(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> list[Outcome]:
-    """Run several checks; together they may take EXERCISE_SECONDS, and those that come too late are out of time.
+    """Run several checks; together they may take EXERCISE_SECONDS, and those that come too late
+    are out of time.
 
     Once a check was out of time, each later one may take SHORTER_SECONDS.
     """
@@ -172,15 +185,19 @@ def run_exercise(exercise: str, subjects: Sequence[Any], *, public: bool | None 
     seed = fresh_seed() if seed is None else seed
     checks = checks_of(exercise)
     with collected_remarks() as remarks:
-        outcomes = run_checks([check for check in checks if public is None or check.public == public], subjects, seed)
-    return Report(exercise, tuple(outcomes), sum(check.points for check in checks), seed, tuple(remarks))
+        outcomes = run_checks([check for check in checks
+                               if public is None or check.public == public], subjects, seed)
+    return Report(exercise, tuple(outcomes), sum(check.points for check in checks), seed,
+                  tuple(remarks))
 
 
 @contextmanager
 def collected_remarks():
-    """Keep the block's warnings and its writing to stderr away from stderr; the list that it gives fills at the end.
+    """Keep the block's warnings and its writing to stderr away from stderr; the list that it
+    gives fills at the end.
 
-    What is written to stderr would cost a correct answer all its points when nbgrader grades the cell.
+    What is written to stderr would cost a correct answer all its points when nbgrader grades
+    the cell.
     """
     remarks: list[str] = []
     written = _Tail()
@@ -189,8 +206,8 @@ def collected_remarks():
         try:
             yield remarks
         finally:
-            told = dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in caught
-                                 if is_learners(warning.filename))
+            told = dict.fromkeys(f"{warning.category.__name__}: {warning.message}"
+                                 for warning in caught if is_learners(warning.filename))
             remarks.extend(cut(text, 40) for text in list(told)[:3])
             lines = dict.fromkeys(filter(None, map(str.strip, written.text.splitlines())))
             remarks.extend(f"written to stderr: {cut(line, 40)}" for line in list(lines)[-3:])
@@ -221,9 +238,11 @@ class _Tail(io.TextIOBase):
 
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
-    """The parts of a message, cut to MESSAGE_WORDS in all: what was found is the longest, and gives way."""
+    """The parts of a message, cut to MESSAGE_WORDS in all: what was found is the longest, and
+    gives way."""
     others = sum(len(text.split()) for part, text in message.items() if part != "found")
-    return {part: cut(text, max(40, MESSAGE_WORDS - others - 10)) if part == "found" else cut(text, 60)
+    return {part: cut(
+        text, max(40, MESSAGE_WORDS - others - 10)) if part == "found" else cut(text, 60)
             for part, text in message.items()}
 
 
@@ -236,6 +255,6 @@ def _raised(error: BaseException, checks: str) -> dict[str, str]:
             hint = "is the name spelled as where it was defined?"
         return {"found": f"{found}, raised at {line}", "hint": hint}
     if isinstance(error, (TypeError, AttributeError)) and "'NoneType'" in found:
-        return {"found": NOTHING}                            # the check wanted to use what was returned
+        return {"found": NOTHING}                    # the check wanted to use what was returned
     return {"found": f"{found}, raised when the check called your code or used its result",
             "hint": "compare the signature, and what the function returns, with its docstring"}

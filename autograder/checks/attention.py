@@ -21,14 +21,16 @@ def true_frequencies(head_dim: int, theta: float) -> np.ndarray:
 
 
 def turned(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
-    """Rotary positions by complex numbers: each pair (i, i + d/2) is one, multiplied by exp(i · angle), in float64."""
+    """Rotary positions by complex numbers: each pair (i, i + d/2) is one, multiplied by exp(i ·
+    angle), in float64."""
     half = x.shape[-1] // 2
     pairs = x[..., :half].astype(np.float64) + 1j * x[..., half:]
     pairs = pairs * np.exp(1j * positions[:, None, None] * true_frequencies(x.shape[-1], theta))
     return np.concatenate([pairs.real, pairs.imag], axis=-1).astype(np.float32)
 
 
-def cos_sin(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndarray, np.ndarray]:
+def cos_sin(positions: np.ndarray, head_dim: int,
+            theta: float) -> tuple[np.ndarray, np.ndarray]:
     """What `rope_angles` gives for the right frequencies."""
     return rope_angles(positions, true_frequencies(head_dim, theta).astype(np.float32))
 
@@ -37,40 +39,52 @@ def cos_sin(positions: np.ndarray, head_dim: int, theta: float) -> tuple[np.ndar
 def powers_of_theta(rope_frequencies, apply_rope, rng):
     """Frequencies by hand: they fall from 1 by equal factors."""
     base = float(rng.choice([10.0, 100.0]))
-    expect_close(rope_frequencies(8, base ** 4), np.float32([1, 1 / base, 1 / base ** 2, 1 / base ** 3]),
-                 of=f"the frequencies of a head of size 8 with theta {base ** 4:g}", axes=["pair"], atol=0, rtol=1e-5,
+    expect_close(rope_frequencies(8, base ** 4),
+                 np.float32([1, 1 / base, 1 / base ** 2, 1 / base ** 3]),
+                 of=f"the frequencies of a head of size 8 with theta {base ** 4:g}",
+                 axes=["pair"], atol=0, rtol=1e-5,
                  hint="There are d/2 pairs. Pair i turns by theta to the power of minus 2i/d.")
 
 
 @check(ROPE, points=1, public=True)
 def real_frequencies(rope_frequencies, apply_rope, rng):
-    """The frequencies of models as they are: thetas from ten thousand to a million, heads of other sizes."""
-    for head_dim, theta in ((64, 1e5), (128, 1e6), (int(rng.integers(3, 50)) * 2, float(rng.uniform(8e3, 6e5)))):
-        expect_close(rope_frequencies(head_dim, theta), true_frequencies(head_dim, theta).astype(np.float32),
-                     of=f"the frequencies of a head of size {head_dim} with theta {theta:g}", axes=["pair"],
-                     atol=0, rtol=1e-5, hint="Are those by hand right, in the check above? Then look for a number of "
-                                             "one particular model: only `theta` and `head_dim` go into it.")
+    """The frequencies of models as they are: thetas from ten thousand to a million, heads of
+    other sizes."""
+    for head_dim, theta in ((64, 1e5), (128, 1e6),
+                            (int(rng.integers(3, 50)) * 2, float(rng.uniform(8e3, 6e5)))):
+        expect_close(rope_frequencies(head_dim, theta),
+                     true_frequencies(head_dim, theta).astype(np.float32),
+                     of=f"the frequencies of a head of size {head_dim} with theta {theta:g}",
+                     axes=["pair"],
+                     atol=0, rtol=1e-5,
+                     hint="Are those by hand right, in the check above? Then look for a number "
+                          "of one particular model: only `theta` and `head_dim` go into it.")
 
 
 @check(ROPE, points=1, public=True)
 def quarter_turn(rope_frequencies, apply_rope, rng):
-    """A quarter turn of every pair by hand: the first half becomes minus the second, the second the first."""
+    """A quarter turn of every pair by hand: the first half becomes minus the second, the second
+    the first."""
     x = rng.permutation(np.arange(1, 7)).astype(np.float32).reshape(1, 1, 6)
-    right_angle = np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)                   # cos, sin
+    right_angle = np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)     # cos, sin
     expect_close(unchanged(apply_rope, x, *right_angle, hint=VIEWS),
-                 np.concatenate([-x[..., 3:], x[..., :3]], axis=-1), axes=["token", "head", "element"],
+                 np.concatenate([-x[..., 3:], x[..., :3]], axis=-1),
+                 axes=["token", "head", "element"],
                  of=f"{x.ravel().tolist()}, turned by a right angle,",
-                 hint="The pair (a, b) turned by an angle is (a cos - b sin, a sin + b cos). Which two are a pair?")
+                 hint="The pair (a, b) turned by an angle is (a cos - b sin, a sin + b cos). "
+                      "Which two are a pair?")
 
 
 @check(ROPE, points=2, public=True)
 def by_position(rope_frequencies, apply_rope, rng):
-    """Every head of a token is turned by the token's own position, and the input stays as it was."""
+    """Every head of a token is turned by the token's own position, and the input stays as it
+    was."""
     positions, x = rng.choice(300, 5, replace=False), arrays(rng, 5, 3, 10)
     cos, sin = cos_sin(positions, 10, 1e4)
     got = unchanged(apply_rope, x, cos, sin, hint=VIEWS)
     expect_close(got, turned(x, positions, 1e4), axes=["token", "head", "element"],
-                 hint="HF's weights pair element i with element i + d/2, and all heads of a token turn alike.")
+                 hint="HF's weights pair element i with element i + d/2, and all heads of a "
+                      "token turn alike.")
 
 
 @check(ROPE, points=1, public=True)
@@ -80,16 +94,20 @@ def distance_alone(rope_frequencies, apply_rope, rng):
     far, here = int(rng.integers(20, 90)), int(rng.integers(1, 9))
     scores = []
     for shift in (0, far):
-        turn = [rope_angles(np.array([shift + place]), rope_frequencies(12, 1e4)) for place in (here, 0)]
-        turned_q, turned_k = (unchanged(apply_rope, x, *angles, hint=VIEWS) for x, angles in zip((q, k), turn))
+        turn = [rope_angles(np.array([shift + place]), rope_frequencies(12, 1e4))
+                for place in (here, 0)]
+        turned_q, turned_k = (unchanged(apply_rope, x, *angles, hint=VIEWS)
+                              for x, angles in zip((q, k), turn))
         expect_returned(turned_q, "a turned query")
         expect_returned(turned_k, "a turned key")
         scores.append(np.float32(np.sum(turned_q * turned_k)))
     truth = np.float32(np.sum(turned(q, np.array([here]), 1e4) * k))
-    expect_close(scores[0], truth, of=f"the score of a query at position {here} and a key at 0", atol=1e-3,
+    expect_close(scores[0], truth, of=f"the score of a query at position {here} and a key at 0",
+                 atol=1e-3,
                  hint="Compare `apply_rope` with a drawing of one pair, and mind both signs.")
     expect_close(scores[1], truth, of=f"the same score, both {far} positions later,", atol=1e-3,
-                 hint="Turning both by the same angle more must change nothing: is each step a rotation?")
+                 hint="Turning both by the same angle more must change nothing: is each step a "
+                      "rotation?")
 
 
 @check(ROPE, points=2, public=False)
@@ -114,9 +132,10 @@ def small_heads(rope_frequencies, apply_rope, rng):
 
 
 def true_mask(T: int, S: int, window: int | None = None) -> list[list[bool]]:
-    """Key s is visible to query t, the token at S - T + t, when it is no later, and not too far back."""
-    return [[key <= S - T + query and (window is None or key > S - T + query - window) for key in range(S)]
-            for query in range(T)]
+    """Key s is visible to query t, the token at S - T + t, when it is no later, and not too far
+    back."""
+    return [[key <= S - T + query and (window is None or key > S - T + query - window)
+             for key in range(S)] for query in range(T)]
 
 
 def _count(number: int, one: str, many: str) -> str:
@@ -127,11 +146,14 @@ def expect_mask(mask, T: int, S: int, window: int | None = None, hint: str = "")
     of = f"the mask of {_count(T, 'query', 'queries')} and {_count(S, 'key', 'keys')}"
     of += f" with a window of {window}" if window else ""
     expect_returned(mask, f"{of} to be an array of booleans")
-    expect(isinstance(mask, np.ndarray) and mask.dtype == bool, f"{of} to be a NumPy array of booleans",
+    expect(isinstance(mask, np.ndarray) and mask.dtype == bool,
+           f"{of} to be a NumPy array of booleans",
            f"{type(mask).__name__} of {getattr(mask, 'dtype', 'no dtype')}",
            "A comparison gives such an array, and so does `dtype=bool`.")
-    expect_equal(mask.shape, (T, S), of=f"the shape of {of}", hint="Rows are queries, columns are keys.")
-    expect_equal(mask.astype(int), np.array(true_mask(T, S, window)).reshape(T, S).astype(int), of=of, hint=hint)
+    expect_equal(mask.shape, (T, S), of=f"the shape of {of}",
+                 hint="Rows are queries, columns are keys.")
+    expect_equal(mask.astype(int), np.array(true_mask(T, S, window)).reshape(T, S).astype(int),
+                 of=of, hint=hint)
 
 
 @check("attention.causal_mask", points=1, public=True)
@@ -139,7 +161,8 @@ def corner(causal_mask, rng):
     """With keys in the cache, the triangle hangs in the lower right corner."""
     T, past = int(rng.integers(2, 5)), int(rng.integers(1, 5))
     expect_mask(causal_mask(T, T + past), T, T + past,
-                hint=f"Query 0 is token {past}. It sees {_count(past, 'key', 'keys')} of the cache and its own.")
+                hint=f"Query 0 is token {past}. It sees {_count(past, 'key', 'keys')} of the "
+                     "cache and its own.")
 
 
 @check("attention.causal_mask", points=1, public=True)
@@ -155,7 +178,8 @@ def sliding_window(causal_mask, rng):
     """With a window, each query sees that many keys, its own included."""
     T, window = int(rng.integers(3, 6)), int(rng.integers(2, 4))
     expect_mask(causal_mask(T, T + 4, window), T, T + 4, window,
-                hint="A window of 2 shows a token itself and the one before. Which is the first key that query 0 sees?")
+                hint="A window of 2 shows a token itself and the one before. Which is the "
+                     "first key that query 0 sees?")
 
 
 @check("attention.causal_mask", points=1, public=False)
@@ -176,10 +200,12 @@ def many_windows(causal_mask, rng):
 
 def qkv(rng: np.random.Generator, T: int, S: int, H: int, K: int, d: int, scale: float = 1.0,
         v_size: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return arrays(rng, T, H, d, scale=scale), arrays(rng, S, K, d, scale=scale), arrays(rng, S, K, v_size or d)
+    return arrays(rng, T, H, d, scale=scale), arrays(
+        rng, S, K, d, scale=scale), arrays(rng, S, K, v_size or d)
 
 
-def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
+                   mask: np.ndarray | None = None) -> np.ndarray:
     """Attention from its definition, one query and one head at a time, in float64."""
     (T, H, d), (S, K, _) = q.shape, k.shape
     visible = np.array(true_mask(T, S) if mask is None else mask, bool).reshape(T, S)
@@ -189,7 +215,8 @@ def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, mask: np.ndarray
         for head in range(H):
             if seen.any():
                 shared = head // (H // K)
-                scores = k[seen, shared].astype(np.float64) @ q[query, head].astype(np.float64) / np.sqrt(d)
+                scores = (k[seen, shared].astype(np.float64) @ q[query, head].astype(np.float64)
+                          / np.sqrt(d))
                 powers = np.exp(scores - scores.max())
                 out[query, head] = powers / powers.sum() @ v[seen, shared]
     return out.astype(np.float32)
@@ -200,33 +227,42 @@ PLACES = ["query", "head", "element"]
 
 @check("attention.attention", points=1, public=True)
 def one_head(attention, rng):
-    """One head, every key visible: scores, scaled by 1/sqrt(d), become weights of the values."""
+    """One head, every key visible: scores, scaled by 1/sqrt(d), become weights of the
+    values."""
     q, k, v = qkv(rng, T=2, S=5, H=1, K=1, d=9)
     mask = np.ones((2, 5), bool)
-    expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS), true_attention(q, k, v, mask), axes=PLACES,
-                 hint="Query times key; softmax over the keys; weights times values. How large is the scale?")
+    expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS),
+                 true_attention(q, k, v, mask), axes=PLACES,
+                 hint="Query times key; softmax over the keys; weights times values. How large "
+                      "is the scale?")
 
 
 @check("attention.attention", points=2, public=True)
 def sees_the_cached_keys(attention, rng):
     """With 5 cached keys, the first new token attends to 6 keys, the second to 7."""
     q, k, v = qkv(rng, T=3, S=8, H=2, K=2, d=6)
-    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v), axes=PLACES,
-                 hint="Without a mask it is the causal one, and there are more keys than queries: print it. If head 0 "
-                      "is right and head 1 is not, look at how the heads change places with the tokens.")
+    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v),
+                 axes=PLACES,
+                 hint="Without a mask it is the causal one, and there are more keys than "
+                      "queries: print it. If head 0 is right and head 1 is not, look at how "
+                      "the heads change places with the tokens.")
 
 
 @check("attention.attention", points=2, public=True)
 def groups_of_heads(attention, rng):
-    """Neighbouring query heads share a key/value head: of 6, heads 0 to 2 use the first, heads 3 to 5 the second."""
+    """Neighbouring query heads share a key/value head: of 6, heads 0 to 2 use the first, heads
+    3 to 5 the second."""
     q, k, v = qkv(rng, T=3, S=4, H=6, K=2, d=10)
-    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v), axes=PLACES,
-                 hint="Repeating is [a, a, a, b, b, b], tiling is [a, b, a, b, a, b]. Which one do HF's weights mean?")
+    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v),
+                 axes=PLACES,
+                 hint="Repeating is [a, a, a, b, b, b], tiling is [a, b, a, b, a, b]. Which "
+                      "one do HF's weights mean?")
 
 
 @check("attention.attention", points=2, public=True)
 def given_mask(attention, rng):
-    """A given mask takes the place of the causal one, and a query that may see nothing gets zeros."""
+    """A given mask takes the place of the causal one, and a query that may see nothing gets
+    zeros."""
     q, k, v = qkv(rng, T=4, S=6, H=4, K=2, d=8)
     mask = rng.random((4, 6)) < 0.5
     mask[0, 5], mask[2] = True, False
@@ -238,15 +274,16 @@ def given_mask(attention, rng):
 
 @check("attention.attention", points=1, public=True)
 def large_logits(attention, rng):
-    """Queries 200 times as large neither overflow nor lose the second key; nothing is changed in place."""
+    """Queries 200 times as large neither overflow nor lose the second key; nothing is changed
+    in place."""
     q, k, v = qkv(rng, T=3, S=5, H=4, K=2, d=7)
     q *= np.float32(200)
     k[1] = k[0] + arrays(rng, 2, 7, scale=1e-3)
     with np.errstate(all="ignore"):
         got = unchanged(attention, q, k, v, hint=CALLERS)
     expect_close(got, true_attention(q, k, v), axes=PLACES, atol=2e-3,
-                 hint="Are the checks above right? Then: where are the scores turned into powers, and what was "
-                      "subtracted before?")
+                 hint="Are the checks above right? Then: where are the scores turned into "
+                      "powers, and what was subtracted before?")
 
 
 @check("attention.attention", points=1, public=False)
@@ -256,13 +293,16 @@ def one_new_token(attention, rng):
         q, k, v = qkv(rng, 1, S, H, K, d)
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
         mask = rng.random((1, S)) < 0.6
-        expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS), true_attention(q, k, v, mask))
+        expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS),
+                     true_attention(q, k, v, mask))
 
 
 @check("attention.attention", points=1, public=False)
 def odd_shapes(attention, rng):
-    """Heads of every kind: one for all, one for each, sizes that divide nothing, values of a size of their own."""
-    for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None), (2, 3, 8, 2, 6, 5),
+    """Heads of every kind: one for all, one for each, sizes that divide nothing, values of a
+    size of their own."""
+    for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None),
+                                  (2, 3, 8, 2, 6, 5),
                                   (3, 3, 9, 3, 4, 13)):
         q, k, v = qkv(rng, T, S, H, K, d, v_size=v_size)
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
@@ -273,7 +313,8 @@ def tiny_activations(attention, rng):
     """Activations in the thousandths: weights that are almost equal."""
     q, k, v = qkv(rng, T=4, S=9, H=6, K=2, d=10, scale=1e-3)
     v *= np.float32(1e-3)
-    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v), atol=1e-9)
+    expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v),
+                 atol=1e-9)
 
 
 @check("attention.attention", points=1, public=False)
@@ -303,7 +344,8 @@ ALIBI = "attention.alibi_slopes"
 
 
 def true_slopes(num_heads: int) -> list[float]:
-    """As published: a geometric series, or, between two powers of two, one series and every other slope of the next."""
+    """As published: a geometric series, or, between two powers of two, one series and every
+    other slope of the next."""
     power = 2 ** int(np.log2(num_heads))
     if power == num_heads:
         return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]
@@ -311,31 +353,36 @@ def true_slopes(num_heads: int) -> list[float]:
 
 
 def expect_slopes(alibi_slopes, num_heads: int, hint: str = "") -> None:
-    expect_close(alibi_slopes(num_heads), np.float32(true_slopes(num_heads)), axes=["head"], atol=0, hint=hint,
-                 of=f"the slopes of {_count(num_heads, 'head', 'heads')}")
+    expect_close(alibi_slopes(num_heads), np.float32(true_slopes(num_heads)), axes=["head"],
+                 atol=0, hint=hint, of=f"the slopes of {_count(num_heads, 'head', 'heads')}")
 
 
 @check(ALIBI, points=1, public=True)
 def eight_heads(alibi_slopes, rng):
     """Eight heads by hand: 1/2, 1/4, 1/8 and so on, down to 1/256."""
-    expect_close(alibi_slopes(8), np.float32([1 / 2 ** power for power in range(1, 9)]), axes=["head"], atol=0,
-                 of="the slopes of 8 heads", hint="The first slope is a half, and each is half of the one before.")
+    expect_close(alibi_slopes(8), np.float32([1 / 2 ** power for power in range(1, 9)]),
+                 axes=["head"], atol=0, of="the slopes of 8 heads",
+                 hint="The first slope is a half, and each is half of the one before.")
 
 
 @check(ALIBI, points=1, public=True)
 def powers_of_two(alibi_slopes, rng):
-    """Other powers of two: the first slope is also the factor from each to the next, and the last is 1/256."""
+    """Other powers of two: the first slope is also the factor from each to the next, and the
+    last is 1/256."""
     for num_heads in (1, 2, 4, int(rng.choice([16, 32, 64]))):
-        expect_slopes(alibi_slopes, num_heads, "Is 8 right? The smallest slope is 2 to the power of -8, for any number "
-                                               "of heads, and the powers come in equal steps.")
+        expect_slopes(alibi_slopes, num_heads,
+                      "Is 8 right? The smallest slope is 2 to the power of -8, for any number "
+                      "of heads, and the powers come in equal steps.")
 
 
 @check(ALIBI, points=1, public=True)
 def between_powers(alibi_slopes, rng):
-    """Three heads, twelve, and another number in between: first all slopes of the power of two below."""
+    """Three heads, twelve, and another number in between: first all slopes of the power of two
+    below."""
     for num_heads in (3, 12, int(rng.integers(17, 31))):
-        expect_slopes(alibi_slopes, num_heads, "All slopes of the power of two below; behind them those that are new "
-                                               "in a series twice as long: its first, its third, its fifth …")
+        expect_slopes(alibi_slopes, num_heads,
+                      "All slopes of the power of two below; behind them those that are new in "
+                      "a series twice as long: its first, its third, its fifth …")
 
 
 @check(ALIBI, points=1, public=False)

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autograder.checking import check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
+from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
+                                 expect_unchanged)
 from autograder.checks.sampling import true_logprobs
 from gearworks.beam import Hypothesis
 
 BEST = "beam.best_continuations"
 
 
-def beams(rng: np.random.Generator, B: int, length: int, V: int) -> tuple[list[Hypothesis], np.ndarray]:
+def beams(rng: np.random.Generator, B: int, length: int,
+          V: int) -> tuple[list[Hypothesis], np.ndarray]:
     """Beginnings with their scores, and the log-probabilities of their next tokens."""
     running = [Hypothesis(tuple(rng.integers(0, V, length).tolist()),
                           float(np.float32(-rng.uniform(0, 3)))) for _ in range(B)]
@@ -19,27 +21,33 @@ def beams(rng: np.random.Generator, B: int, length: int, V: int) -> tuple[list[H
     return running, np.array([true_logprobs(row) for row in logits], np.float32)
 
 
-def expect_best(best_continuations, running: Sequence[Hypothesis], logprobs: np.ndarray, count: int, hint: str) -> None:
+def expect_best(best_continuations, running: Sequence[Hypothesis], logprobs: np.ndarray,
+                count: int, hint: str) -> None:
     scores = logprobs + np.float32([[hypothesis.score] for hypothesis in running])
-    order = sorted(((-float(scores[beam, token]), beam,
-                     token) for beam in range(len(running)) for token in range(scores.shape[1])))
+    order = sorted(((-float(scores[beam, token]), beam, token) for beam in range(len(running))
+                    for token in range(scores.shape[1])))
     with expect_unchanged(logprobs):
         got = best_continuations(list(running), logprobs, count)
     expect_returned(got, "pairs of a beam's number and a Hypothesis")
     case = f"of {len(running)} beams and {logprobs.shape[1]} tokens"
-    expect_equal(len(got), min(count, scores.size), of=f"the number of continuations, {count} wanted, {case},")
+    expect_equal(len(got), min(count, scores.size),
+                 of=f"the number of continuations, {count} wanted, {case},")
     for rank, (entry, (score, beam, token)) in enumerate(zip(got, order)):
-        expect(isinstance(entry, tuple | list) and len(entry) == 2 and isinstance(entry[1], Hypothesis),
+        expect(isinstance(entry, tuple | list) and len(entry) == 2
+               and isinstance(entry[1], Hypothesis),
                "pairs of a beam's number and a Hypothesis", f"{entry!r:.60}")
         expect_equal((entry[0], list(entry[1].ids)), (beam, [*running[beam].ids, token]),
-                     of=f"the beam and the ids of continuation {rank}, best first, {case},", hint=hint)
-        expect_close(np.float64(entry[1].score), np.float64(-score), of=f"the score of continuation {rank}",
-                     dtype=None, atol=1e-5, hint="The sum of the log-probabilities of all its tokens.")
+                     of=f"the beam and the ids of continuation {rank}, best first, {case},",
+                     hint=hint)
+        expect_close(np.float64(entry[1].score), np.float64(-score),
+                     of=f"the score of continuation {rank}", dtype=None, atol=1e-5,
+                     hint="The sum of the log-probabilities of all its tokens.")
 
 
 @check(BEST, points=2, public=True)
 def of_the_whole_table(best_continuations, rng):
-    """The best of all beams and tokens, each longer by one token, with the number of the beam that it continues."""
+    """The best of all beams and tokens, each longer by one token, with the number of the beam
+    that it continues."""
     for count in (1, 4, 9):
         expect_best(best_continuations, *beams(rng, 3, 2, 8), count,
                     "Add each beam's score to its row. A strong beam may give "
@@ -48,11 +56,12 @@ def of_the_whole_table(best_continuations, rng):
 
 @check(BEST, points=1, public=True)
 def ties_and_few(best_continuations, rng):
-    """Of equal scores the lower beam and the lower id come first; of few candidates all come."""
+    """Of equal scores the lower beam and the lower id come first; of few candidates all
+    come."""
     running = [Hypothesis((1,), -1.0), Hypothesis((2,), -0.5)]
     logprobs = np.float32([[-1, -2, -1, -2], [-1.5, -2.5, -1.5, -4]])
-    expect_best(best_continuations, running, -rng.integers(1, 4, (2, 50)).astype(np.float32), 30,
-                "Many scores are equal here.")
+    expect_best(best_continuations, running, -rng.integers(1, 4, (2, 50)).astype(np.float32),
+                30, "Many scores are equal here.")
     for count in (2, 3, 5, 8, 20):
         expect_best(best_continuations, running, logprobs, count,
                     "A stable sort leaves equal scores in the order of the flat table.")

@@ -5,15 +5,16 @@ import math
 import numpy as np
 
 from autograder.checking import check, expect_close, expect_unchanged
-from autograder.checks.sampling import IMPOSSIBLE, apart, logits_of, random_logits, true_logprobs
+from autograder.checks.sampling import (IMPOSSIBLE, apart, logits_of, random_logits,
+                                        true_logprobs)
 
 # --- contrastive_decoding
 
 DECODING = "contrastive.contrastive_decoding"
 
 
-def expect_contrast(contrastive_decoding, expert: np.ndarray, amateur: np.ndarray, alpha: float, of: str, hint: str,
-                    atol: float = 1e-4) -> None:
+def expect_contrast(contrastive_decoding, expert: np.ndarray, amateur: np.ndarray, alpha: float,
+                    of: str, hint: str, atol: float = 1e-4) -> None:
     expert_logprobs, amateur_logprobs = true_logprobs(expert), true_logprobs(amateur)
     taken = expert_logprobs >= expert_logprobs.max() + math.log(alpha)
     right = np.full(len(expert), IMPOSSIBLE)
@@ -33,31 +34,41 @@ def threshold(expert: np.ndarray, rng: np.random.Generator) -> float:
 def what_only_the_expert_knows(contrastive_decoding, rng):
     """A token's new logit is how much likelier the expert finds it than the amateur does."""
     order = rng.permutation(4)
-    expert, amateur = np.array([0.5, 0.3, 0.15, 0.05])[order], np.array([0.7, 0.05, 0.05, 0.2])[order]
-    expect_contrast(contrastive_decoding, logits_of(expert) + np.float32(2), logits_of(amateur) - np.float32(1), 0.01,
-                    f"the new logits, with the probabilities {expert.tolist()} and {amateur.tolist()} and alpha 0.01,",
-                    "Both in log-probabilities, so that it does not matter how large a model's logits are.")
+    expert, amateur = np.array([0.5, 0.3, 0.15,
+                                0.05])[order], np.array([0.7, 0.05, 0.05, 0.2])[order]
+    expect_contrast(contrastive_decoding, logits_of(expert) + np.float32(2),
+                    logits_of(amateur) - np.float32(1), 0.01,
+                    f"the new logits, with the probabilities {expert.tolist()} and "
+                    f"{amateur.tolist()} and alpha 0.01,",
+                    "Both in log-probabilities, so that it does not matter how large a model's "
+                    "logits are.")
 
 
 @check(DECODING, points=1, public=True)
 def what_the_expert_takes_seriously(contrastive_decoding, rng):
     """Tokens less than alpha times as likely as the expert's likeliest are ruled out."""
-    expert, amateur = rng.permutation([0.5, 0.24, 0.16, 0.08, 0.02]), np.array([0.03, 0.17, 0.2, 0.2, 0.4])
+    expert, amateur = rng.permutation([0.5, 0.24, 0.16, 0.08,
+                                       0.02]), np.array([0.03, 0.17, 0.2, 0.2, 0.4])
     for alpha in (0.1, 0.4, 1.0):
         expect_contrast(contrastive_decoding, logits_of(expert), logits_of(amateur), alpha,
-                        f"the new logits, with the expert's probabilities {expert.tolist()} and alpha {alpha},",
-                        "The likeliest has 0.5. How likely must a token be? Only the expert is asked.")
+                        f"the new logits, with the expert's probabilities {expert.tolist()} "
+                        f"and alpha {alpha},",
+                        "The likeliest has 0.5. How likely must a token be? Only the expert is "
+                        "asked.")
 
 
 @check(DECODING, points=1, public=False)
 def experts_of_every_kind(contrastive_decoding, rng):
     """Large and tiny logits, impossible tokens, an amateur who is sure of the wrong thing."""
     for scale in (1e-3, 1.0, 30.0):
-        expert, amateur = random_logits(rng, 30, scale=scale), random_logits(rng, 30, scale=scale)
-        expect_contrast(contrastive_decoding, expert, amateur, threshold(expert, rng) if scale >= 1 else 0.1,
-                        "the new logits", "", 1e-3)
+        expert, amateur = random_logits(rng, 30,
+                                        scale=scale), random_logits(rng, 30, scale=scale)
+        expect_contrast(contrastive_decoding, expert, amateur,
+                        threshold(expert, rng) if scale >= 1 else 0.1, "the new logits", "",
+                        1e-3)
         expert[rng.permutation(30)[:20]] = IMPOSSIBLE
-        expect_contrast(contrastive_decoding, expert, -amateur * np.float32(3), 0.05, "the new logits", "", 1e-3)
+        expect_contrast(contrastive_decoding, expert, -amateur * np.float32(3), 0.05,
+                        "the new logits", "", 1e-3)
 
 
 # --- contrastive_scores
@@ -65,13 +76,14 @@ def experts_of_every_kind(contrastive_decoding, rng):
 SCORES = "contrastive.contrastive_scores"
 
 
-def expect_scores(contrastive_scores, probabilities: np.ndarray, candidates: np.ndarray, past: np.ndarray,
-                  alpha: float, of: str, hint: str) -> None:
+def expect_scores(contrastive_scores, probabilities: np.ndarray, candidates: np.ndarray,
+                  past: np.ndarray, alpha: float, of: str, hint: str) -> None:
     def cosine(a: np.ndarray, b: np.ndarray) -> float:
         a, b = a.astype(np.float64), b.astype(np.float64)
         return float(a @ b / math.sqrt(float(a @ a) * float(b @ b)))
 
-    right = np.float32([(1 - alpha) * float(probability) - alpha * max(cosine(candidate, earlier) for earlier in past)
+    right = np.float32([(1 - alpha) * float(probability)
+                        - alpha * max(cosine(candidate, earlier) for earlier in past)
                         for probability, candidate in zip(probabilities, candidates)])
     with expect_unchanged(probabilities, candidates, past):
         got = contrastive_scores(probabilities, candidates, past, alpha)
@@ -84,21 +96,25 @@ def states(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
 
 @check(SCORES, points=1, public=True)
 def by_hand(contrastive_scores, rng):
-    """A candidate that points where an earlier token points is punished for it, however long its vector is."""
+    """A candidate that points where an earlier token points is punished for it, however long
+    its vector is."""
     candidates = np.float32([[3, 0], [0, 0.5], [-2, 0]])
     order = rng.permutation(3)
     expect_scores(contrastive_scores, np.float32([0.5, 0.3, 0.2])[order], candidates[order],
                   np.float32([[4, 0], [3, 4]]), 0.5,
-                  "the scores", "The largest cosines are 1, 0.8 and -0.6. Cosines do not know lengths.")
+                  "the scores",
+                  "The largest cosines are 1, 0.8 and -0.6. Cosines do not know lengths.")
 
 
 @check(SCORES, points=1, public=True)
 def the_most_alike_counts(contrastive_scores, rng):
     """Of all earlier tokens the most alike one counts, for each candidate by itself."""
     for alpha in (0.6, 0.0, 1.0):
-        expect_scores(contrastive_scores, np.float32([0.4, 0.3, 0.2, 0.1]), states(rng, 4, 9), states(rng, 7, 9), alpha,
+        expect_scores(contrastive_scores, np.float32([0.4, 0.3, 0.2, 0.1]), states(rng, 4, 9),
+                      states(rng, 7, 9), alpha,
                       f"the scores of 4 candidates after 7 tokens, alpha {alpha},",
-                      "Which axis of the table (candidates, earlier tokens) does the maximum run over?")
+                      "Which axis of the table (candidates, earlier tokens) does the maximum "
+                      "run over?")
 
 
 @check(SCORES, points=1, public=True)
@@ -119,5 +135,5 @@ def states_of_every_kind(contrastive_scores, rng):
         probabilities = rng.dirichlet(np.ones(k)).astype(np.float32)
         candidates, past = states(rng, k, D, scale=scale), states(rng, S, D)
         candidates[0] = past[-1] * np.float32(3)
-        expect_scores(contrastive_scores, probabilities, candidates, past, float(rng.uniform(0.1, 0.9)), "the scores",
-                      "")
+        expect_scores(contrastive_scores, probabilities, candidates, past,
+                      float(rng.uniform(0.1, 0.9)), "the scores", "")

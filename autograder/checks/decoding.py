@@ -1,12 +1,13 @@
-"""Checks of stop strings and of generation, on models without weights whose every word is known."""
+"""Checks of stop strings and of generation, on models without weights whose every word is
+known."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error, expect_returned,
-                                 expect_unchanged)
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
+                                 expect_error, expect_returned, expect_unchanged)
 from gearworks.config import ModelConfig
 from gearworks.decoding import Context
 from gearworks.decoding import generate as reference
@@ -20,23 +21,26 @@ from gearworks.vocabularies.vocabulary import AddedToken
 STOP = "decoding.StopMatcher"
 
 
-def true_pieces(stops: Sequence[str], pieces: Sequence[str]) -> tuple[list[str], str, str | None]:
-    """What is shown after each piece, what is held back at the end, and the stop string that was found.
+def true_pieces(stops: Sequence[str],
+                pieces: Sequence[str]) -> tuple[list[str], str, str | None]:
+    """What is shown after each piece, what is held back at the end, and the stop string that
+    was found.
 
-    From the definition, on the whole text so far: a stop string is complete, or the longest end of the text that begins
-    one is held back.
+    From the definition, on the whole text so far: a stop string is complete, or the longest end
+    of the text that begins one is held back.
     """
     shown, out, text, found = 0, [], "", None
     for piece in pieces:
         if found is None:
             text += piece
-            complete = [(text.index(stop) + len(stop), -len(stop), stop) for stop in stops if stop in text]
+            complete = [(text.index(stop) + len(stop), -len(stop), stop) for stop in stops
+                        if stop in text]
             if complete:
                 found = min(complete)[2]
                 safe = min(complete)[0] - len(found)
             else:
-                beginnings = [length for stop in stops for length in range(1,
-                                                                           len(stop)) if text.endswith(stop[:length])]
+                beginnings = [length for stop in stops for length in range(1, len(stop))
+                              if text.endswith(stop[:length])]
                 safe = len(text) - max(beginnings, default=0)
             out.append(text[shown:safe])
             shown = safe
@@ -46,22 +50,29 @@ def true_pieces(stops: Sequence[str], pieces: Sequence[str]) -> tuple[list[str],
 
 
 def expect_shown(got, right: str, of: str, hint: str) -> None:
-    """Fail unless a text is the right one. Short ones stand in the message, since it is their ends that count."""
+    """Fail unless a text is the right one. Short ones stand in the message, since it is their
+    ends that count."""
     if isinstance(got, str) and len(got) + len(right) <= 80:
         expect(got == right, f"{of} to be {right!r}", repr(got), hint)
     expect_equal(got, right, of=of, hint=hint)
 
 
 def expect_stream(StopMatcher, stops: Sequence[str], pieces: Sequence[str], hint: str) -> None:
-    """Push the pieces; what is shown must be right after each of them, and so must the flush and what was found."""
+    """Push the pieces; what is shown must be right after each of them, and so must the flush
+    and what was found."""
     shown, rest, found = true_pieces(stops, pieces)
     matcher = StopMatcher(list(stops))
     for number, (piece, right) in enumerate(zip(pieces, shown)):
         got = matcher.push(piece)
-        where = f"{piece!r:.60}" if len(repr(pieces)) > 99 else f"piece {number} of {list(pieces)}"
-        expect_shown(got, right, f"what `push` shows of {where}, with the stop strings {list(stops)},", hint)
-    expect_equal(matcher.found, found, of=f"`found` after {list(pieces)}" if len(repr(pieces)) < 100 else "`found`",
-                 hint="None as long as there is no stop string, else the one that ended the text.")
+        where = (f"{piece!r:.60}" if len(repr(pieces)) > 99
+                 else f"piece {number} of {list(pieces)}")
+        expect_shown(got, right,
+                     f"what `push` shows of {where}, with the stop strings {list(stops)},",
+                     hint)
+    expect_equal(matcher.found, found,
+                 of=f"`found` after {list(pieces)}" if len(repr(pieces)) < 100 else "`found`",
+                 hint="None as long as there is no stop string, else the one that ended the "
+                      "text.")
     expect_shown(matcher.flush(), rest, "what `flush` gives at the end of the text",
                  "What was held back, and no stop string came of it.")
 
@@ -83,26 +94,32 @@ def across_pieces(StopMatcher, rng):
     for first in range(1, len(text)):
         second = int(rng.integers(first, len(text)))
         expect_stream(StopMatcher, ["END"], [text[:first], text[first:second], text[second:]],
-                      "What has arrived so far may end with the beginning of a stop string. That much waits, and no "
-                      "more.")
+                      "What has arrived so far may end with the beginning of a stop string. "
+                      "That much waits, and no more.")
 
 
 @check(STOP, points=1, public=True)
 def false_alarms(StopMatcher, rng):
-    """What looked like a stop string and was none is shown as soon as that is clear; at the end, by `flush`."""
-    for pieces in (["an E", "N", "gine"], ["the EN"], ["E", "E", "EN", "x"], list("ENENE"), ["an N", "D", "ND"]):
-        expect_stream(StopMatcher, ["END"], pieces, "The held text and the new piece belong together.")
+    """What looked like a stop string and was none is shown as soon as that is clear; at the
+    end, by `flush`."""
+    for pieces in (["an E", "N", "gine"], ["the EN"], ["E", "E", "EN", "x"], list("ENENE"),
+                   ["an N", "D", "ND"]):
+        expect_stream(StopMatcher, ["END"], pieces,
+                      "The held text and the new piece belong together.")
     matcher = StopMatcher(["END"])
     matcher.push("text EN")
-    expect_equal((matcher.flush(), matcher.flush()), ("EN", ""), of="what two calls of `flush` give after 'text EN'",
+    expect_equal((matcher.flush(), matcher.flush()), ("EN", ""),
+                 of="what two calls of `flush` give after 'text EN'",
                  hint="The reader gets the last letters, once.")
 
 
 @check(STOP, points=1, public=True)
 def several(StopMatcher, rng):
-    """Of several stop strings the one that is complete first ends the text; of two at once, the longer."""
-    for stops, text in ((["world", "lo"], "hello world"), (["b", "abcd"], "xabcdx"), (["c", "abc"], "xabcx"),
-                        (["\n\n", "\nUser:"], "hi\nUser: ho\n\n"), (["END", "STOP"], "S END STOP")):
+    """Of several stop strings the one that is complete first ends the text; of two at once, the
+    longer."""
+    for stops, text in ((["world", "lo"], "hello world"), (["b", "abcd"], "xabcdx"),
+                        (["c", "abc"], "xabcx"), (["\n\n", "\nUser:"], "hi\nUser: ho\n\n"),
+                        (["END", "STOP"], "S END STOP")):
         for pieces in ([text], list(text), cuts(text, rng)):
             for order in (stops, stops[::-1]):
                 expect_stream(StopMatcher, order, pieces,
@@ -113,7 +130,8 @@ def several(StopMatcher, rng):
 @check(STOP, points=1, public=True)
 def like_its_own_beginning(StopMatcher, rng):
     """Stop strings that begin like themselves: aab in aaab, a blank line after a line."""
-    for stop, text in (("aab", "xaaab"), ("abab", "abaabab"), ("\n\n", "a\nb\n\nc"), ("aaa", "aabaaab")):
+    for stop, text in (("aab", "xaaab"), ("abab", "abaabab"), ("\n\n", "a\nb\n\nc"),
+                       ("aaa", "aabaaab")):
         for pieces in (list(text), [text[:-1], text[-1:]], cuts(text, rng, 2)):
             expect_stream(StopMatcher, [stop], pieces,
                           "After a false alarm, a part of what was held may begin the next "
@@ -122,20 +140,25 @@ def like_its_own_beginning(StopMatcher, rng):
 
 @check(STOP, points=1, public=True)
 def the_end(StopMatcher, rng):
-    """After a stop string nothing is shown; an empty one is refused; without any, everything is shown at once."""
-    expect_stream(StopMatcher, ["END"], ["one END", " two", " END", "EN"], "The text has ended.")
+    """After a stop string nothing is shown; an empty one is refused; without any, everything is
+    shown at once."""
+    expect_stream(StopMatcher, ["END"], ["one END", " two", " END", "EN"],
+                  "The text has ended.")
     expect_stream(StopMatcher, [], ["one", "", " END"], "There is nothing to wait for.")
     for stops in ([""], ["END", ""]):
-        with expect_error(ModelError, when=f"the stop strings are {stops}", hint="'' in text is true for every text."):
+        with expect_error(ModelError, when=f"the stop strings are {stops}",
+                          hint="'' in text is true for every text."):
             StopMatcher(stops)
 
 
 @check(STOP, points=1, public=True)
 def one_piece(StopMatcher, rng):
-    """A whole text at once, with a stop string at its beginning, in its middle, twice, and not at all."""
+    """A whole text at once, with a stop string at its beginning, in its middle, twice, and not
+    at all."""
     word = "".join("xyz"[i] for i in rng.integers(0, 3, 5))
     for text in (f"END{word}", f"{word}END{word}END{word}", f"{word}EN", f"{word}END", word):
-        expect_stream(StopMatcher, ["END"], [text], "The first one counts. What comes before it is text.")
+        expect_stream(StopMatcher, ["END"], [text],
+                      "The first one counts. What comes before it is text.")
 
 
 @check(STOP, points=2, public=False)
@@ -143,7 +166,8 @@ def any_text(StopMatcher, rng):
     """Random texts of few letters, random stop strings, random pieces."""
     for _ in range(60):
         alphabet = "ab" if rng.random() < 0.7 else "abc"
-        stops = ["".join(alphabet[i] for i in rng.integers(0, len(alphabet), rng.integers(1, 6)))
+        stops = ["".join(alphabet[i]
+                         for i in rng.integers(0, len(alphabet), rng.integers(1, 6)))
                  for _ in range(int(rng.integers(1, 4)))]
         text = "".join(alphabet[i] for i in rng.integers(0, len(alphabet), 18))
         expect_stream(StopMatcher, stops, cuts(text, rng), "")
@@ -152,7 +176,8 @@ def any_text(StopMatcher, rng):
 @check(STOP, points=1, public=False)
 def all_scripts(StopMatcher, rng):
     """Letters of every script, upper and lower case, stop strings longer than the text."""
-    for stops, text in ((["停止", "。\n"], "推理引擎停下来。停止"), (["👩‍👩‍👧"], "👩‍👩‍👦 👩‍👩‍👧 x"), (["é"], "e\u0301 é"),
+    for stops, text in ((["停止", "。\n"], "推理引擎停下来。停止"),
+                        (["👩‍👩‍👧"], "👩‍👩‍👦 👩‍👩‍👧 x"), (["é"], "e\u0301 é"),
                         (["End"], "END end End"), (["a long stop string"], "a long stop"),
                         ([".*", "[a]"], "a. [a] .*")):
         for pieces in ([text], list(text), cuts(text, rng)):
@@ -162,13 +187,16 @@ def all_scripts(StopMatcher, rng):
 @check(STOP, points=1, public=False)
 def long_texts(StopMatcher, rng):
     """Long pieces, with false alarms at their ends, and two matchers side by side."""
-    pieces = [("word " * 400 + "EN")[int(rng.integers(3)):], "D" if rng.random() < 0.5 else "E", "x" * 500 + "ST",
-              "OP" + "y" * 50]
+    pieces = [("word " * 400 + "EN")[int(rng.integers(3)):], "D" if rng.random() < 0.5 else "E",
+              "x" * 500 + "ST", "OP" + "y" * 50]
     expect_stream(StopMatcher, ["END", "STOP"], pieces, "")
     matchers = [StopMatcher(["END"]), StopMatcher(["EN"])]
-    expect_equal([matcher.push("xE") for matcher in matchers], ["x", "x"], of="what two matchers show")
-    expect_equal([matcher.push("Nd") for matcher in matchers], ["ENd", ""], of="what two matchers show")
-    expect_equal([matcher.found for matcher in matchers], [None, "EN"], of="what two matchers have found")
+    expect_equal([matcher.push("xE") for matcher in matchers], ["x", "x"],
+                 of="what two matchers show")
+    expect_equal([matcher.push("Nd") for matcher in matchers], ["ENd", ""],
+                 of="what two matchers show")
+    expect_equal([matcher.found for matcher in matchers], [None, "EN"],
+                 of="what two matchers have found")
 
 
 # --- models without weights
@@ -193,18 +221,21 @@ class StoredText:
 class TextModel:
     """A model without weights: its logits depend on the whole text so far, and on nothing else.
 
-    script: what it wants to say after `prompt`; it says anything where the text is another. favourites: tokens with the
-    logits 9, 8, 7 and so on, whatever the text is. forwarded: the ids of each forward pass. logits_after(text) is the
-    truth that checks compare with.
+    script: what it wants to say after `prompt`; it says anything where the text is another.
+    favourites: tokens with the logits 9, 8, 7 and so on, whatever the text is. forwarded: the
+    ids of each forward pass. logits_after(text) is the truth that checks compare with.
     """
 
-    def __init__(self, seed: int, vocab_size: int, prompt: Sequence[int] = (), script: Sequence[int] = (),
-                 context: int = 200, scale: float = 1.5, favourites: Sequence[int] = ()):
-        self.config = ModelConfig("LlamaForCausalLM", vocab_size=vocab_size, hidden_size=4, intermediate_size=4,
-                                  num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=4,
-                                  max_position_embeddings=context, rms_norm_eps=1e-5, rope_theta=1e4,
-                                  tie_word_embeddings=True)
-        self.seed, self.prompt, self.script, self.scale = seed, list(prompt), list(script), scale
+    def __init__(self, seed: int, vocab_size: int, prompt: Sequence[int] = (),
+                 script: Sequence[int] = (), context: int = 200, scale: float = 1.5,
+                 favourites: Sequence[int] = ()):
+        self.config = ModelConfig("LlamaForCausalLM", vocab_size=vocab_size, hidden_size=4,
+                                  intermediate_size=4, num_hidden_layers=1,
+                                  num_attention_heads=1, num_key_value_heads=1, head_dim=4,
+                                  max_position_embeddings=context, rms_norm_eps=1e-5,
+                                  rope_theta=1e4, tie_word_embeddings=True)
+        self.seed, self.prompt, self.script, self.scale = seed, list(
+            prompt), list(script), scale
         self.favourites = list(favourites)
         self.forwarded: list[list[int]] = []
 
@@ -215,24 +246,26 @@ class TextModel:
                 logits_at=slice(None)) -> np.ndarray:
         ids, start = np.asarray(input_ids).tolist(), len(cache.tokens)
         if len(self.forwarded) > 500:
-            raise RuntimeError("the model was asked 500 times, and the text still has not ended")
+            raise RuntimeError("the model was asked 500 times, and the text still has not "
+                               "ended")
         if np.asarray(positions).tolist() != list(range(start, start + len(ids))):
             raise CheckFailure(f"the next positions in the cache, from {start} on",
                                f"{np.asarray(positions).tolist()[:8]}")
         if start + len(ids) > cache.capacity:
             raise ModelError("the cache is full",
-                             f"{start} of {cache.capacity} places are taken, and {len(ids)} more are "
-                             "needed", "reserve more, or ask for less")
+                             f"{start} of {cache.capacity} places are taken, and {len(ids)} "
+                             "more are needed", "reserve more, or ask for less")
         self.forwarded.append(ids)
         cache.tokens += ids
         rows = range(start, start + len(ids))
-        wanted = list(rows)[logits_at] if isinstance(logits_at, slice) else [rows[row] for row in logits_at]
+        wanted = (list(rows)[logits_at] if isinstance(logits_at, slice)
+                  else [rows[row] for row in logits_at])
         return np.stack([self.logits_after(cache.tokens[:row + 1]) for row in wanted])
 
     def logits_after(self, text: Sequence[int]) -> np.ndarray:
         text = [int(id) for id in text]
-        logits = np.random.default_rng([self.seed, len(text),
-                                        *text]).standard_normal(self.config.vocab_size) * self.scale
+        logits = np.random.default_rng([
+            self.seed, len(text), *text]).standard_normal(self.config.vocab_size) * self.scale
         logits[self.favourites] = 9 - np.arange(len(self.favourites))
         said = len(text) - len(self.prompt)
         if 0 <= said < len(self.script) and text == [*self.prompt, *self.script[:said]]:
@@ -247,16 +280,18 @@ EOS = 257
 
 
 def byte_tokenizer(prefix: bool = False) -> Tokenizer:
-    """A tokenizer of single bytes, with a BOS that it may put in front, two EOS and one more special token."""
+    """A tokenizer of single bytes, with a BOS that it may put in front, two EOS and one more
+    special token."""
     added = tuple(AddedToken(content, 256 + number, special=True)
                   for number, content in enumerate(("<bos>", "<eos>", "<eot>", "<tool>")))
     return Tokenizer(replace(train_bpe([], 256), added_tokens=added, prefix=(256,) * prefix))
 
 
-def speaker(rng: np.random.Generator, tokenizer: Tokenizer, prompt: str, says: str, ends: Sequence[int] = (EOS,),
-            context: int = 200) -> TextModel:
+def speaker(rng: np.random.Generator, tokenizer: Tokenizer, prompt: str, says: str,
+            ends: Sequence[int] = (EOS,), context: int = 200) -> TextModel:
     """A model that says a text after a prompt, and then an EOS."""
-    return TextModel(int(rng.integers(2**32)), 260, tokenizer.encode(prompt, add_special_tokens=True),
+    return TextModel(int(rng.integers(2**32)), 260,
+                     tokenizer.encode(prompt, add_special_tokens=True),
                      [*tokenizer.encode(says, add_special_tokens=False), *ends], context)
 
 
@@ -276,15 +311,17 @@ def letters(rng: np.random.Generator, length: int) -> str:
 
 @check(GENERATE, points=2, public=True)
 def says_what_the_model_says(generate, rng):
-    """Greedy, until the model says EOS: prompt, ids, text and reason; each token goes through the model once."""
+    """Greedy, until the model says EOS: prompt, ids, text and reason; each token goes through
+    the model once."""
     tokenizer, prompt, says = byte_tokenizer(), letters(rng, 4), letters(rng, 6)
     model = speaker(rng, tokenizer, prompt, says)
     got = generate(model, tokenizer, prompt, eos_ids={EOS}, max_tokens=20)
     expect_generation(got, prompt_ids=(tokenizer.encode(prompt), ""),
                       ids=(tokenizer.encode(says), "The EOS is not part of it."),
                       text=(says, ""), finish_reason=("stop", ""))
-    expect_equal(model.forwarded, [tokenizer.encode(prompt), *([id] for id in tokenizer.encode(says))],
-                 of="what the model was given, pass by pass", hint="The context holds what came before.")
+    expect_equal(
+        model.forwarded, [tokenizer.encode(prompt), *([id] for id in tokenizer.encode(says))],
+        of="what the model was given, pass by pass", hint="The context holds what came before.")
     expect(min(got.prefill_seconds, got.decode_seconds) >= 0, "the seconds to be at least 0",
            f"{got.prefill_seconds} and {got.decode_seconds}",
            "`time.perf_counter()`: at the start, at the first logits, at the end.")
@@ -296,76 +333,97 @@ def every_end(generate, rng):
     tokenizer, prompt, says = byte_tokenizer(), letters(rng, 3), letters(rng, 5)
     for end in (256, 257, 258, 259):
         model = speaker(rng, tokenizer, prompt, says, [end, 97, 257])
-        got = generate(model, tokenizer, prompt, eos_ids={256, 257}, stop_ids=[259, 258], max_tokens=20)
+        got = generate(model, tokenizer, prompt, eos_ids={256, 257}, stop_ids=[259, 258],
+                       max_tokens=20)
         expect_generation(got,
                           ids=(tokenizer.encode(says),
-                               f"It ends with token {end}; eos_ids are 256 and 257, stop_ids 258 "
-                                    "and 259."), finish_reason=("stop", ""))
+                               f"It ends with token {end}; eos_ids are 256 and 257, stop_ids "
+                               "258 and 259."), finish_reason=("stop", ""))
     for limit in (5, 2, 0):
-        got = generate(speaker(rng, tokenizer, prompt, says), tokenizer, prompt, eos_ids={EOS}, max_tokens=limit)
-        expect_generation(got, ids=(tokenizer.encode(says)[:limit], f"max_tokens is {limit}."), text=(says[:limit], ""),
-                          finish_reason=("length", f"max_tokens is {limit}, and no EOS had come by then."))
+        got = generate(speaker(rng, tokenizer, prompt, says), tokenizer, prompt, eos_ids={EOS},
+                       max_tokens=limit)
+        expect_generation(got, ids=(tokenizer.encode(says)[:limit], f"max_tokens is {limit}."),
+                          text=(says[:limit], ""),
+                          finish_reason=(
+                              "length", f"max_tokens is {limit}, and no EOS had come by then."))
 
 
 @check(GENERATE, points=1, public=True)
 def stop_strings(generate, rng):
-    """A stop string over several tokens ends the text before its beginning, and no reader sees any of it."""
+    """A stop string over several tokens ends the text before its beginning, and no reader sees
+    any of it."""
     tokenizer, prompt, before = byte_tokenizer(), letters(rng, 3), letters(rng, 4)
     model = speaker(rng, tokenizer, prompt, before + "EN ENDrest")
     shown: list[str] = []
-    got = generate(model, tokenizer, prompt, eos_ids={EOS}, stop=["\n", "END"], max_tokens=30, on_text=shown.append)
-    expect_generation(got, text=(f"{before}EN ", "It ends where the stop string begins, and 'EN ' is none."),
-                      finish_reason=("stop", ""), ids=(tokenizer.encode(f"{before}EN END"),
-                           "The tokens of the stop string were generated; the ones after it "
-                           "were not."))
+    got = generate(model, tokenizer, prompt, eos_ids={EOS}, stop=["\n", "END"], max_tokens=30,
+                   on_text=shown.append)
+    expect_generation(
+        got, text=(f"{before}EN ", "It ends where the stop string begins, and 'EN ' is none."),
+        finish_reason=("stop", ""),
+        ids=(tokenizer.encode(f"{before}EN END"),
+             "The tokens of the stop string were generated; the ones after it " "were not."))
     expect_shown("".join(shown), got.text, "what `on_text` was given, joined,",
                  "A `TextStream` shows what it is given, up to a stop string.")
 
 
 @check(GENERATE, points=1, public=True)
 def whole_characters(generate, rng):
-    """The pieces of a stream are whole characters, joined they are the text, and the end of the text is in them."""
+    """The pieces of a stream are whole characters, joined they are the text, and the end of the
+    text is in them."""
     tokenizer, prompt = byte_tokenizer(), letters(rng, 3)
     for says, stop in (("aé 中🚀z", []), ("naïve EN", ["END"])):
         shown: list[str] = []
-        got = generate(speaker(rng, tokenizer, prompt, says), tokenizer, prompt, eos_ids={EOS}, stop=stop,
-                       max_tokens=40, on_text=shown.append)
-        expect_generation(got, text=(says, "What was held back belongs to the text when it has ended."))
-        expect_shown("".join(shown), says, "what `on_text` was given, joined,", "Is the end of the text shown, too?")
-        expect(len(shown) > 2 and all(shown), "the text in pieces as it grows, none of them empty", f"{shown}",
+        got = generate(speaker(rng, tokenizer, prompt, says), tokenizer, prompt, eos_ids={EOS},
+                       stop=stop, max_tokens=40, on_text=shown.append)
+        expect_generation(
+            got, text=(says, "What was held back belongs to the text when it has ended."))
+        expect_shown("".join(shown), says, "what `on_text` was given, joined,",
+                     "Is the end of the text shown, too?")
+        expect(len(shown) > 2 and all(shown),
+               "the text in pieces as it grows, none of them empty", f"{shown}",
                "A reader wants to see something before the end.")
 
 
 @check(GENERATE, points=1, public=True)
 def settings_count(generate, rng):
-    """Seeds and penalties: the same seed gives the same text; the prompt counts for repetition, not for presence."""
+    """Seeds and penalties: the same seed gives the same text; the prompt counts for repetition,
+    not for presence."""
     tokenizer, favourites = byte_tokenizer(), letters(rng, 6)
     for prompt, settings in (("xyz", {"temperature": 1.0, "seed": int(rng.integers(1000))}),
                              (favourites[:2] * 2, {"repetition_penalty": 2.0}),
-                             (favourites[:2] * 2, {"presence_penalty": 1.5, "frequency_penalty": 1.0})):
+                             (favourites[:2] * 2,
+                              {"presence_penalty": 1.5, "frequency_penalty": 1.0})):
         liked = tokenizer.encode(favourites) if "temperature" not in settings else ()
         model = TextModel(int(rng.integers(2**32)), 260, scale=0.5, favourites=liked)
-        right = reference(model, tokenizer, prompt, params=SamplingParams(**settings), max_tokens=8)
-        got = generate(model, tokenizer, prompt, params=SamplingParams(**settings), max_tokens=8)
+        right = reference(model, tokenizer, prompt, params=SamplingParams(**settings),
+                          max_tokens=8)
+        got = generate(model, tokenizer, prompt, params=SamplingParams(**settings),
+                       max_tokens=8)
         expect_generation(got,
-                          ids=(right.ids, f"With {settings}. One generator for the request, from params.seed; `choose` "
-                                    "wants all ids so far, and apart from them the generated ones."))
+                          ids=(right.ids,
+                               f"With {settings}. One generator for the request, from "
+                               "params.seed; `choose` wants all ids so far, and apart from "
+                               "them the generated ones."))
 
 
 @check(GENERATE, points=1, public=True)
 def room(generate, rng):
-    """The context is the last limit; a prompt without room, an empty one, and a negative limit are refused."""
+    """The context is the last limit; a prompt without room, an empty one, and a negative limit
+    are refused."""
     tokenizer, prompt = byte_tokenizer(), letters(rng, 6)
     for limit, right in ((9, 3), (7, 1)):
-        got = generate(speaker(rng, tokenizer, prompt, letters(rng, 8), context=limit), tokenizer, prompt,
-                       max_tokens=50)
+        got = generate(speaker(rng, tokenizer, prompt, letters(rng, 8), context=limit),
+                       tokenizer, prompt, max_tokens=50)
         expect_equal((len(got.ids), got.finish_reason), (right, "length"),
                      hint="The last token need not go through the model.",
-                     of=f"the number of tokens and the reason, with a prompt of 6 in a context of {limit},")
+                     of="the number of tokens and the reason, with a prompt of 6 in a context "
+                        f"of {limit},")
     model = speaker(rng, tokenizer, prompt, "abc", context=6)
-    for text, options, when in (("", {}, "the prompt is empty"), (prompt, {"max_tokens": -1}, "max_tokens is -1"),
-                                (prompt, {"max_tokens": 1}, "a prompt of 6 tokens leaves no room in a context of 6")):
-        with expect_error(ModelError, when=when, hint="Before the model is asked for anything."):
+    for text, options, when in (
+        ("", {}, "the prompt is empty"), (prompt, {"max_tokens": -1}, "max_tokens is -1"),
+        (prompt, {"max_tokens": 1}, "a prompt of 6 tokens leaves no room in a context of 6")):
+        with expect_error(ModelError, when=when,
+                          hint="Before the model is asked for anything."):
             generate(model, tokenizer, text, **options)
 
 
@@ -387,43 +445,52 @@ class Alternating:
 
 @check(GENERATE, points=1, public=False)
 def grammars_and_logprobs(generate, rng):
-    """A grammar is asked before each token and told of it; each token has a log-probability, the model's own."""
+    """A grammar is asked before each token and told of it; each token has a log-probability,
+    the model's own."""
     tokenizer, prompt = byte_tokenizer(), letters(rng, 3)
     model, grammar = TextModel(int(rng.integers(2**32)), 260), Alternating()
     params = SamplingParams(temperature=0.8, seed=3, top_k=20)
     got = generate(model, tokenizer, prompt, params=params, max_tokens=6, grammar=grammar)
     expect_generation(got,
-                      ids=(reference(model, tokenizer, prompt, params=params, max_tokens=6, grammar=Alternating()).ids,
-                           ""))
+                      ids=(reference(model, tokenizer, prompt, params=params, max_tokens=6,
+                                     grammar=Alternating()).ids, ""))
     expect_equal(grammar.tokens, got.ids, of="the tokens that the grammar was told")
     speaking = speaker(rng, tokenizer, prompt, letters(rng, 5))
     for model, top in ((model, 2), (speaking, 0), (speaking, 2), (speaking, None)):
         options = {"eos_ids": {EOS}, "top_logprobs": top, "max_tokens": 9,
-                   "params": SamplingParams(presence_penalty=0.5, temperature=2.0, seed=1, top_k=5)}
+                   "params": SamplingParams(presence_penalty=0.5, temperature=2.0, seed=1,
+                                            top_k=5)}
         right = reference(model, tokenizer, prompt, **options)
         got = generate(model, tokenizer, prompt, **options)
-        expect_equal(len(got.logprobs), 0 if top is None else len(got.ids), of="the number of log-probabilities")
+        expect_equal(len(got.logprobs), 0 if top is None else len(got.ids),
+                     of="the number of log-probabilities")
         for mine, true in zip(got.logprobs, right.logprobs):
             expect_equal(mine.id, true.id, of="the id of a log-probability")
             expect_close(np.float64(mine.logprob), np.float64(true.logprob), dtype=None)
-            expect_equal([id for id, _ in mine.top], [id for id, _ in true.top], of="the alternatives")
+            expect_equal([id for id, _ in mine.top], [id for id, _ in true.top],
+                         of="the alternatives")
 
 
 @check(GENERATE, points=1, public=False)
 def conversations(generate, rng):
-    """With a context of earlier turns, only what is new goes through the model; the text is that of a cold start."""
+    """With a context of earlier turns, only what is new goes through the model; the text is
+    that of a cold start."""
     tokenizer, first = byte_tokenizer(), letters(rng, 6)
     model = TextModel(int(rng.integers(2**32)), 260, context=60)
     context = Context(model, 50)
-    for prompt, known in ((first, 0), (first, 5), (first[:4] + "QR", 4), (first[:4] + "QRST", 6)):
+    for prompt, known in ((first, 0), (first, 5), (first[:4] + "QR", 4),
+                          (first[:4] + "QRST", 6)):
         model.forwarded.clear()
         got = generate(model, tokenizer, prompt, max_tokens=3, context=context,
                        params=SamplingParams(temperature=1.0, seed=5))
-        expect_equal(model.forwarded[0], tokenizer.encode(prompt)[known:], of="the first ids that the model was given")
-        right = reference(model, tokenizer, prompt, max_tokens=3, params=SamplingParams(temperature=1.0, seed=5))
+        expect_equal(model.forwarded[0], tokenizer.encode(prompt)[known:],
+                     of="the first ids that the model was given")
+        right = reference(model, tokenizer, prompt, max_tokens=3,
+                          params=SamplingParams(temperature=1.0, seed=5))
         expect_generation(got, ids=(right.ids, ""), cached_tokens=(known, ""))
     got = generate(model, tokenizer, "x" * 48, max_tokens=30, context=context)
-    expect_equal(len(got.ids), 2, of="the number of tokens, in a context of 50 with a prompt of 48,")
+    expect_equal(len(got.ids), 2,
+                 of="the number of tokens, in a context of 50 with a prompt of 48,")
     with expect_error(ModelError, when="a prompt of 50 tokens comes to a context of 50"):
         generate(model, tokenizer, "x" * 50, max_tokens=1, context=context)
 
@@ -434,17 +501,18 @@ def any_request(generate, rng):
     for _ in range(8):
         tokenizer = byte_tokenizer(prefix=bool(rng.integers(2)))
         model = TextModel(int(rng.integers(2**32)), 260, scale=0.5)
-        params = SamplingParams(temperature=float(rng.choice([0, 0.7, 1.3])), top_k=int(rng.choice([0, 30])),
-                                top_p=0.95,
-                                seed=int(rng.integers(99)), frequency_penalty=0.3, logit_bias={101: 3.0, 32: 4.0})
+        params = SamplingParams(temperature=float(rng.choice([0, 0.7, 1.3])),
+                                top_k=int(rng.choice([0, 30])), top_p=0.95,
+                                seed=int(rng.integers(99)), frequency_penalty=0.3,
+                                logit_bias={101: 3.0, 32: 4.0})
         options = {"params": params, "max_tokens": int(rng.integers(0, 25)),
                    "eos_ids": rng.integers(0, 260, 9).tolist(),
-                   "stop_ids": frozenset(rng.integers(0, 260, 9).tolist()), "stop": ["e ", "ee", "z"],
-                   "add_special_tokens": bool(rng.integers(2))}
+                   "stop_ids": frozenset(rng.integers(0, 260, 9).tolist()),
+                   "stop": ["e ", "ee", "z"], "add_special_tokens": bool(rng.integers(2))}
         prompt, shown = letters(rng, int(rng.integers(1, 9))), []
         with expect_unchanged(options["eos_ids"], options["stop"]):
             got = generate(model, tokenizer, prompt, on_text=shown.append, **options)
         right = reference(model, tokenizer, prompt, **options)
-        expect_generation(got, prompt_ids=(right.prompt_ids, ""), ids=(right.ids, ""), text=(right.text, ""),
-                          finish_reason=(right.finish_reason, ""))
+        expect_generation(got, prompt_ids=(right.prompt_ids, ""), ids=(right.ids, ""),
+                          text=(right.text, ""), finish_reason=(right.finish_reason, ""))
         expect_equal("".join(shown), right.text, of="what `on_text` was given")

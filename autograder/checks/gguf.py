@@ -1,12 +1,13 @@
-"""Checks of the GGUF reader, against files packed by hand, the `gguf` package's layouts and the reference."""
+"""Checks of the GGUF reader, against files packed by hand, the `gguf` package's layouts and the
+reference."""
 
 import struct
 from math import prod
 
 import numpy as np
 
-from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
-                                 expect_returned, expect_unchanged)
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
+                                 expect_error, expect_returned, expect_unchanged)
 from gearworks.formats import gguf as reference
 from gearworks.errors import FormatError
 from gearworks.formats.gguf import BLOCK_FORMATS, NUMBERS, TensorRow, TensorType, ValueType
@@ -51,22 +52,25 @@ def plain(value):
     return [plain(item) for item in value] if isinstance(value, list) else value
 
 
-def expect_value(read_value, raw: bytes, kind: ValueType, wanted, of: str, hint: str, rng=None) -> None:
+def expect_value(read_value, raw: bytes, kind: ValueType, wanted, of: str, hint: str,
+                 rng=None) -> None:
     """The value is read from the middle of other bytes, and so is the place where it ends."""
-    before = b"" if rng is None else rng.integers(0, 256, int(rng.integers(1, 9)), dtype=np.uint8).tobytes()
+    before = (b"" if rng is None
+              else rng.integers(0, 256, int(rng.integers(1, 9)), dtype=np.uint8).tobytes())
     data = before + raw + b"\x01\x02\x03"
     got = read_value(data, len(before), kind)
     expect_returned(got, "a pair, the value and the next offset")
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the value and the next offset", f"a {type(got).__name__}",
-           "`return value, offset` makes a pair.")
+    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the value and the next offset",
+           f"a {type(got).__name__}", "`return value, offset` makes a pair.")
     expect_equal(plain(got[0]), wanted, of=of, hint=hint)
     expect_equal(got[1], len(before) + len(raw), of=f"the offset after {of}",
-                 hint="It counts from the beginning of `data`, not of the value, and every byte that was read counts: "
-                      "of lengths and types, too.")
+                 hint="It counts from the beginning of `data`, not of the value, and every "
+                      "byte that was read counts: of lengths and types, too.")
 
 
 def expect_refused(reader, arguments: tuple, when: str, hint: str, name: str = "") -> None:
-    """Fail unless this is refused with FormatError. name: of the tensor, which the error has to mention."""
+    """Fail unless this is refused with FormatError. name: of the tensor, which the error has to
+    mention."""
     try:
         with expect_error(FormatError, when=when, hint=hint):
             try:
@@ -85,40 +89,48 @@ def single_numbers(read_value, rng):
     """A number of each type, as a Python number, and the offset behind it."""
     for kind, dtype in NUMBERS.items():
         value = some_number(rng, kind)
-        expect_value(read_value, packed_numbers(kind, [value]), kind, value, f"a {kind.name} {value!r}",
-                     "`read_numbers` knows the dtype of every type; `.item()` makes an int, a float or a bool of one.",
-                     rng)
+        expect_value(read_value, packed_numbers(kind, [value]), kind, value,
+                     f"a {kind.name} {value!r}",
+                     "`read_numbers` knows the dtype of every type; `.item()` makes an int, a "
+                     "float or a bool of one.", rng)
 
 
 @check("gguf.read_value", points=2, public=True)
 def strings(read_value, rng):
     """A string is its length in bytes, then its bytes; there is no zero at the end."""
     for text in ("ok", "", word(rng, 7), "中文"):
-        expect_value(read_value, packed_string(text), ValueType.STRING, text, f"the string {text!r}",
+        expect_value(read_value, packed_string(text), ValueType.STRING, text,
+                     f"the string {text!r}",
                      "The length is a uint64, and it counts bytes, not characters.", rng)
 
 
 @check("gguf.read_value", points=2, public=True)
 def arrays(read_value, rng):
-    """An array of numbers is one NumPy array of the stored type, an array of strings is a list."""
+    """An array of numbers is one NumPy array of the stored type, an array of strings is a
+    list."""
     for kind in (ValueType.UINT8, ValueType.INT32, ValueType.FLOAT32, ValueType.UINT64):
         values = [some_number(rng, kind) for _ in range(int(rng.integers(2, 6)))]
         raw = packed_array(kind, [packed_numbers(kind, values)], len(values))
         expect_value(read_value, raw, ValueType.ARRAY, np.array(values, NUMBERS[kind]).tolist(),
-                     f"an array of {kind.name}", "Type of the items (uint32), their number (uint64), the items.", rng)
+                     f"an array of {kind.name}",
+                     "Type of the items (uint32), their number (uint64), the items.", rng)
         got, _ = read_value(raw, 0, ValueType.ARRAY)
-        expect(isinstance(got, np.ndarray) and got.dtype == NUMBERS[kind], f"a NumPy array of {NUMBERS[kind]}",
+        expect(isinstance(got, np.ndarray) and got.dtype == NUMBERS[kind],
+               f"a NumPy array of {NUMBERS[kind]}",
                f"{type(got).__name__} {getattr(got, 'dtype', '')}".strip(),
-               "A vocabulary has tens of thousands of scores: `read_numbers` reads them at once.")
+               "A vocabulary has tens of thousands of scores: `read_numbers` reads them at "
+               "once.")
     texts = [word(rng, int(rng.integers(0, 6))) for _ in range(4)]
-    expect_value(read_value, packed_array(ValueType.STRING, [*map(packed_string, texts)]), ValueType.ARRAY, texts,
-                 f"an array of the strings {texts}", "Each item is read like any other value of its type.", rng)
+    expect_value(read_value, packed_array(ValueType.STRING, [*map(packed_string, texts)]),
+                 ValueType.ARRAY, texts, f"an array of the strings {texts}",
+                 "Each item is read like any other value of its type.", rng)
 
 
 @check("gguf.read_value", points=2, public=True)
 def claims_are_checked(read_value, rng):
     """A value that claims more than the file holds is refused before anything is reserved."""
-    hint = "`require_bytes` compares a claim with what follows. Every item takes at least `SMALLEST[type]` bytes."
+    hint = ("`require_bytes` compares a claim with what follows. Every item takes at least "
+            "`SMALLEST[type]` bytes.")
     for size in (2**63, 2**64 - 1, 4):
         expect_refused(read_value, (struct.pack("<Q", size) + b"abc", 0, ValueType.STRING),
                        f"a string claims {size} bytes and 3 follow", hint)
@@ -126,7 +138,8 @@ def claims_are_checked(read_value, rng):
         expect_refused(read_value, (packed_array(kind, [bytes(40)], 2**62), 0, ValueType.ARRAY),
                        f"an array claims 2**62 items of {kind.name} and 40 bytes follow", hint)
     for kind in (ValueType.UINT32, ValueType.FLOAT64, ValueType.STRING, ValueType.ARRAY):
-        expect_refused(read_value, (b"\0" * int(rng.integers(0, 4)), 0, kind), f"{kind.name} is cut off", hint)
+        expect_refused(read_value, (b"\0" * int(rng.integers(0, 4)), 0, kind),
+                       f"{kind.name} is cut off", hint)
 
 
 @check("gguf.read_value", points=1, public=True)
@@ -137,35 +150,46 @@ def nonsense(read_value, rng):
                    "`ValueType` has all the types that there are.")
     expect_refused(read_value, (packed_array(unknown, []) + bytes(9), 0, ValueType.ARRAY),
                    f"an array has items of the type {unknown}", "Also when it has no items.")
-    expect_refused(read_value, (b"\x02", 0, ValueType.BOOL), "a bool is 2", "`read_numbers` refuses it.")
-    expect_refused(read_value, (packed_string(b"ab\xff\xfe"), 0, ValueType.STRING), "a string is not UTF-8",
-                   "`UnicodeDecodeError` is no FormatError: catch it, and say what is wrong with the file.")
+    expect_refused(read_value, (b"\x02", 0, ValueType.BOOL), "a bool is 2",
+                   "`read_numbers` refuses it.")
+    expect_refused(read_value, (packed_string(b"ab\xff\xfe"), 0, ValueType.STRING),
+                   "a string is not UTF-8",
+                   "`UnicodeDecodeError` is no FormatError: catch it, and say what is wrong "
+                   "with the file.")
 
 
 @check("gguf.read_value", points=2, public=False)
 def nested(read_value, rng):
     """Arrays in arrays, empty ones too, up to the allowed depth and not beyond."""
     inner = [[some_number(rng, ValueType.INT16) for _ in range(n)] for n in (2, 0, 3)]
-    raw = packed_array(ValueType.ARRAY, [
-        packed_array(ValueType.INT16, [packed_numbers(ValueType.INT16, row)], len(row)) for row in inner])
+    raw = packed_array(ValueType.ARRAY,
+                       [packed_array(ValueType.INT16, [packed_numbers(ValueType.INT16, row)],
+                                     len(row)) for row in inner])
     expect_value(read_value, raw, ValueType.ARRAY, inner, "an array of arrays", "", rng)
     texts = [[word(rng, 2)], [], [word(rng, 3), ""]]
-    raw = packed_array(ValueType.ARRAY, [packed_array(ValueType.STRING, [*map(packed_string, row)]) for row in texts])
-    expect_value(read_value, raw, ValueType.ARRAY, texts, "an array of arrays of strings", "", rng)
+    raw = packed_array(ValueType.ARRAY,
+                       [packed_array(ValueType.STRING, [*map(packed_string, row)])
+                        for row in texts])
+    expect_value(read_value, raw, ValueType.ARRAY, texts, "an array of arrays of strings", "",
+                 rng)
     for kind in ValueType:
-        expect_value(read_value, packed_array(kind, []), ValueType.ARRAY, [], "an empty array", "")
+        expect_value(read_value, packed_array(kind, []), ValueType.ARRAY, [], "an empty array",
+                     "")
     raw, wanted = packed_array(ValueType.UINT8, [b"\x07"]), [7]
     for _ in range(reference.MAX_ARRAY_DEPTH - 1):
         raw, wanted = packed_array(ValueType.ARRAY, [raw]), [wanted]
-    expect_value(read_value, raw, ValueType.ARRAY, wanted, "arrays nested as deep as allowed", "")
-    expect_refused(read_value, (packed_array(ValueType.ARRAY, [raw]), 0, ValueType.ARRAY), "one more encloses them", "")
+    expect_value(read_value, raw, ValueType.ARRAY, wanted, "arrays nested as deep as allowed",
+                 "")
+    expect_refused(read_value, (packed_array(ValueType.ARRAY, [raw]), 0, ValueType.ARRAY),
+                   "one more encloses them", "")
     bomb = packed_array(ValueType.ARRAY, [], 1) * 5000
     expect_refused(read_value, (bomb, 0, ValueType.ARRAY), "5,000 arrays are nested", "")
 
 
 @check("gguf.read_value", points=2, public=False)
 def value_after_value(read_value, rng):
-    """Random values one after the other, up to the last byte, and a long string that is too long."""
+    """Random values one after the other, up to the last byte, and a long string that is too
+    long."""
     entries, data = [], b""
     for _ in range(30):
         kind = ValueType(int(rng.integers(0, 13)))
@@ -174,7 +198,8 @@ def value_after_value(read_value, rng):
             raw = packed_string(value)
         elif kind == ValueType.ARRAY:
             value = [some_number(rng, ValueType.UINT16) for _ in range(int(rng.integers(0, 5)))]
-            raw = packed_array(ValueType.UINT16, [packed_numbers(ValueType.UINT16, value)], len(value))
+            raw = packed_array(ValueType.UINT16, [packed_numbers(ValueType.UINT16, value)],
+                               len(value))
         else:
             value = some_number(rng, kind)
             raw = packed_numbers(kind, [value])
@@ -186,7 +211,8 @@ def value_after_value(read_value, rng):
         expect_equal(plain(got), value, of="the value")
     expect_equal(at, len(data), of="the last offset")
     long = bytes(reference.MAX_STRING_BYTES + 1)
-    expect_refused(read_value, (packed_string(long), 0, ValueType.STRING), "a string is longer than any may be", "")
+    expect_refused(read_value, (packed_string(long), 0, ValueType.STRING),
+                   "a string is longer than any may be", "")
 
 
 # --- read_tensor_table
@@ -194,7 +220,8 @@ def value_after_value(read_value, rng):
 
 def packed_row(name: str, shape: tuple[int, ...], kind: int, offset: int) -> bytes:
     """A row of the tensor table; shape: as in NumPy."""
-    return (packed_string(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *reversed(shape))
+    return (packed_string(name) + struct.pack("<I", len(shape))
+            + struct.pack(f"<{len(shape)}Q", *reversed(shape))
             + struct.pack("<IQ", kind, offset))
 
 
@@ -208,20 +235,22 @@ def expect_table(read_tensor_table, infos: list[TensorRow], of: str, hint: str, 
     rows = b"".join(packed_row(info.name, info.shape, info.type, info.offset) for info in infos)
     got = read_tensor_table(before + rows + b"\0" * 40, len(before), len(infos))
     expect_returned(got, "a pair, the table and the next offset")
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the table and the next offset", f"a {type(got).__name__}",
-           "`return rows, offset` makes a pair.")
+    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the table and the next offset",
+           f"a {type(got).__name__}", "`return rows, offset` makes a pair.")
     expect_equal(got[0], {info.name: info for info in infos}, of=of, hint=hint)
-    expect_equal(list(got[0]), [info.name for info in infos], of=f"the order of the names of {of}",
-                 hint="The file's order.")
-    expect_equal(got[1], len(before) + len(rows), of=f"the offset behind {of}", hint="Where does the last row end?")
+    expect_equal(list(got[0]), [info.name for info in infos],
+                 of=f"the order of the names of {of}", hint="The file's order.")
+    expect_equal(got[1], len(before) + len(rows), of=f"the offset behind {of}",
+                 hint="Where does the last row end?")
 
 
-def expect_row_refused(read_tensor_table, row: bytes, when: str, hint: str, name: str = "", count: int = 1) -> None:
+def expect_row_refused(read_tensor_table, row: bytes, when: str, hint: str, name: str = "",
+                       count: int = 1) -> None:
     expect_refused(read_tensor_table, (row + bytes(40), 0, count), when, hint, name)
 
 
-TABLE_HINT = ("A row: name, number of dimensions (uint32), dimensions (uint64 each), type (uint32), offset (uint64). "
-              "The file lists the fastest dimension first.")
+TABLE_HINT = ("A row: name, number of dimensions (uint32), dimensions (uint64 each), type "
+              "(uint32), offset (uint64). The file lists the fastest dimension first.")
 
 
 @check("gguf.read_tensor_table", points=3, public=True)
@@ -237,37 +266,48 @@ def rows_of_a_table(read_tensor_table, rng):
 @check("gguf.read_tensor_table", points=2, public=True)
 def bytes_by_type(read_tensor_table, rng):
     """How many bytes a tensor takes follows from its blocks."""
-    infos = [info_of(f"t.{kind.name}", (int(rng.integers(2, 6)), 256 * int(rng.integers(1, 4))), kind, 64 * number)
-             for number, kind in enumerate(BLOCK_FORMATS)]
-    expect_table(read_tensor_table, infos, "a table with every type", "`BLOCK_FORMATS[type]` has a `size`, the values "
-                 "in a block, and `nbytes`, the bytes that hold them. `type` is a `TensorType`.", rng)
+    infos = [info_of(f"t.{kind.name}", (int(rng.integers(2, 6)), 256 * int(rng.integers(1, 4))),
+                     kind, 64 * number) for number, kind in enumerate(BLOCK_FORMATS)]
+    expect_table(read_tensor_table, infos, "a table with every type",
+                 "`BLOCK_FORMATS[type]` has a `size`, the values in a block, and `nbytes`, the "
+                 "bytes that hold them. `type` is a `TensorType`.", rng)
 
 
 @check("gguf.read_tensor_table", points=2, public=True)
 def whole_blocks(read_tensor_table, rng):
-    """A row of a tensor is a whole number of blocks, and a type that nobody knows is refused."""
+    """A row of a tensor is a whole number of blocks, and a type that nobody knows is
+    refused."""
     columns = 32 * int(rng.integers(1, 5)) + int(rng.integers(1, 32))
-    hint = "A block holds values of one row, the fastest dimension; it never goes on in the next row."
-    expect_row_refused(read_tensor_table, packed_row("blk.3.odd", (64, columns), TensorType.Q4_0, 0),
-                       f"a row of {columns} values is stored in blocks of 32", hint, "blk.3.odd")
+    hint = ("A block holds values of one row, the fastest dimension; it never goes on in the "
+            "next row.")
+    expect_row_refused(
+        read_tensor_table, packed_row("blk.3.odd", (64, columns), TensorType.Q4_0, 0),
+        f"a row of {columns} values is stored in blocks of 32", hint, "blk.3.odd")
     for unknown in (4, int(rng.integers(40, 99)), 2**31):
-        expect_row_refused(read_tensor_table, packed_row("blk.4.new", (2, 256), unknown, 0), f"the type is {unknown}",
-                           "The keys of `BLOCK_FORMATS` can be read, and no others.", "blk.4.new")
+        expect_row_refused(read_tensor_table, packed_row("blk.4.new", (2, 256), unknown, 0),
+                           f"the type is {unknown}",
+                           "The keys of `BLOCK_FORMATS` can be read, and no others.",
+                           "blk.4.new")
 
 
 @check("gguf.read_tensor_table", points=2, public=True)
 def absurd_tables(read_tensor_table, rng):
-    """A table that does not end inside the file, absurd dimensions, and a name twice are refused."""
+    """A table that does not end inside the file, absurd dimensions, and a name twice are
+    refused."""
     row = packed_row("w", (2, 32), TensorType.F32, 0)
-    expect_row_refused(read_tensor_table, row, "the table claims 2**62 rows", "How many bytes does the shortest row "
-                       "take? Compare that with the file before you begin.", count=2**62)
-    expect_refused(read_tensor_table, (row[:int(rng.integers(9, len(row)))], 0, 1), "the table is cut off", "")
-    expect_row_refused(read_tensor_table, row + row, "two tensors have the name w", "Look into the table that you "
-                       "have so far.", "w", count=2)
-    for shape, when in (((), "a tensor has no dimension"), ((1,) * 5, "a tensor has five dimensions"),
-                        ((3, 0), "a dimension is 0"), ((2**40, 2**40), "the dimensions multiply to 2**80")):
-        expect_row_refused(read_tensor_table, packed_row("strange", shape, TensorType.F32, 0), when,
-                           f"1 to {reference.MAX_TENSOR_DIMS} dimensions, 1 to 2**63 - 1 values.", "strange")
+    expect_row_refused(read_tensor_table, row, "the table claims 2**62 rows",
+                       "How many bytes does the shortest row take? Compare that with the file "
+                       "before you begin.", count=2**62)
+    expect_refused(read_tensor_table, (row[:int(rng.integers(9, len(row)))], 0, 1),
+                   "the table is cut off", "")
+    expect_row_refused(read_tensor_table, row + row, "two tensors have the name w",
+                       "Look into the table that you " "have so far.", "w", count=2)
+    for shape, when in (
+        ((), "a tensor has no dimension"), ((1,) * 5, "a tensor has five dimensions"),
+        ((3, 0), "a dimension is 0"), ((2**40, 2**40), "the dimensions multiply to 2**80")):
+        expect_row_refused(
+            read_tensor_table, packed_row("strange", shape, TensorType.F32, 0), when,
+            f"1 to {reference.MAX_TENSOR_DIMS} dimensions, 1 to 2**63 - 1 values.", "strange")
 
 
 @check("gguf.read_tensor_table", points=2, public=False)
@@ -279,18 +319,21 @@ def any_table(read_tensor_table, rng):
             kind = list(BLOCK_FORMATS)[int(rng.integers(len(BLOCK_FORMATS)))]
             outer = rng.integers(1, 6, int(rng.integers(0, 4))).tolist()
             shape = (*outer, BLOCK_FORMATS[kind].size * int(rng.integers(1, 5)))
-            infos.append(info_of(f"{word(rng, 3)}{number}", shape, kind, int(rng.integers(2**40))))
+            infos.append(info_of(f"{word(rng, 3)}{number}", shape, kind,
+                                 int(rng.integers(2**40))))
         expect_table(read_tensor_table, infos, "a table", "", rng)
 
 
 @check("gguf.read_tensor_table", points=1, public=False)
 def odd_rows(read_tensor_table, rng):
     """A dimension count of 2**32 - 1, and products that wrap around in 64 bits."""
-    expect_row_refused(read_tensor_table, packed_string("n") + struct.pack("<I", 2**32 - 1) + bytes(64),
+    expect_row_refused(read_tensor_table,
+                       packed_string("n") + struct.pack("<I", 2**32 - 1) + bytes(64),
                        "a tensor has 2**32 - 1 dimensions", "", "n")
-    for shape in ((2**32, 2**31 + 1), (2**63,), (2**62, 4, 1, 32), (4, 2**62 + 1), (2**32, 2**32, 32)):
-        expect_row_refused(read_tensor_table, packed_row("wraps", shape, TensorType.F32, 0), f"the shape is {shape}",
-                           "", "wraps")
+    for shape in ((2**32, 2**31 + 1), (2**63,), (2**62, 4, 1, 32), (4, 2**62 + 1),
+                  (2**32, 2**32, 32)):
+        expect_row_refused(read_tensor_table, packed_row("wraps", shape, TensorType.F32, 0),
+                           f"the shape is {shape}", "", "wraps")
 
 
 # --- dequantize
@@ -307,11 +350,13 @@ def scales(rng, n: int) -> np.ndarray:
     return (rng.standard_normal(n) * 10.0 ** rng.uniform(-4, 1, n)).astype(np.float16)
 
 
-def expect_blocks(dequantize, blocks: np.ndarray, wanted: np.ndarray, of: str, hint: str) -> None:
+def expect_blocks(dequantize, blocks: np.ndarray, wanted: np.ndarray, of: str,
+                  hint: str) -> None:
     with expect_unchanged(blocks, hint="The bytes belong to the file."):
         got = dequantize(blocks)
     expect(getattr(got, "dtype", None) != np.float16, f"{of} to be float32", "float16",
-           "NumPy makes a float16 of a float16 and an int8. What has to be widened before the product?")
+           "NumPy makes a float16 of a float16 and an int8. What has to be widened before the "
+           "product?")
     expect_close(got, wanted, of=of, axes=["block", "value"], atol=0, rtol=0, hint=hint)
 
 
@@ -325,14 +370,16 @@ def q8_0_values(blocks: np.ndarray) -> np.ndarray:
 
 
 def q4_values(blocks: np.ndarray, has_minimum: bool) -> np.ndarray:
-    """One block after the other, number by number; exact in float64 but for the last rounding."""
+    """One block after the other, number by number; exact in float64 but for the last
+    rounding."""
     values = []
     for block in blocks.tolist():
         head = bytes(block[:4] if has_minimum else block[:2])
         scale, *rest = struct.unpack("<ee" if has_minimum else "<e", head)
         codes = block[len(head):]
         nibbles = [code % 16 for code in codes] + [code // 16 for code in codes]
-        values.append([scale * nibble + rest[0] if has_minimum else scale * (nibble - 8) for nibble in nibbles])
+        values.append([scale * nibble + rest[0] if has_minimum else scale * (nibble - 8)
+                       for nibble in nibbles])
     return np.array(values, np.float32).reshape(-1, 32)
 
 
@@ -342,23 +389,27 @@ def scale_times_byte(dequantize_q8_0, rng):
     scale = float(rng.choice([0.5, 2.0, -0.25]))
     blocks = blocks_of(rng, 1, [[scale]], 32)
     blocks[0, 2:8] = 0, 1, 127, 128, 255, 200
-    expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), f"a block with the scale {scale}",
-                  "The bytes are signed: 128 is -128, 255 is -1. `.view(np.int8)` looks at them so.")
+    expect_blocks(
+        dequantize_q8_0, blocks, q8_0_values(blocks), f"a block with the scale {scale}",
+        "The bytes are signed: 128 is -128, 255 is -1. `.view(np.int8)` looks at them so.")
 
 
 @check("gguf.dequantize_q8_0", points=2, public=True)
 def each_block_its_scale(dequantize_q8_0, rng):
     """Every block has its own scale, a little-endian float16 before its bytes."""
     blocks = blocks_of(rng, 5, [scales(rng, 5)], 32)
-    expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), "five blocks with different scales",
-                  "Two bytes of scale, 32 of codes. With the shape (n, 1) a scale meets its own block only.")
+    expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks),
+                  "five blocks with different scales",
+                  "Two bytes of scale, 32 of codes. With the shape (n, 1) a scale meets its "
+                  "own block only.")
 
 
 @check("gguf.dequantize_q8_0", points=1, public=False)
 def q8_0_bit_for_bit(dequantize_q8_0, rng):
     """Scales that are large, tiny or zero: exact, in float32."""
     blocks = blocks_of(rng, 7, [[65504, -60000, 6e-8, 1e-5, 0, -0.0, 0.1]], 32)
-    expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), "blocks with extreme scales", "")
+    expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), "blocks with extreme scales",
+                  "")
     blocks = blocks_of(rng, 300, [scales(rng, 300)], 32)
     expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), "300 blocks", "")
 
@@ -378,7 +429,8 @@ Q4 = "gguf.dequantize_q4_0+dequantize_q4_1"
 
 
 def uniform_blocks(rng, head: list[float]) -> np.ndarray:
-    """A block for each of the 16 codes, 32 times the same, so that no order of the values can matter."""
+    """A block for each of the 16 codes, 32 times the same, so that no order of the values can
+    matter."""
     codes = np.repeat(rng.permutation(16).astype(np.uint8)[:, None] * np.uint8(17), 16, axis=1)
     return np.hstack([np.tile(np.array(head, "<f2").view(np.uint8), (16, 1)), codes])
 
@@ -390,8 +442,8 @@ def q4_0_around_eight(dequantize_q4_0, dequantize_q4_1, rng):
     blocks = uniform_blocks(rng, [scale])
     expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False),
                   f"16 blocks of Q4_0, each 32 times one code, with the scale {scale},",
-                  "Four bits say 0 to 15. The eight is subtracted from them, before the scale is applied. What is 7 - 8"
-                  " in bytes?")
+                  "Four bits say 0 to 15. The eight is subtracted from them, before the scale "
+                  "is applied. What is 7 - 8 in bytes?")
 
 
 @check(Q4, points=2, public=True)
@@ -399,9 +451,11 @@ def halves_not_neighbours(dequantize_q4_0, dequantize_q4_1, rng):
     """The low bits of byte j are value j, its high bits value j + 16."""
     hint = "All the low halves are values 0 to 15, all the high halves 16 to 31."
     blocks = blocks_of(rng, 3, [scales(rng, 3)], 16)
-    expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), "three blocks of Q4_0", hint)
+    expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), "three blocks of Q4_0",
+                  hint)
     blocks = blocks_of(rng, 3, [scales(rng, 3), scales(rng, 3)], 16)
-    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "three blocks of Q4_1", hint)
+    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "three blocks of Q4_1",
+                  hint)
 
 
 @check(Q4, points=2, public=True)
@@ -409,16 +463,19 @@ def q4_1_from_its_minimum(dequantize_q4_0, dequantize_q4_1, rng):
     """In Q4_1 a value is the scale times its four bits, plus the block's minimum."""
     scale, minimum = float(rng.choice([0.5, 2.0])), float(rng.choice([-3.0, -7.0, 1.25]))
     blocks = uniform_blocks(rng, [scale, minimum])
-    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "16 blocks of Q4_1, each 32 times one code, with "
-                  f"the scale {scale} and the minimum {minimum},",
-                  "First the scale, then the minimum, then the sixteen bytes. Nothing is centred at eight here.")
+    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True),
+                  f"16 blocks of Q4_1, each 32 times one code, with the scale {scale} and the "
+                  f"minimum {minimum},",
+                  "First the scale, then the minimum, then the sixteen bytes. Nothing is "
+                  "centred at eight here.")
 
 
 @check(Q4, points=2, public=False)
 def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
     """Many blocks, exact in float32, extreme scales among them."""
     extreme = np.array([65504, -60000, 6e-8, 0, 0.1, -0.3], np.float16)
-    for n, scale, minimum in ((200, scales(rng, 200), scales(rng, 200)), (6, extreme, extreme[::-1]),
+    for n, scale, minimum in ((200, scales(rng, 200), scales(rng, 200)),
+                              (6, extreme, extreme[::-1]),
                               (1, [-1.0], [0.0])):
         blocks = blocks_of(rng, n, [scale], 16)
         expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), "blocks of Q4_0", "")
@@ -429,9 +486,12 @@ def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
 @check(Q4, points=1, public=False)
 def every_byte(dequantize_q4_0, dequantize_q4_1, rng):
     """All 256 bytes, each of them in each place."""
-    codes = (np.arange(256)[:, None] + np.arange(16) * int(rng.integers(1, 99))).astype(np.uint8)
+    codes = (np.arange(256)[:, None]
+             + np.arange(16) * int(rng.integers(1, 99))).astype(np.uint8)
     ones = np.ones((256, 1), "<f2").view(np.uint8)
     blocks = np.hstack([ones, codes])
-    expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), "blocks of Q4_0 with every byte", "")
+    expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False),
+                  "blocks of Q4_0 with every byte", "")
     blocks = np.hstack([ones, ones, codes])
-    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "blocks of Q4_1 with every byte", "")
+    expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True),
+                  "blocks of Q4_1 with every byte", "")

@@ -16,7 +16,8 @@ def exact(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 
 def exact_softmax(x: np.ndarray) -> np.ndarray:
-    """The probabilities computed in float64, row by row; zeros for a row in which nothing is possible."""
+    """The probabilities computed in float64, row by row; zeros for a row in which nothing is
+    possible."""
     out = np.zeros(x.shape)
     for place in np.ndindex(x.shape[:-1]):
         row = x[place].astype(np.float64)
@@ -26,7 +27,8 @@ def exact_softmax(x: np.ndarray) -> np.ndarray:
     return out.astype(np.float32)
 
 
-def exact_layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+def exact_layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray,
+                     eps: float) -> np.ndarray:
     """Layer normalization computed in float64."""
     wide = x.astype(np.float64)
     mean = wide.mean(axis=-1, keepdims=True)
@@ -40,8 +42,10 @@ def exact_silu(x: np.ndarray) -> np.ndarray:
     return wide * (0.5 + 0.5 * np.tanh(wide / 2))
 
 
-def unchanged(function: Callable[..., np.ndarray], *arguments, hint: str = IN_PLACE) -> np.ndarray:
-    """What the function gives, once it is sure that it left its arguments, which the truth is computed from."""
+def unchanged(function: Callable[..., np.ndarray], *arguments,
+              hint: str = IN_PLACE) -> np.ndarray:
+    """What the function gives, once it is sure that it left its arguments, which the truth is
+    computed from."""
     with expect_unchanged(*arguments, hint=hint):
         return function(*arguments)
 
@@ -59,9 +63,12 @@ def weights(rng: np.random.Generator, size: int) -> np.ndarray:
 def odds(softmax, rng):
     """Logits that are logarithms: each probability is the number's share of the sum."""
     numbers = rng.choice(np.arange(1, 12), 4, replace=False)
-    expect_close(softmax(np.log(numbers).astype(np.float32)), (numbers / numbers.sum()).astype(np.float32),
-                 of=f"the probabilities of the logits log {', log '.join(map(str, numbers))}", axes=["element"],
-                 hint="Which power undoes a logarithm? Then the numbers are divided by their sum.")
+    expect_close(softmax(np.log(numbers).astype(np.float32)),
+                 (numbers / numbers.sum()).astype(np.float32),
+                 of=f"the probabilities of the logits log {', log '.join(map(str, numbers))}",
+                 axes=["element"],
+                 hint="Which power undoes a logarithm? Then the numbers are divided by their "
+                      "sum.")
 
 
 @check("layers.softmax", points=1, public=True)
@@ -70,18 +77,20 @@ def each_row(softmax, rng):
     x = vectors(rng, 3, 4, 6, scale=2.0)
     got = unchanged(softmax, x, hint="Without `out`, the result is new memory.")
     expect_close(got, exact_softmax(x), axes=["head", "query", "key"],
-                 hint="Which axis do the probabilities of one query run along? Sum and peak keep it, with length 1.")
+                 hint="Which axis do the probabilities of one query run along? Sum and peak "
+                      "keep it, with length 1.")
 
 
 @check("layers.softmax", points=1, public=True)
 def large_logits(softmax, rng):
-    """Logits of several hundred, of either sign, do not overflow, and no row notices another."""
+    """Logits of several hundred, of either sign, do not overflow, and no row notices
+    another."""
     x = vectors(rng, 4, 7, scale=200.0) + np.float32([[0], [5_000], [-5_000], [300]])
     with np.errstate(all="ignore"):
         got = unchanged(softmax, x)
     expect_close(got, exact_softmax(x), axes=["row", "element"],
-                 hint="exp(89) is too large for float32, and exp(-104) is zero. What can be subtracted from a whole "
-                      "row without changing its probabilities?")
+                 hint="exp(89) is too large for float32, and exp(-104) is zero. What can be "
+                      "subtracted from a whole row without changing its probabilities?")
 
 
 @check("layers.softmax", points=1, public=True)
@@ -92,7 +101,8 @@ def impossible(softmax, rng):
     with np.errstate(all="ignore"):
         got = unchanged(softmax, x)
     expect_close(got, exact_softmax(x), axes=["row", "element"],
-                 hint="What is -inf minus -inf, and 0 divided by 0? Row 1 is the one without any possibility.")
+                 hint="What is -inf minus -inf, and 0 divided by 0? Row 1 is the one without "
+                      "any possibility.")
 
 
 @check("layers.softmax", points=1, public=True)
@@ -102,12 +112,15 @@ def into_given_memory(softmax, rng):
     got = softmax(x, out=out)
     expect_close(got, exact_softmax(x), of="what is returned", axes=["row", "element"],
                  hint="`out` is where the result goes; what it held before has no meaning.")
-    expect_close(out, exact_softmax(x), of="what is in `out` after the call", axes=["row", "element"],
+    expect_close(out, exact_softmax(x), of="what is in `out` after the call",
+                 axes=["row", "element"],
                  hint="NumPy's operators have an argument `out` as well.")
     itself = x.copy()
     got = softmax(itself, out=itself)
-    expect_close(got, exact_softmax(x), of="the result for softmax(x, out=x)", axes=["row", "element"],
-                 hint="When `out` is x itself, everything that you need of x must be read before it is overwritten.")
+    expect_close(got, exact_softmax(x), of="the result for softmax(x, out=x)",
+                 axes=["row", "element"],
+                 hint="When `out` is x itself, everything that you need of x must be read "
+                      "before it is overwritten.")
 
 
 @check("layers.softmax", points=1, public=False)
@@ -143,17 +156,22 @@ def masked_rows_among_others(softmax, rng):
 def one_vector(rms_norm, rng):
     """A vector by hand: after the norm, the mean of its squares is one."""
     x = np.array([3, 4, 0, 0], np.float32) * np.float32(rng.integers(2, 9))
-    expect_close(rms_norm(x, np.ones(4, np.float32), 0.0), np.array([1.2, 1.6, 0, 0], np.float32),
+    expect_close(rms_norm(x, np.ones(4, np.float32), 0.0),
+                 np.array([1.2, 1.6, 0, 0], np.float32),
                  of=f"the norm of {x.tolist()} with weights of one and eps 0", axes=["element"],
-                 hint="Square the elements and take their mean. What must the vector be divided by so that it is one?")
+                 hint="Square the elements and take their mean. What must the vector be "
+                      "divided by so that it is one?")
 
 
 @check("layers.rms_norm", points=2, public=True)
 def each_vector_alone(rms_norm, rng):
     """Each token's vector is scaled by itself, then by the weights."""
-    x, weight = vectors(rng, 5, 12) * np.float32([[0.2], [1], [7], [30], [200]]), weights(rng, 12)
-    expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5), axes=["token", "element"],
-                 hint="Tokens know nothing of each other here: which axis is the mean taken over, and is it kept?")
+    x, weight = vectors(rng, 5, 12) * np.float32([[0.2], [1], [7], [30],
+                                                  [200]]), weights(rng, 12)
+    expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5),
+                 axes=["token", "element"],
+                 hint="Tokens know nothing of each other here: which axis is the mean taken "
+                      "over, and is it kept?")
 
 
 @check("layers.rms_norm", points=2, public=True)
@@ -161,7 +179,8 @@ def small_activations(rms_norm, rng):
     """With activations near zero, eps decides, and it is the eps that was given."""
     for eps in (1e-3, 1e-5):
         x, weight = vectors(rng, 3, 10, scale=3e-3), weights(rng, 10)
-        expect_close(unchanged(rms_norm, x, weight, eps), exact(x, weight, eps), axes=["token", "element"],
+        expect_close(unchanged(rms_norm, x, weight, eps), exact(x, weight, eps),
+                     axes=["token", "element"],
                      of=f"the norm of small vectors with eps {eps:g}",
                      hint="The docstring says what eps is added to, and when.")
 
@@ -170,8 +189,10 @@ def small_activations(rms_norm, rng):
 def shifted_vectors(rms_norm, rng):
     """A vector far from zero keeps its mean: nothing is subtracted."""
     x, weight = vectors(rng, 4, 14) + np.float32(5), weights(rng, 14)
-    expect_close(unchanged(rms_norm, x, weight, 1e-6), exact(x, weight, 1e-6), axes=["token", "element"],
-                 hint="Layer normalization centres its input. This one scales it, and does nothing else.")
+    expect_close(unchanged(rms_norm, x, weight, 1e-6), exact(x, weight, 1e-6),
+                 axes=["token", "element"],
+                 hint="Layer normalization centres its input. This one scales it, and does "
+                      "nothing else.")
 
 
 @check("layers.rms_norm", points=1, public=True)
@@ -208,21 +229,26 @@ def large_activations(rms_norm, rng):
 @check("layers.layer_norm", points=1, public=True)
 def centred_vector(layer_norm, rng):
     """A vector by hand: its mean becomes zero, its mean square one, then weight and bias."""
-    x = np.array([-3, -1, 1, 3], np.float32) * np.float32(rng.integers(2, 9)) + np.float32(rng.integers(1, 9))
+    x = (np.array([-3, -1, 1, 3], np.float32) * np.float32(rng.integers(2, 9))
+         + np.float32(rng.integers(1, 9)))
     weight, bias = np.array([1, 1, 2, 2], np.float32), np.array([0, 5, 0, 5], np.float32)
     unit = np.array([-3, -1, 1, 3]) / np.sqrt(5)
-    expect_close(unchanged(layer_norm, x, weight, bias, 0.0), (unit * weight + bias).astype(np.float32),
+    expect_close(unchanged(layer_norm, x, weight, bias, 0.0),
+                 (unit * weight + bias).astype(np.float32),
                  of=f"the norm of {x.tolist()} with eps 0", axes=["element"],
-                 hint="Subtract the mean; divide by the root of the mean square of what is left; weight; bias.")
+                 hint="Subtract the mean; divide by the root of the mean square of what is "
+                      "left; weight; bias.")
 
 
 @check("layers.layer_norm", points=1, public=True)
 def each_vector_centred(layer_norm, rng):
     """Each token's vector is centred and scaled by itself, and left as it was."""
-    x = vectors(rng, 5, 6) * np.float32([[0.2], [1], [7], [30], [200]]) + vectors(rng, 5, 1, scale=20.0)
+    x = (vectors(rng, 5, 6) * np.float32([[0.2], [1], [7], [30], [200]])
+         + vectors(rng, 5, 1, scale=20.0))
     weight, bias = weights(rng, 6), vectors(rng, 6)
     got = unchanged(layer_norm, x, weight, bias, 1e-5)
-    expect_close(got, exact_layer_norm(x, weight, bias, 1e-5), axes=["token", "element"], atol=1e-4,
+    expect_close(got, exact_layer_norm(x, weight, bias, 1e-5), axes=["token", "element"],
+                 atol=1e-4,
                  hint="The docstring says over how many elements the mean of the squares goes.")
 
 
@@ -231,25 +257,31 @@ def vectors_almost_constant(layer_norm, rng):
     """With vectors that hardly vary, eps decides, and it is the eps that was given."""
     for eps in (1e-3, 1e-5):
         x, weight, bias = vectors(rng, 3, 10, scale=3e-3), weights(rng, 10), vectors(rng, 10)
-        expect_close(unchanged(layer_norm, x, weight, bias, eps), exact_layer_norm(x, weight, bias, eps), atol=2e-5,
-                     of=f"the norm of small vectors with eps {eps:g}", axes=["token", "element"],
+        expect_close(unchanged(layer_norm, x, weight, bias, eps),
+                     exact_layer_norm(x, weight, bias, eps), atol=2e-5,
+                     of=f"the norm of small vectors with eps {eps:g}",
+                     axes=["token", "element"],
                      hint="The docstring says what eps is added to, and when.")
 
 
 @check("layers.layer_norm", points=1, public=False)
 def far_from_zero(layer_norm, rng):
     """Vectors whose mean is a thousand times larger than what they vary by."""
-    x, weight, bias = vectors(rng, 4, 48) + np.float32(1_500), weights(rng, 48), vectors(rng, 48)
-    expect_close(unchanged(layer_norm, x, weight, bias, 1e-5), exact_layer_norm(x, weight, bias, 1e-5), atol=2e-3)
+    x, weight, bias = vectors(rng, 4,
+                              48) + np.float32(1_500), weights(rng, 48), vectors(rng, 48)
+    expect_close(unchanged(layer_norm, x, weight, bias, 1e-5),
+                 exact_layer_norm(x, weight, bias, 1e-5), atol=2e-3)
 
 
 @check("layers.layer_norm", points=1, public=False)
 def any_vectors(layer_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none, and constant ones."""
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (0, 9)):
-        x, weight, bias = vectors(rng, *shape, scale=2.0), weights(rng, shape[-1]), vectors(rng, shape[-1])
+        x, weight, bias = vectors(rng, *shape,
+                                  scale=2.0), weights(rng, shape[-1]), vectors(rng, shape[-1])
         x[:1] = x[:1] if len(shape) == 1 else 3
-        expect_close(unchanged(layer_norm, x, weight, bias, 1e-5), exact_layer_norm(x, weight, bias, 1e-5), atol=2e-5)
+        expect_close(unchanged(layer_norm, x, weight, bias, 1e-5),
+                     exact_layer_norm(x, weight, bias, 1e-5), atol=2e-5)
 
 
 SILU_SWIGLU = "layers.silu+swiglu"
@@ -257,7 +289,8 @@ SILU_SWIGLU = "layers.silu+swiglu"
 
 @check(SILU_SWIGLU, points=1, public=True)
 def soft_switch(silu, swiglu, rng):
-    """SiLU: close to x where x is large, close to 0 where it is small, and a little below 0 in between."""
+    """SiLU: close to x where x is large, close to 0 where it is small, and a little below 0 in
+    between."""
     x = np.sort(vectors(rng, 3, 8, scale=3.0))
     got = unchanged(silu, x)
     expect_close(got, exact_silu(x).astype(np.float32), axes=["token", "feature"],
@@ -267,11 +300,13 @@ def soft_switch(silu, swiglu, rng):
 @check(SILU_SWIGLU, points=1, public=True)
 def beyond_exp(silu, swiglu, rng):
     """Activations of several hundred, of either sign, give neither inf nor nan."""
-    x = np.float32([-5_000, -300, -90, -20, 0, 20, 90, 300, 5_000]) + rng.uniform(0, 2, 9).astype(np.float32)
+    x = (np.float32([-5_000, -300, -90, -20, 0, 20, 90, 300, 5_000])
+         + rng.uniform(0, 2, 9).astype(np.float32))
     with np.errstate(all="ignore"):
         got = unchanged(silu, x)
     expect_close(got, exact_silu(x).astype(np.float32), axes=["element"],
-                 hint="exp(300) is inf in float32. A number divided by inf is right; inf divided by inf is not.")
+                 hint="exp(300) is inf in float32. A number divided by inf is right; inf "
+                      "divided by inf is not.")
 
 
 @check(SILU_SWIGLU, points=2, public=True)
@@ -280,7 +315,8 @@ def gated(silu, swiglu, rng):
     gate, up = vectors(rng, 4, 9, scale=2.0), vectors(rng, 4, 9, scale=2.0)
     got = unchanged(swiglu, gate, up)
     expect_close(got, (exact_silu(gate) * up).astype(np.float32), axes=["token", "feature"],
-                 hint="Only one of the two branches has an activation. The name of the other says what it does not do.")
+                 hint="Only one of the two branches has an activation. The name of the other "
+                      "says what it does not do.")
 
 
 @check(SILU_SWIGLU, points=1, public=False)
@@ -301,10 +337,12 @@ def far_gates(silu, swiglu, rng):
         gate[:1, 0] = -120
         with np.errstate(all="ignore"):
             got = unchanged(swiglu, gate, up)
-        expect_close(got, (exact_silu(gate) * up).astype(np.float32), atol=max(1e-9, 3e-7 * scale ** 2))
+        expect_close(got, (exact_silu(gate) * up).astype(np.float32),
+                     atol=max(1e-9, 3e-7 * scale ** 2))
 
 
-def exact_linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+def exact_linear(x: np.ndarray, weight: np.ndarray,
+                 bias: np.ndarray | None = None) -> np.ndarray:
     """A linear layer computed in float64, each output by itself."""
     y = np.einsum("...i,oi->...o", x.astype(np.float64), weight.astype(np.float64))
     return (y if bias is None else y + bias).astype(np.float32)
@@ -314,8 +352,9 @@ def exact_linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = No
 def one_output_per_row(linear, rng):
     """Each row of the weights makes one output: the sum of its products with the input."""
     x, weight = vectors(rng, 5), vectors(rng, 3, 5)
-    expect_close(linear(x, weight), exact_linear(x, weight), of="the outputs for one vector of 5 and weights (3, 5)",
-                 axes=["output"], hint="The weights are (out, in): a row holds all that one output needs.")
+    expect_close(linear(x, weight), exact_linear(x, weight),
+                 of="the outputs for one vector of 5 and weights (3, 5)", axes=["output"],
+                 hint="The weights are (out, in): a row holds all that one output needs.")
 
 
 @check("layers.linear", points=2, public=True)
@@ -323,31 +362,36 @@ def square_weights(linear, rng):
     """Square weights, where no shape tells rows from columns."""
     size = int(rng.integers(4, 8))
     x, weight = vectors(rng, 3, size), vectors(rng, size, size)
-    expect_close(linear(x, weight), exact_linear(x, weight), of=f"the outputs for weights ({size}, {size})",
-                 axes=["token", "output"], hint="`x @ weight` runs, too. It sums over the wrong axis of the weights.")
+    expect_close(linear(x, weight), exact_linear(x, weight),
+                 of=f"the outputs for weights ({size}, {size})", axes=["token", "output"],
+                 hint="`x @ weight` runs, too. It sums over the wrong axis of the weights.")
 
 
 @check("layers.linear", points=1, public=True)
 def with_a_bias(linear, rng):
     """A bias is added, one number for each output, and nothing that was passed is changed."""
     x, weight, bias = vectors(rng, 4, 4), vectors(rng, 4, 4), vectors(rng, 4)
-    with expect_unchanged(x, weight, bias, hint="`y += bias` is fine where y is new, `x += …` is not."):
+    with expect_unchanged(x, weight, bias,
+                          hint="`y += bias` is fine where y is new, `x += …` is not."):
         got = linear(x, weight, bias)
-    expect_close(got, exact_linear(x, weight, bias), of="the outputs with a bias", axes=["token", "output"],
-                 hint="Are they right without one, in the checks above? The bias belongs to the outputs, the last "
-                      "axis, and is the same for every token.")
+    expect_close(got, exact_linear(x, weight, bias), of="the outputs with a bias",
+                 axes=["token", "output"],
+                 hint="Are they right without one, in the checks above? The bias belongs to "
+                      "the outputs, the last axis, and is the same for every token.")
 
 
 @check("layers.linear", points=1, public=True)
 def any_layout(linear, rng):
-    """The result does not depend on how the weights lie in memory: transposed, sliced, turned round."""
+    """The result does not depend on how the weights lie in memory: transposed, sliced, turned
+    round."""
     x, weight = vectors(rng, 3, 6), vectors(rng, 8, 6)
     wide = np.zeros((16, 12), np.float32)
     wide[::2, 1::2] = weight
-    for name, same in (("column by column", np.asfortranarray(weight)), ("as a slice with gaps", wide[::2, 1::2]),
+    for name, same in (("column by column", np.asfortranarray(weight)),
+                       ("as a slice with gaps", wide[::2, 1::2]),
                        ("backwards", weight[::-1, ::-1].copy()[::-1, ::-1])):
-        expect_close(linear(x, same), exact_linear(x, weight), of=f"the outputs for weights that lie {name}",
-                     axes=["token", "output"],
+        expect_close(linear(x, same), exact_linear(x, weight),
+                     of=f"the outputs for weights that lie {name}", axes=["token", "output"],
                      hint="`.T` and `@` go by strides. What looks at the bytes in their order?")
 
 

@@ -1,10 +1,12 @@
-"""Checks of a decoder layer and of the whole forward pass, against tiny random models of Hugging Face."""
+"""Checks of a decoder layer and of the whole forward pass, against tiny random models of
+Hugging Face."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal, expect_returned, expect_unchanged
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
+                                 expect_returned, expect_unchanged)
 from gearworks.attention import apply_rope
 from gearworks.comparison.compare import first_divergence
 from gearworks.config import ModelConfig
@@ -21,7 +23,8 @@ PLACES = ["token", "element"]
 class Truth:
     """A random model, and what Hugging Face makes of a text with it.
 
-    hidden: the residual stream before each layer, and after the last one but the final norm is done; (L + 1, T, D).
+    hidden: the residual stream before each layer, and after the last one but the final norm is
+    done; (L + 1, T, D).
     """
 
     config: ModelConfig
@@ -35,10 +38,12 @@ class Truth:
 
     def queries_keys_values(self, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """What this layer gives to the cache: (T, H, d), (T, K, d) and (T, K, d)."""
-        H, K, d = self.config.num_attention_heads, self.config.num_key_value_heads, self.config.head_dim
+        config = self.config
+        H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         weights = self.weights.layers[layer]
         normed = rms_norm(self.hidden[layer], weights.input_layernorm, self.config.rms_norm_eps)
-        heads = linear(normed, weights.qkv_proj, weights.qkv_bias).reshape(len(self.ids), H + 2 * K, d)
+        heads = linear(normed, weights.qkv_proj,
+                       weights.qkv_bias).reshape(len(self.ids), H + 2 * K, d)
         q, k = heads[:, :H], heads[:, H:H + K]
         if weights.k_norm is not None:
             q = rms_norm(q, weights.q_norm, self.config.rms_norm_eps)
@@ -46,17 +51,20 @@ class Truth:
         return apply_rope(q, *self.angles()), apply_rope(k, *self.angles()), heads[:, H + K:]
 
 
-def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float = 1.0, **settings) -> Truth:
-    """A random model of a family, "Llama", "Qwen2" or "Qwen3", with sizes that tell wrong from right.
+def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float = 1.0,
+          **settings) -> Truth:
+    """A random model of a family, "Llama", "Qwen2" or "Qwen3", with sizes that tell wrong from
+    right.
 
     scale: of the embeddings, and so of the activations.
     """
     import torch
     import transformers
 
-    sizes = {"vocab_size": 41, "hidden_size": 24, "intermediate_size": 34, "num_hidden_layers": 3,
-             "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "max_position_embeddings": 128,
-             "rms_norm_eps": 1e-5, "rope_theta": 500.0, "tie_word_embeddings": False} | settings
+    sizes = ({"vocab_size": 41, "hidden_size": 24, "intermediate_size": 34,
+              "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+              "head_dim": 10, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+              "rope_theta": 500.0, "tie_word_embeddings": False} | settings)
     rope = {"rope_theta": sizes.pop("rope_theta"), "rope_type": "default"}
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
     config = getattr(transformers, f"{family}Config")(**sizes, **special, rope_parameters=rope)
@@ -75,8 +83,10 @@ def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float =
         ids = rng.choice(sizes["vocab_size"], tokens, replace=False)
         streams: list[np.ndarray] = []
         for layer in model.model.layers:
-            layer.register_forward_pre_hook(lambda module, args: streams.append(args[0][0].numpy().copy()))
-        model.model.norm.register_forward_pre_hook(lambda module, args: streams.append(args[0][0].numpy().copy()))
+            layer.register_forward_pre_hook(lambda module, args: streams.append(args[
+                0][0].numpy().copy()))
+        model.model.norm.register_forward_pre_hook(lambda module, args: streams.append(args[
+            0][0].numpy().copy()))
         logits = model(torch.from_numpy(ids)[None]).logits[0].numpy()
         arrays = {name: tensor.numpy().copy() for name, tensor in model.named_parameters()}
     ours = ModelConfig.from_hf(config.to_dict() | {"architectures": [f"{family}ForCausalLM"]})
@@ -102,7 +112,8 @@ def _weights(arrays: dict[str, np.ndarray], config: ModelConfig) -> Weights:
         k_norm=stacked(i, "weight", "self_attn.k_norm"),
     ) for i in range(config.num_hidden_layers))
     embedding = arrays["model.embed_tokens.weight"]
-    return Weights(embedding, layers, arrays["model.norm.weight"], arrays.get("lm_head.weight", embedding))
+    return Weights(embedding, layers, arrays["model.norm.weight"],
+                   arrays.get("lm_head.weight", embedding))
 
 
 def span(start: int, end: int) -> str:
@@ -122,47 +133,59 @@ class WatchedCache:
         return self.cache.attend(layer, q, k, v)
 
 
-def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, layer: int = 0, **tolerance) -> None:
-    """Run the layer over the text in steps, with one cache; every step must give Hugging Face's rows."""
+def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, layer: int = 0,
+                 **tolerance) -> None:
+    """Run the layer over the text in steps, with one cache; every step must give Hugging Face's
+    rows."""
     cache, start = KVCache(case.config, len(case.ids)), 0
     for count in steps:
         end = start + count
         x = case.hidden[layer, start:end].copy()
-        with expect_unchanged(x, hint="The stream is still needed: an operator such as `x += …` writes into it."):
-            got = decoder_layer(x, case.weights.layers[layer], case.config, *case.angles(start, end), cache, layer)
+        with expect_unchanged(
+            x, hint="The stream is still needed: an operator such as `x += …` writes into it."):
+            got = decoder_layer(x, case.weights.layers[layer], case.config,
+                                *case.angles(start, end), cache, layer)
         expect_close(got, case.hidden[layer + 1, start:end], axes=PLACES, hint=hint,
-                     of=f"the output of layer {layer} for {span(start, end)}", **{"atol": 1e-4} | tolerance)
+                     of=f"the output of layer {layer} for {span(start, end)}",
+                     **{"atol": 1e-4} | tolerance)
         start = end
 
 
 @check(LAYER, points=2, public=True)
 def a_whole_prompt(decoder_layer, rng):
-    """A layer of a random Llama, with fewer key/value heads than query heads, gives what Hugging Face gives."""
+    """A layer of a random Llama, with fewer key/value heads than query heads, gives what
+    Hugging Face gives."""
     expect_layer(decoder_layer, truth("Llama", rng), (7,),
-                 "Two halves, each of them: norm, network, added to what came in. Does the next check fail, too? It is "
-                 "about what reached the cache. If it passes, the fault comes later.")
+                 "Two halves, each of them: norm, network, added to what came in. Does the "
+                 "next check fail, too? It is about what reached the cache. If it passes, the "
+                 "fault comes later.")
 
 
 @check(LAYER, points=1, public=True)
 def what_the_cache_gets(decoder_layer, rng):
-    """The cache gets this layer's number, queries and keys that have turned, and values that have not."""
+    """The cache gets this layer's number, queries and keys that have turned, and values that
+    have not."""
     case = truth("Llama", rng, tokens=5)
     cache, layer = WatchedCache(case.config, 5), 1
     queries, keys, values = case.queries_keys_values(layer)
     x = case.hidden[layer].copy()
-    got = decoder_layer(x, case.weights.layers[layer], case.config, *case.angles(), cache, layer)
+    got = decoder_layer(x, case.weights.layers[layer], case.config, *case.angles(), cache,
+                        layer)
     expect_returned(got, "the residual stream after the layer")
     expect(cache.calls, "cache.attend to be called", "no call of it",
            "It stores keys and values, and gives attention's output.")
-    expect_equal(sorted({index for index, *_ in cache.calls}), [layer], of="the layer's number in cache.attend",
+    expect_equal(sorted({index for index, *_ in cache.calls}), [layer],
+                 of="the layer's number in cache.attend",
                  hint="`index` says which layer this is.")
     q, k, v = (np.concatenate(parts) for parts in list(zip(*cache.calls))[1:])
     expect_equal(q.shape, (5, 6, 10), of="the shape of the queries, (T, H, d)")
     places = ["token", "head", "element"]
     expect_close(v, values, of="the values", axes=places, atol=1e-4,
-                 hint="The last K·d outputs of qkv_proj, of the normed input. They do not turn.")
+                 hint="The last K·d outputs of qkv_proj, of the normed input. They do not "
+                      "turn.")
     expect_close(k, keys, of="the keys", axes=places, atol=1e-4,
-                 hint="The K·d outputs of qkv_proj between queries and values; they turn by their token's position.")
+                 hint="The K·d outputs of qkv_proj between queries and values; they turn by "
+                      "their token's position.")
     expect_close(q, queries, of="the queries", axes=places, atol=1e-4,
                  hint="The first H·d outputs of qkv_proj; they turn as the keys do.")
 
@@ -171,23 +194,25 @@ def what_the_cache_gets(decoder_layer, rng):
 def with_a_past(decoder_layer, rng):
     """A prompt in a first step, then one token, then two: the same rows."""
     expect_layer(decoder_layer, truth("Llama", rng, tokens=8), (5, 1, 2),
-                 "Is a whole prompt right, above? Then: the layer does not know how long the past is. cos and sin say "
-                 "where its tokens stand.")
+                 "Is a whole prompt right, above? Then: the layer does not know how long the "
+                 "past is. cos and sin say where its tokens stand.")
 
 
 @check(LAYER, points=1, public=True)
 def biases_of_qwen2(decoder_layer, rng):
     """A layer of a random Qwen2: the products q, k and v have a bias."""
     expect_layer(decoder_layer, truth("Qwen2", rng, hidden_size=36, head_dim=6), (5, 2),
-                 "Is the layer of Llama right, above? Then: `linear` takes a bias, and None for none.")
+                 "Is the layer of Llama right, above? Then: `linear` takes a bias, and None "
+                 "for none.")
 
 
 @check(LAYER, points=1, public=True)
 def norms_of_qwen3(decoder_layer, rng):
-    """A layer of a random Qwen3: each head of queries and keys is normed by itself, then turned."""
+    """A layer of a random Qwen3: each head of queries and keys is normed by itself, then
+    turned."""
     expect_layer(decoder_layer, truth("Qwen3", rng), (5, 2),
-                 "Is the layer of Llama right, above? Then: q_norm and k_norm have d weights, so they norm one head at "
-                 "a time. What is not None decides.")
+                 "Is the layer of Llama right, above? Then: q_norm and k_norm have d weights, "
+                 "so they norm one head at a time. What is not None decides.")
 
 
 @check(LAYER, points=1, public=False)
@@ -196,30 +221,37 @@ def wanted_rows(decoder_layer, rng):
     case = truth("Llama", rng, tokens=6)
     for rows in (slice(None), [-1], [4, 0, 4], slice(2, 5), np.array([3])):
         cache = KVCache(case.config, 7)
-        got = decoder_layer(case.hidden[0].copy(), case.weights.layers[0], case.config, *case.angles(), cache, 0, rows)
+        got = decoder_layer(case.hidden[0].copy(), case.weights.layers[0], case.config,
+                            *case.angles(), cache, 0, rows)
         expect_close(got, case.hidden[1][rows], atol=1e-4)
-        expect_close(np.array(cache.keys[0, :, :6]), case.queries_keys_values(0)[1].transpose(1, 0, 2), atol=1e-4)
+        expect_close(np.array(cache.keys[0, :, :6]),
+                     case.queries_keys_values(0)[1].transpose(1, 0, 2), atol=1e-4)
 
 
 @check(LAYER, points=1, public=False)
 def other_shapes(decoder_layer, rng):
-    """Layers of every family and shape: one key head for all, as many as query heads, D equal to H · d."""
-    for family, sizes in (("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}),
-                          ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20}),
-                          ("Qwen3", {"num_attention_heads": 8, "head_dim": 6, "rms_norm_eps": 1e-3}),
-                          ("Mistral", {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": None})):
+    """Layers of every family and shape: one key head for all, as many as query heads, D equal
+    to H · d."""
+    for family, sizes in (
+        ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}),
+        ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20}),
+        ("Qwen3", {"num_attention_heads": 8, "head_dim": 6, "rms_norm_eps": 1e-3}),
+        ("Mistral",
+         {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": None})):
         expect_layer(decoder_layer, truth(family, rng, **sizes), (1, 5, 1), "", layer=1)
 
 
 @check(LAYER, points=1, public=False)
 def small_and_large(decoder_layer, rng):
     """Activations near zero, where eps decides, and in the hundreds."""
-    expect_layer(decoder_layer, truth("Llama", rng, scale=3e-3, rms_norm_eps=1e-4), (4, 3), "", atol=2e-5)
+    expect_layer(decoder_layer, truth("Llama", rng, scale=3e-3, rms_norm_eps=1e-4), (4, 3), "",
+                 atol=2e-5)
     expect_layer(decoder_layer, truth("Qwen3", rng, scale=200.0), (6, 1), "", atol=5e-3)
 
 
 def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
-    """Fail at the first layer whose keys or values differ from Hugging Face's: what came before it was right."""
+    """Fail at the first layer whose keys or values differ from Hugging Face's: what came before
+    it was right."""
     got, right = {}, {}
     for layer in range(case.config.num_hidden_layers):
         for name, memory, true in zip(("keys", "values"), (cache.keys, cache.values),
@@ -229,31 +261,39 @@ def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
     found = first_divergence(got, right, tolerance=2e-5)
     if found is None:
         return
-    before = "embedding, positions and this layer's number are what it depends on" if found.layer == 0 else \
-        f"layer {found.layer - 1} and all before it got the right input: look at what is handed on"
+    before = ("embedding, positions and this layer's number are what it depends on"
+              if found.layer == 0 else
+              f"layer {found.layer - 1} and all before it got the right input: look at what is "
+              "handed on")
     place = ", ".join(f"{axis} {index}" for axis, index in found.place.items())
-    raise CheckFailure(
-        f"the {found.operator} that layer {found.layer} has in the cache {step} to be Hugging Face's",
-        f"{found.differing} of {found.size} elements differ; first: {place}: got {found.got:.6g}, expected "
-        f"{found.expected:.6g}", f"This is the first place that differs; {before}.")
+    raise CheckFailure(f"the {found.operator} that layer {found.layer} has in the cache {step} "
+                       "to be Hugging Face's",
+                       f"{found.differing} of {found.size} elements differ; first: {place}: "
+                       f"got {found.got:.6g}, expected {found.expected:.6g}",
+                       f"This is the first place that differs; {before}.")
 
 
-def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str, atol: float = 1e-4) -> None:
-    """Run the model over the text in steps; report the first layer whose keys or values differ, or else the logits."""
-    room = len(case.ids) * case.config.num_hidden_layers       # for the tokens of all layers, should they go to one
+def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str,
+                  atol: float = 1e-4) -> None:
+    """Run the model over the text in steps; report the first layer whose keys or values differ,
+    or else the logits."""
+    # for the tokens of all layers, should they go to one
+    room = len(case.ids) * case.config.num_hidden_layers
     cache, start = KVCache(case.config, room), 0
     for count in steps:
         end = start + count
         with expect_unchanged(case.ids, case.weights.embed_tokens):
-            got = forward(case.weights, case.config, case.ids[start:end], np.arange(start, end), cache)
+            got = forward(case.weights, case.config, case.ids[start:end], np.arange(start, end),
+                          cache)
         expect_returned(got, f"logits of shape {case.logits[start:end].shape}")
         step = f"after {span(start, end)}"
-        expect_equal([int(length) for length in cache.lengths], [end] * case.config.num_hidden_layers,
+        expect_equal([int(length) for length in cache.lengths],
+                     [end] * case.config.num_hidden_layers,
                      of=f"the tokens in each layer of the cache {step}",
                      hint="Every layer runs once, with its own number.")
         expect_same_cache(cache, case, end, step)
-        expect_close(got, case.logits[start:end], of=f"the logits {step}", axes=["token", "id"], atol=atol,
-                     hint=f"Every layer had the right input. {hint}")
+        expect_close(got, case.logits[start:end], of=f"the logits {step}", axes=["token", "id"],
+                     atol=atol, hint=f"Every layer had the right input. {hint}")
         start = end
 
 
@@ -275,40 +315,48 @@ def tied_head(forward, rng):
 def in_steps(forward, rng):
     """A prompt, one token, two more: each at its own position, with one cache."""
     expect_logits(forward, truth("Llama", rng, tokens=9), (6, 1, 2),
-                  "Are the logits of a whole prompt right, above? Then: positions are given; a step's first token is "
-                  "not at position 0.")
+                  "Are the logits of a whole prompt right, above? Then: positions are given; a "
+                  "step's first token is not at position 0.")
 
 
 @check(FORWARD, points=1, public=True)
 def wanted_logits(forward, rng):
-    """`logits_at` names the rows whose logits are wanted, and the cache gets all tokens nevertheless."""
+    """`logits_at` names the rows whose logits are wanted, and the cache gets all tokens
+    nevertheless."""
     case = truth("Llama", rng, tokens=6)
     for rows in ([-1], [0, 3], slice(None)):
         cache = KVCache(case.config, 6 * case.config.num_hidden_layers)
         got = forward(case.weights, case.config, case.ids, np.arange(6), cache, rows)
-        expect_close(got, case.logits[rows], of=f"the logits at {rows}", axes=["row", "id"], atol=1e-4,
-                     hint="Are the logits of all rows right, above? Then: the row of a token is picked before the "
-                          "head, which is the costly part.")
+        expect_close(got, case.logits[rows], of=f"the logits at {rows}", axes=["row", "id"],
+                     atol=1e-4,
+                     hint="Are the logits of all rows right, above? Then: the row of a token "
+                          "is picked before the head, which is the costly part.")
         expect_equal(len(cache), 6, of="the length of the cache")
 
 
 @check(FORWARD, points=1, public=False)
 def other_families(forward, rng):
     """Qwen2 with its biases, Qwen3 with its norms, other shapes, thetas and tied heads."""
-    for family, sizes in (("Qwen2", {"hidden_size": 36, "head_dim": 6, "rope_theta": 1e4, "tie_word_embeddings": True}),
-                          ("Qwen3", {"num_attention_heads": 4, "num_key_value_heads": 1, "rope_theta": 1e6}),
-                          ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 1})):
+    for family, sizes in (
+        ("Qwen2",
+         {"hidden_size": 36, "head_dim": 6, "rope_theta": 1e4, "tie_word_embeddings": True}),
+        ("Qwen3", {"num_attention_heads": 4, "num_key_value_heads": 1, "rope_theta": 1e6}),
+        ("Llama",
+         {"num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 1})):
         expect_logits(forward, truth(family, rng, **sizes), (5, 1, 1), "")
 
 
 @check(FORWARD, points=1, public=False)
 def several_sequences(forward, rng):
-    """Tokens of two sequences in one call, each at its own positions: the logits are those of each alone."""
+    """Tokens of two sequences in one call, each at its own positions: the logits are those of
+    each alone."""
     case = truth("Llama", rng, tokens=9)
     first, second = KVCache(case.config, 9), KVCache(case.config, 9)
     forward(case.weights, case.config, case.ids[:4], np.arange(4), first)
-    ids, positions = np.concatenate([case.ids[4:6], case.ids]), np.concatenate([np.arange(4, 6), np.arange(9)])
-    got = forward(case.weights, case.config, ids, positions, RaggedBatch([first, second], [2, 9]))
+    ids, positions = np.concatenate([case.ids[4:6], case.ids]), np.concatenate([np.arange(4, 6),
+                                                                                np.arange(9)])
+    got = forward(case.weights, case.config, ids, positions,
+                  RaggedBatch([first, second], [2, 9]))
     expect_close(got, np.concatenate([case.logits[4:6], case.logits]), atol=1e-4)
     got = forward(case.weights, case.config, case.ids[[6, 6]], np.array([6, 6]), RaggedBatch(
         [first, _cut(second, 6)], [1, 1]), [1])
@@ -322,12 +370,15 @@ def _cut(cache: KVCache, length: int) -> KVCache:
 
 @check(FORWARD, points=1, public=False)
 def cut_and_moved(forward, rng):
-    """Cutting the cache and going on, far positions, small embeddings: still Hugging Face's logits."""
+    """Cutting the cache and going on, far positions, small embeddings: still Hugging Face's
+    logits."""
     case = truth("Llama", rng, tokens=8, scale=3e-3, rms_norm_eps=1e-6)
     cache = KVCache(case.config, 8)
-    forward(case.weights, case.config, np.concatenate([case.ids[:3], case.ids[5:]]), np.arange(6), cache)
+    forward(case.weights, case.config, np.concatenate([case.ids[:3], case.ids[5:]]),
+            np.arange(6), cache)
     cache.truncate(3)
     got = forward(case.weights, case.config, case.ids[3:], np.arange(3, 8), cache, [-1, 0])
     expect_close(got, case.logits[[-1, 3]], atol=1e-4)
-    moved = forward(case.weights, case.config, case.ids, np.arange(8) + 50, KVCache(case.config, 8))
+    moved = forward(case.weights, case.config, case.ids, np.arange(8) + 50,
+                    KVCache(case.config, 8))
     expect_close(moved, case.logits, atol=1e-3)

@@ -11,21 +11,26 @@ def expect_route(route, scores: np.ndarray, k: int, normalize: bool, hint: str =
     wide = scores.astype(np.float64)
     powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
     shares = powers / powers.sum(axis=-1, keepdims=True)
-    ranked = [sorted(range(scores.shape[1]), key=lambda expert: (-row[expert], expert)) for row in scores]
+    ranked = [sorted(range(scores.shape[1]), key=lambda expert: (-row[expert], expert))
+              for row in scores]
     experts = np.array([row[:k] for row in ranked], int).reshape(len(scores), k)
     right = np.take_along_axis(shares, experts, axis=-1)
     if normalize:
         right = right / right.sum(axis=-1, keepdims=True)
     with expect_unchanged(scores):
         got = route(scores, k, normalize)
-    expect(isinstance(got, tuple | list) and len(got) == 2, "two arrays, experts and weights", repr(got)[:60])
+    expect(isinstance(got, tuple | list) and len(got) == 2, "two arrays, experts and weights",
+           repr(got)[:60])
     of = f"{k} of {scores.shape[1]} experts for {len(scores)} tokens"
     chosen = np.asarray(got[0])
     expect(chosen.dtype.kind in "iu", f"the numbers of {of} to be integers", f"{chosen.dtype}")
     expect_equal(chosen.shape, experts.shape, of=f"the shape of {of}")
-    expect_equal(chosen, experts, of=of, hint=hint or "The best expert first; of two that are equal, the earlier one.")
-    expect_close(got[1], right.astype(np.float32), of=f"the weights of {of}, {'' if normalize else 'not '}normalized,",
-                 axes=["token", "place"], hint=hint or "The softmax is over all experts; choosing comes after it.")
+    expect_equal(chosen, experts, of=of,
+                 hint=hint or "The best expert first; of two that are equal, the earlier one.")
+    expect_close(got[1], right.astype(np.float32),
+                 of=f"the weights of {of}, {'' if normalize else 'not '}normalized,",
+                 axes=["token", "place"],
+                 hint=hint or "The softmax is over all experts; choosing comes after it.")
 
 
 @check(EXERCISE, points=1, public=True)
@@ -45,14 +50,16 @@ def normalized(route, rng):
 def equals(route, rng):
     """Of experts with equal scores the earlier one comes first."""
     scores = rng.integers(0, 2, (6, 8)).astype(np.float32)
-    expect_route(route, scores, 3, True, "`np.argsort` keeps the order of equals when it is told to be stable.")
+    expect_route(route, scores, 3, True,
+                 "`np.argsort` keeps the order of equals when it is told to be stable.")
 
 
 @check(EXERCISE, points=1, public=False)
 def large_scores(route, rng):
     """Scores of several hundred, each token for itself."""
     for normalize in (False, True):
-        expect_route(route, (12 * rng.standard_normal((5, 9)) + 500).astype(np.float32), 4, normalize)
+        expect_route(route, (12 * rng.standard_normal((5, 9)) + 500).astype(np.float32), 4,
+                     normalize)
 
 
 @check(EXERCISE, points=1, public=False)

@@ -1,4 +1,5 @@
-"""Checks of the bug museum: the repaired exhibits, and the tests that the learner writes for them."""
+"""Checks of the bug museum: the repaired exhibits, and the tests that the learner writes for
+them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -6,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
-                                 expect_returned, expect_unchanged)
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
+                                 expect_error, expect_returned, expect_unchanged)
 from autograder.processes.limits import TimeLimit
 from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
@@ -29,11 +30,14 @@ def message(rng, length: int) -> str:
 
 @check("museum.conversation_ids", points=2, public=True)
 def ids_of_their_own(conversation_ids, rng):
-    """The conversation begins with BOS, special ids belong to no character, and nobody says EOS for the model."""
+    """The conversation begins with BOS, special ids belong to no character, and nobody says EOS
+    for the model."""
     text = "cab" + message(rng, 4)
-    expect_equal(conversation_ids([], text, ALPHABET)["input_ids"], reference([], text, ALPHABET)["input_ids"],
+    expect_equal(conversation_ids([], text, ALPHABET)["input_ids"],
+                 reference([], text, ALPHABET)["input_ids"],
                  of=f"the ids of {text!r} in the alphabet {ALPHABET!r}",
-                 hint="Which id does the first character of the alphabet have? What is the last id of the list?")
+                 hint="Which id does the first character of the alphabet have? What is the "
+                      "last id of the list?")
 
 
 @check("museum.conversation_ids", points=2, public=True)
@@ -43,7 +47,8 @@ def places(conversation_ids, rng):
     text = message(rng, 4)
     expect_equal(conversation_ids(past, text, ALPHABET), reference(past, text, ALPHABET),
                  of=f"the answer to {text!r} after a conversation of {len(past)} ids",
-                 hint="The model tells two words apart by what they are and by where they stand.")
+                 hint="The model tells two words apart by what they are and by where they "
+                      "stand.")
 
 
 @check("museum.conversation_ids", points=1, public=True)
@@ -73,13 +78,15 @@ def whole_conversations(conversation_ids, rng):
             with expect_unchanged(past):
                 got = conversation_ids(past, text, ALPHABET)
             past = reference(past, text, ALPHABET)["input_ids"]
-            expect_equal(got, {"input_ids": past, "positions": list(range(len(past)))}, of="the answer")
+            expect_equal(got, {"input_ids": past, "positions": list(range(len(past)))},
+                         of="the answer")
 
 
 def damaged(mutant: str, name: str) -> Callable:
     """An exhibit as one of its mutants has it."""
     exercise = f"museum.{name}"
-    return load_mutant(exercise, next(each for each in mutants_of(exercise) if each.name == mutant))[0]
+    return load_mutant(exercise,
+                       next(each for each in mutants_of(exercise) if each.name == mutant))[0]
 
 
 def accepted(style: str, name: str) -> Callable:
@@ -97,8 +104,10 @@ def expect_right_code_passes(test: Callable, exhibit: str, styles: tuple[str, st
         try:
             test(version)
         except AssertionError as error:
-            raise CheckFailure(f"the test to pass on right code: {name}", f"AssertionError {error}".strip(),
-                               f"The docstring of `{exhibit}` says what is right; a test asks for no more.") from error
+            raise CheckFailure(f"the test to pass on right code: {name}",
+                               f"AssertionError {error}".strip(),
+                               f"The docstring of `{exhibit}` says what is right; a test asks "
+                               "for no more.") from error
 
 
 def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str) -> None:
@@ -107,14 +116,16 @@ def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str) -> None
         test(function)
     except (KeyboardInterrupt, TimeLimit, NotImplementedError):
         raise
-    except BaseException:                                   # pytest's own failures are no `Exception`
+    except BaseException:                             # pytest's own failures are no `Exception`
         return
     expect(False, f"the test to fail on code in which {fault}", "that it passes",
            "Write down what the right answer is, for an input where the fault would show.")
 
 
-def expect_finds(test: Callable, exhibit: str, styles: tuple[str, str], faults: Mapping[str, str]) -> None:
-    """Fail unless a test passes on right code in three styles and fails on these mutants of an exhibit.
+def expect_finds(test: Callable, exhibit: str, styles: tuple[str, str],
+                 faults: Mapping[str, str]) -> None:
+    """Fail unless a test passes on right code in three styles and fails on these mutants of an
+    exhibit.
 
     faults: mutant -> what is wrong with it, in words.
     """
@@ -129,12 +140,14 @@ TUTORIAL_STYLES = ("conversation_ids", ("find", "table"))
 @check("museum.conversation_ids_test", points=2, public=True)
 def finds_the_exhibit(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_finds(test, *TUTORIAL_STYLES, {"tutorial-engine": "all five faults are as you found them"})
+    expect_finds(test, *TUTORIAL_STYLES,
+                 {"tutorial-engine": "all five faults are as you found them"})
 
 
 @check("museum.conversation_ids_test", points=2, public=True)
 def finds_what_hides(test, rng):
-    """It finds the faults that never show in a friendly conversation: the reset, and the dropped text."""
+    """It finds the faults that never show in a friendly conversation: the reset, and the
+    dropped text."""
     expect_finds(test, *TUTORIAL_STYLES, {
         "reset-crashes": "/reset uses a name that is not defined",
         "unknown-text-dropped": "an unknown character vanishes"})
@@ -151,28 +164,35 @@ def finds_each_alone(test, rng):
 
 # --- chapter 2: BOS twice
 
-CHAT_TEMPLATE = ("{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
-                 "{% if add_generation_prompt %}<|assistant|>{% endif %}")
+CHAT_TEMPLATE = ("{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ "
+                 "eos_token }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif "
+                 "%}")
 
 
 def model_tokenizer(prefix: bool, suffix: bool = False) -> Tokenizer:
-    """A tokenizer of bytes with BOS and EOS; prefix, suffix: whether it puts them around a text."""
+    """A tokenizer of bytes with BOS and EOS; prefix, suffix: whether it puts them around a
+    text."""
     added = tuple(AddedToken(content, 256 + number, special=True)
-                  for number, content in enumerate(("<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|system|>")))
-    return Tokenizer(replace(train_bpe([], 256), added_tokens=added, prefix=(256,) * prefix, suffix=(257,) * suffix))
+                  for number,
+                  content
+                  in enumerate(("<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|system|>")))
+    return Tokenizer(replace(train_bpe([], 256), added_tokens=added, prefix=(256,) * prefix,
+                             suffix=(257,) * suffix))
 
 
 def conversation(rng) -> dict:
-    return {"messages": [{"role": "system", "content": message(rng, 3)}, {"role": "user", "content": message(rng, 5)}]}
+    return {"messages": [{"role": "system", "content": message(rng, 3)},
+                         {"role": "user", "content": message(rng, 5)}]}
 
 
 def expect_prompt(prompt_ids, request: dict, tokenizer: Tokenizer, of: str, hint: str,
                   template: str = CHAT_TEMPLATE) -> None:
     got = prompt_ids(request, template, "<bos>", tokenizer.encode)
     wanted = reference_prompt_ids(request, template, "<bos>", tokenizer.encode)
-    expect(isinstance(got, list) and all(type(id) is int for id in got), "a list of ids", repr(got)[:60])
-    expect_equal(tokenizer.decode(got), tokenizer.decode(wanted), of=f"the text of {of}, special tokens shown",
-                 hint=hint)
+    expect(isinstance(got, list) and all(type(id) is int for id in got), "a list of ids",
+           repr(got)[:60])
+    expect_equal(tokenizer.decode(got), tokenizer.decode(wanted),
+                 of=f"the text of {of}, special tokens shown", hint=hint)
     expect_equal(got, wanted, of=f"the ids of {of}", hint=hint)
 
 
@@ -185,23 +205,31 @@ def one_bos(prompt_ids, rng):
 
 @check("museum.prompt_ids", points=1, public=True)
 def plain_text(prompt_ids, rng):
-    """A text to continue still begins with BOS, if the model wants one, and a conversation has no second one."""
-    # Both in one check: of a text the exhibit is right, and left as it was it must earn nothing.
+    """A text to continue still begins with BOS, if the model wants one, and a conversation has
+    no second one."""
+    # Both in one check: of a text the exhibit is right, and left as it was it must earn
+    # nothing.
     expect_prompt(prompt_ids, conversation(rng), model_tokenizer(prefix=True), "a conversation",
                   "Who writes BOS here: the template, the tokenizer, or both?")
     request = {"prompt": message(rng, 6)}
     for prefix in (True, False):
-        expect_prompt(prompt_ids, request, model_tokenizer(prefix), "a text to continue, for a model that wants "
-                      + ("BOS" if prefix else "no BOS"), "No template writes anything here, so the tokenizer must.")
+        expect_prompt(prompt_ids, request, model_tokenizer(prefix),
+                      "a text to continue, for a model that wants "
+                      + ("BOS" if prefix else "no BOS"),
+                      "No template writes anything here, so the tokenizer must.")
 
 
 @check("museum.prompt_ids", points=1, public=False)
 def other_models(prompt_ids, rng):
     """Templates without BOS, tokenizers without BOS or with EOS behind the text."""
-    for tokenizer in (model_tokenizer(False), model_tokenizer(True), model_tokenizer(True, True)):
-        for template in (CHAT_TEMPLATE, CHAT_TEMPLATE.removeprefix("{{ bos_token }}"), "<bos>" + CHAT_TEMPLATE[15:]):
-            expect_prompt(prompt_ids, conversation(rng), tokenizer, "a conversation", "", template)
-        expect_prompt(prompt_ids, {"prompt": message(rng, 5) + "<eos>"}, tokenizer, "a text", "")
+    for tokenizer in (model_tokenizer(False), model_tokenizer(True),
+                      model_tokenizer(True, True)):
+        for template in (CHAT_TEMPLATE, CHAT_TEMPLATE.removeprefix("{{ bos_token }}"),
+                         "<bos>" + CHAT_TEMPLATE[15:]):
+            expect_prompt(prompt_ids, conversation(rng), tokenizer, "a conversation", "",
+                          template)
+        expect_prompt(prompt_ids, {"prompt": message(rng, 5) + "<eos>"}, tokenizer, "a text",
+                      "")
 
 
 PROMPT_STYLES = ("prompt_ids", ("two_steps", "keyword"))
@@ -215,7 +243,8 @@ def finds_bos_twice(test, rng):
 
 @check("museum.prompt_ids_test", points=2, public=False)
 def finds_the_hasty_repair(test, rng):
-    """It fails on the repair that takes BOS from texts too, and on an answer that is not opened."""
+    """It fails on the repair that takes BOS from texts too, and on an answer that is not
+    opened."""
     expect_finds(test, *PROMPT_STYLES, {
         "never-bos": "a text to continue has lost its BOS",
         "no-generation-prompt": "the assistant's answer is not opened"})
@@ -228,10 +257,13 @@ def expect_split(split_heads, rng, tokens: int, H: int, K: int, d: int, hint: st
     with expect_unchanged(qkv):
         got = split_heads(qkv, H, K)
     expect_returned(got, "three arrays, q, k and v")
-    expect(isinstance(got, tuple | list) and len(got) == 3, "three arrays, q, k and v", repr(got)[:60])
+    expect(isinstance(got, tuple | list) and len(got) == 3, "three arrays, q, k and v",
+           repr(got)[:60])
     for name, mine, right in zip("qkv", got, reference_split_heads(qkv, H, K)):
-        expect_close(mine, right, of=f"{name} of {tokens} tokens with {H} query and {K} key/value heads of size {d}",
-                     axes=["token", "head", "element"], atol=0, rtol=0, hint=hint)
+        expect_close(mine, right,
+                     of=f"{name} of {tokens} tokens with {H} query and {K} key/value heads of "
+                        f"size {d}", axes=["token", "head", "element"], atol=0, rtol=0,
+                     hint=hint)
 
 
 @check("museum.split_heads", points=1, public=True)
@@ -262,7 +294,8 @@ HEAD_STYLES = ("split_heads", ("numpy_split", "loop"))
 @check("museum.split_heads_test", points=1, public=True)
 def finds_mixed_tokens(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_finds(test, *HEAD_STYLES, {"heads-before-tokens": "heads are made out of the numbers of several tokens"})
+    expect_finds(test, *HEAD_STYLES,
+                 {"heads-before-tokens": "heads are made out of the numbers of several tokens"})
 
 
 @check("museum.split_heads_test", points=1, public=False)
@@ -273,7 +306,8 @@ def finds_other_ways_to_deal(test, rng):
         "k-and-v-exchanged": "keys and values are exchanged"})
 
 
-def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int, hint: str = "") -> None:
+def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int,
+                  hint: str = "") -> None:
     """Run several steps; after each, what is seen and what the memory holds must be right."""
     memory = [rng.standard_normal((K, capacity, d)).astype(np.float32) for _ in range(2)]
     right = [array.copy() for array in memory]
@@ -284,7 +318,8 @@ def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, cap
             got = update_cache(memory[0], memory[1], length, k, v)
         step = f"of a step with {count} new token{'s' * (count > 1)} after {length}"
         expect_returned(got, "two arrays, keys and values")
-        expect(isinstance(got, tuple | list) and len(got) == 2, "two arrays, keys and values", repr(got)[:60])
+        expect(isinstance(got, tuple | list) and len(got) == 2, "two arrays, keys and values",
+               repr(got)[:60])
         for array, new in zip(right, (k, v)):
             array[:, length:length + count] = new.transpose(1, 0, 2)
         length += count
@@ -294,12 +329,14 @@ def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, cap
         for name, mine, array in zip(("keys", "values"), memory, right):
             expect_close(mine, array, of=f"the memory of the {name} after the end {step}",
                          axes=["head", "place", "element"], atol=0, rtol=0,
-                         hint="New tokens go behind the `length` that are there, and nothing else of it is touched.")
+                         hint="New tokens go behind the `length` that are there, and nothing "
+                              "else of it is touched.")
 
 
 @check("museum.update_cache", points=1, public=True)
 def a_token_sees_itself(update_cache, rng):
-    """After a prompt, one token at a time: each of them is seen, and so is everything before it."""
+    """After a prompt, one token at a time: each of them is seen, and so is everything before
+    it."""
     expect_cached(update_cache, rng, (int(rng.integers(2, 5)), 1, 1), 2, 3, 8,
                   "How many keys must the first token after a prompt of 3 see?")
 
@@ -324,12 +361,14 @@ CACHE_STYLES = ("update_cache", ("concatenate", "loop"))
 @check("museum.update_cache_test", points=1, public=True)
 def finds_the_missing_token(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_finds(test, *CACHE_STYLES, {"returned-before-the-update": "a token after the prompt does not see itself"})
+    expect_finds(test, *CACHE_STYLES,
+                 {"returned-before-the-update": "a token after the prompt does not see itself"})
 
 
 @check("museum.update_cache_test", points=1, public=False)
 def finds_what_is_not_stored(test, rng):
-    """It fails on a step that sees the right tokens and stores them nowhere, and on one that sees all the memory."""
+    """It fails on a step that sees the right tokens and stores them nowhere, and on one that
+    sees all the memory."""
     expect_finds(test, *CACHE_STYLES, {
         "written-to-a-copy": "the new tokens are written to a copy of the memory",
         "whole-memory-returned": "places that hold no token are seen, too"})
@@ -344,23 +383,28 @@ def random_model(rng) -> dict:
     """Parameters as a model has them after its initialisation."""
     shapes = {"embed_tokens.weight": (5, 4)}
     for layer in range(int(rng.integers(1, 3))):
-        shapes |= {f"layers.{layer}.attn.q_proj.weight": (4, 4), f"layers.{layer}.attn.k_proj.weight": (2, 4),
+        shapes |= {f"layers.{layer}.attn.q_proj.weight": (4, 4),
+                   f"layers.{layer}.attn.k_proj.weight": (2, 4),
                    f"layers.{layer}.submodule.norm": (4,)}
-    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    return {name: rng.standard_normal(shape).astype(np.float32)
+            for name, shape in shapes.items()}
 
 
 def saved_state(rng, parameters: dict, wrap: Callable[[str], str], without: str = "") -> dict:
-    """What a training run saved of such a model: other numbers, in another order, under wrapped names."""
+    """What a training run saved of such a model: other numbers, in another order, under wrapped
+    names."""
     names = [name for name in parameters if name != without]
     rng.shuffle(names)
-    return {wrap(name): rng.standard_normal(parameters[name].shape).astype(np.float32) for name in names}
+    return {wrap(name): rng.standard_normal(parameters[name].shape).astype(np.float32)
+            for name in names}
 
 
 def attention_wrapped(name: str) -> str:
     return name.replace(".attn.", ".attn._orig_mod.")
 
 
-def expect_loaded(load_state, parameters: dict, checkpoint: dict, wrap: Callable[[str], str], hint: str) -> None:
+def expect_loaded(load_state, parameters: dict, checkpoint: dict, wrap: Callable[[str], str],
+                  hint: str) -> None:
     with expect_unchanged(parameters, checkpoint):
         got = load_state(parameters, checkpoint)
     expect(isinstance(got, dict), "a dict of arrays by name", f"a {type(got).__name__}")
@@ -371,12 +415,14 @@ def expect_loaded(load_state, parameters: dict, checkpoint: dict, wrap: Callable
                      of=f"the parameter {name}, which the checkpoint calls {wrap(name)}")
 
 
-def expect_misfit(load_state, parameters: dict, checkpoint: dict, name: str, when: str, hint: str) -> None:
+def expect_misfit(load_state, parameters: dict, checkpoint: dict, name: str, when: str,
+                  hint: str) -> None:
     with expect_error(ModelError, when=when, hint=hint):
         try:
             load_state(parameters, checkpoint)
         except ModelError as error:
-            expect(name in str(error), f"the error to name {name} when {when}", f"{str(error).splitlines()[0]!r}",
+            expect(name in str(error), f"the error to name {name} when {when}",
+                   f"{str(error).splitlines()[0]!r}",
                    "Somebody has to find it among a thousand tensors.")
             raise
 
@@ -388,7 +434,8 @@ def wrapped_anywhere(load_state, rng):
                  lambda name: "_orig_mod.module." + name):
         parameters = random_model(rng)
         expect_loaded(load_state, parameters, saved_state(rng, parameters, wrap), wrap,
-                      "Is this number one that the model was initialised with? Look at the name before it is compared.")
+                      "Is this number one that the model was initialised with? Look at the "
+                      "name before it is compared.")
 
 
 @check("museum.load_state", points=1, public=True)
@@ -397,17 +444,21 @@ def nothing_stays_random(load_state, rng):
     parameters = random_model(rng)
     name = str(rng.choice(list(parameters)))
     for wrap in (str, lambda name: "module." + name):
-        expect_misfit(load_state, parameters, saved_state(rng, parameters, wrap, without=name), name,
-                      f"the checkpoint lacks {name}", "What does this model compute with in its place?")
+        expect_misfit(load_state, parameters, saved_state(rng, parameters, wrap, without=name),
+                      name, f"the checkpoint lacks {name}",
+                      "What does this model compute with in its place?")
 
 
 @check("museum.load_state", points=1, public=True)
 def strangers_and_shapes(load_state, rng):
-    """A tensor that the model does not have, or has in another shape, is an error that names it."""
+    """A tensor that the model does not have, or has in another shape, is an error that names
+    it."""
     parameters = random_model(rng)
     state = saved_state(rng, parameters, attention_wrapped)
-    expect_misfit(load_state, parameters, state | {"layers.0.attn._orig_mod.rotary": np.ones(2, np.float32)},
-                  "layers.0.attn.rotary", "the checkpoint holds layers.0.attn.rotary and the model has none",
+    expect_misfit(load_state, parameters,
+                  state | {"layers.0.attn._orig_mod.rotary": np.ones(2, np.float32)},
+                  "layers.0.attn.rotary",
+                  "the checkpoint holds layers.0.attn.rotary and the model has none",
                   "A name that nobody asked for is often the name of what somebody misses.")
     for shape in ((4, 2), (8,), (2, 3)):
         turned = {"layers.0.attn._orig_mod.k_proj.weight": np.ones(shape, np.float32)}
@@ -446,9 +497,11 @@ def finds_random_weights(test, rng):
 
 @check("museum.load_state_test", points=1, public=True)
 def finds_silence(test, rng):
-    """It fails on code that strips names well, and is silent about a parameter that is missing."""
-    expect_finds(test, *STATE_STYLES, {
-        "missing-stays-random": "a parameter that the checkpoint lacks keeps its random numbers"})
+    """It fails on code that strips names well, and is silent about a parameter that is
+    missing."""
+    expect_finds(test, *STATE_STYLES,
+                 {"missing-stays-random": "a parameter that the checkpoint lacks keeps its "
+                                          "random numbers"})
 
 
 @check("museum.load_state_test", points=1, public=False)
@@ -476,11 +529,14 @@ def expect_pieces(stream_pieces, pieces: list[str], stop: str, hint: str) -> Non
 
 @check("museum.stream_pieces", points=2, public=True)
 def cut_anywhere(stream_pieces, rng):
-    """Wherever the pieces end, nothing of the stop string is shown, and everything before it is."""
+    """Wherever the pieces end, nothing of the stop string is shown, and everything before it
+    is."""
     text = message(rng, 3) + "END" + message(rng, 3)
     for first in range(3, 7):
-        expect_pieces(stream_pieces, [text[:first], text[first:first + 1], text[first + 1:]], "END",
-                      "Put the pieces before and behind a border together. What had the reader seen by then?")
+        expect_pieces(stream_pieces, [text[:first], text[first:first + 1], text[first + 1:]],
+                      "END",
+                      "Put the pieces before and behind a border together. What had the reader "
+                      "seen by then?")
 
 
 @check("museum.stream_pieces", points=1, public=True)
@@ -489,15 +545,18 @@ def nothing_is_lost(stream_pieces, rng):
     word = message(rng, 3)
     for pieces in ([word + "E", "N" + word], [word, "E", "N"], ["EN" + word, "EEN", "EN"]):
         expect_pieces(stream_pieces, pieces, "END",
-                      "The text is over, and no stop string has come of what waits. Whose is it?")
+                      "The text is over, and no stop string has come of what waits. Whose is "
+                      "it?")
 
 
 @check("museum.stream_pieces", points=1, public=False)
 def texts_in_any_pieces(stream_pieces, rng):
     """Random texts and stop strings of two letters, in random pieces."""
     for number in range(40):
-        stop = "".join("ab"[i] for i in rng.integers(0, 2, int(rng.integers(1, 5)))) if number else "ab"
-        text, pieces = "".join("ab"[i] for i in rng.integers(0, 2, 14)), ["a", "b"] if number == 0 else []
+        stop = ("".join("ab"[i] for i in rng.integers(0, 2, int(rng.integers(1, 5)))) if number
+                else "ab")
+        text, pieces = "".join(
+            "ab"[i] for i in rng.integers(0, 2, 14)), ["a", "b"] if number == 0 else []
         while text:
             size = int(rng.integers(0, 5))
             pieces.append(text[:size])
@@ -519,15 +578,18 @@ def finds_what_was_shown_too_early(test, rng):
 def finds_the_lost_end(test, rng):
     """It fails on the usual repair, which holds back and never gives back."""
     expect_right_code_passes(test, *STREAM_STYLES)
-    expect_caught(test, "tail-lost", "what waits at the end of the text is lost", "stream_pieces")
+    expect_caught(test, "tail-lost", "what waits at the end of the text is lost",
+                  "stream_pieces")
 
 
 @check("museum.stream_pieces_test", points=1, public=False)
 def finds_other_repairs(test, rng):
-    """It fails on a reader who waits for everything, on a stop string that is shown, and on one that is overlooked."""
+    """It fails on a reader who waits for everything, on a stop string that is shown, and on one
+    that is overlooked."""
     expect_right_code_passes(test, *STREAM_STYLES)
-    for mutant, fault in (("all-held-back", "nothing is shown before the end"),
-                          ("stop-shown", "the stop string is shown"),
-                          ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
-                          ("goes-on-after-the-stop", "what comes after the stop string is shown")):
+    for mutant, fault in (
+        ("all-held-back", "nothing is shown before the end"),
+        ("stop-shown", "the stop string is shown"),
+        ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
+        ("goes-on-after-the-stop", "what comes after the stop string is shown")):
         expect_caught(test, mutant, fault, "stream_pieces")

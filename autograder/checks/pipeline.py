@@ -1,4 +1,5 @@
-"""Checks of the request loop: what it asks of its black boxes, when it stops, what it hands back."""
+"""Checks of the request loop: what it asks of its black boxes, when it stops, what it hands
+back."""
 
 import numpy as np
 
@@ -12,7 +13,8 @@ PATIENCE = 300
 class Machine:
     """Four black boxes that answer from a script, and remember what they were asked.
 
-    Its words are numbers: the prompt "5 7" has the ids 5 and 7. Once the script has ended, it goes on with token 3.
+    Its words are numbers: the prompt "5 7" has the ids 5 and 7. Once the script has ended, it
+    goes on with token 3.
     """
 
     def __init__(self, script):
@@ -24,7 +26,8 @@ class Machine:
 
     def forward(self, ids):
         if len(self.seen) == PATIENCE:
-            raise RuntimeError(f"the model was asked {PATIENCE} times and the request still has not stopped")
+            raise RuntimeError(f"the model was asked {PATIENCE} times and the request still "
+                               "has not stopped")
         self.seen.append(id_list("forward", ids))
         return len(self.seen) - 1
 
@@ -36,11 +39,12 @@ class Machine:
         return words(self.decoded[-1])
 
     def answer(self, run_request, prompt="40 41 42", **options):
-        completion = run_request(prompt, encode=self.encode, forward=self.forward, choose=self.choose,
-                                 decode=self.decode, **options)
+        completion = run_request(prompt, encode=self.encode, forward=self.forward,
+                                 choose=self.choose, decode=self.decode, **options)
         expect_returned(completion, "the request to give back a `Completion`")
         for field in ("prompt_ids", "ids", "text", "finish_reason"):
-            expect(getattr(completion, field, None) is not None, "the request to give back a `Completion`",
+            expect(getattr(completion, field, None) is not None,
+                   "the request to give back a `Completion`",
                    f"a {type(completion).__name__} without {field}",
                    "Build it at the end: Completion(prompt_ids, ids, text, finish_reason).")
         return completion
@@ -51,8 +55,10 @@ def id_list(box: str, ids) -> list[int]:
     try:
         return [int(id) for id in ids]
     except (TypeError, ValueError):
-        raise CheckFailure(f"`{box}` to be given a list of ids", f"that `{box}` was given {str(ids)[:60]}, not a list "
-                           "of ids", "It takes a list in every round, also when there is a single id in it.") from None
+        raise CheckFailure(f"`{box}` to be given a list of ids",
+                           f"that `{box}` was given {str(ids)[:60]}, not a list " "of ids",
+                           "It takes a list in every round, also when there is a single id in "
+                           "it.") from None
 
 
 def tokens(rng: np.random.Generator, count: int, low: int = 100) -> list[int]:
@@ -70,8 +76,10 @@ def reads_the_prompt_once(run_request, rng):
     prompt, script = tokens(rng, 5), tokens(rng, 4)
     machine = Machine([*script, 9])
     machine.answer(run_request, words(prompt), eos_ids={9}, max_tokens=20)
-    expect_equal(machine.seen, [prompt, *([token] for token in script)], of="what `forward` was given, call by call",
-                 hint="`forward` takes only the ids that the model has not seen yet; it remembers the others.")
+    expect_equal(machine.seen, [prompt, *([token] for token in script)],
+                 of="what `forward` was given, call by call",
+                 hint="`forward` takes only the ids that the model has not seen yet; it "
+                      "remembers the others.")
 
 
 @check("pipeline.run_request", points=3, public=True)
@@ -79,9 +87,12 @@ def stops_at_any_eos(run_request, rng):
     """Any of several EOS ids ends the answer, and is not part of it."""
     script = tokens(rng, 3)
     for eos in (7, 8, 9):
-        completion = Machine([*script, eos, *script]).answer(run_request, eos_ids=[7, 8, 9], max_tokens=20)
-        expect_equal(completion.ids, script, of=f"the generated ids, when the model says {script} and then EOS {eos}",
-                     hint="A model may have several EOS ids. Compare the token with all of them, before you keep it.")
+        completion = Machine([*script, eos, *script]).answer(run_request, eos_ids=[7, 8, 9],
+                                                             max_tokens=20)
+        expect_equal(completion.ids, script,
+                     of=f"the generated ids, when the model says {script} and then EOS {eos}",
+                     hint="A model may have several EOS ids. Compare the token with all of "
+                          "them, before you keep it.")
         expect_equal(completion.finish_reason, "stop", of="finish_reason after an EOS")
 
 
@@ -96,29 +107,36 @@ def empty_answer(run_request, rng):
 
 @check("pipeline.run_request", points=3, public=True)
 def stops_at_the_limit(run_request, rng):
-    """The limit holds exactly, zero included, and the model is asked for no token that nobody wants."""
+    """The limit holds exactly, zero included, and the model is asked for no token that nobody
+    wants."""
     for limit in (4, 1, 0):
         machine = Machine([*tokens(rng, limit), 9])
         completion = machine.answer(run_request, eos_ids={9}, max_tokens=limit)
-        expect_equal(len(completion.ids), limit, of=f"the number of generated ids with max_tokens={limit}",
+        expect_equal(len(completion.ids), limit,
+                     of=f"the number of generated ids with max_tokens={limit}",
                      hint="Only generated tokens count, and 0 is a limit like any other.")
-        expect_equal(completion.finish_reason, "length", of=f"finish_reason with max_tokens={limit}",
+        expect_equal(completion.finish_reason, "length",
+                     of=f"finish_reason with max_tokens={limit}",
                      hint="An EOS that was never asked for did not stop anything.")
-        expect_equal(len(machine.seen), limit, of=f"the number of `forward` calls with max_tokens={limit}",
-                     hint="A forward pass is all that costs anything. Decide before it whether its token is wanted.")
+        expect_equal(len(machine.seen), limit,
+                     of=f"the number of `forward` calls with max_tokens={limit}",
+                     hint="A forward pass is all that costs anything. Decide before it whether "
+                          "its token is wanted.")
 
 
 @check("pipeline.run_request", points=2, public=True)
 def hands_everything_back(run_request, rng):
-    """The completion holds the prompt's ids, the generated ids, and the text of the latter, decoded together."""
+    """The completion holds the prompt's ids, the generated ids, and the text of the latter,
+    decoded together."""
     prompt, script = tokens(rng, 3), tokens(rng, 4)
     machine = Machine([*script, 9])
     completion = machine.answer(run_request, words(prompt), eos_ids={9}, max_tokens=20)
-    expect_equal(completion.prompt_ids, prompt, of="prompt_ids", hint="Was the prompt's list changed on the way?")
+    expect_equal(completion.prompt_ids, prompt, of="prompt_ids",
+                 hint="Was the prompt's list changed on the way?")
     expect_equal(completion.ids, script, of="ids")
     expect_equal(completion.text, words(script), of="text",
-                 hint="The text is what `decode` makes of the generated ids, all at once: a character may be spread "
-                      "over several tokens.")
+                 hint="The text is what `decode` makes of the generated ids, all at once: a "
+                      "character may be spread over several tokens.")
 
 
 @check("pipeline.run_request", points=2, public=True)
@@ -130,11 +148,15 @@ def the_reader_watches(run_request, rng):
     def on_token(token):
         shown.append(int(token))
         return int(token) == script[2]
-    completion = Machine(script).answer(run_request, eos_ids={9}, max_tokens=5, on_token=on_token)
+    completion = Machine(script).answer(run_request, eos_ids={9}, max_tokens=5,
+                                        on_token=on_token)
     expect_equal(shown, script[:3], of="the tokens that `on_token` was shown",
-                 hint="It sees a token as soon as it is kept, and the request ends when it returns true.")
-    expect_equal(completion.ids, script[:3], of="ids, when the reader stopped at the third token")
-    expect_equal(completion.finish_reason, "stop", of="finish_reason when the reader stopped the request")
+                 hint="It sees a token as soon as it is kept, and the request ends when it "
+                      "returns true.")
+    expect_equal(completion.ids, script[:3],
+                 of="ids, when the reader stopped at the third token")
+    expect_equal(completion.finish_reason, "stop",
+                 of="finish_reason when the reader stopped the request")
     shown.clear()
     Machine([*script[:2], 9]).answer(run_request, eos_ids={9}, max_tokens=5, on_token=on_token)
     expect_equal(shown, script[:2], of="the tokens that `on_token` was shown before an EOS",
@@ -143,7 +165,8 @@ def the_reader_watches(run_request, rng):
 
 @check("pipeline.run_request", points=4, public=False)
 def ordinary_ids(run_request, rng):
-    """Ids that look special are ordinary where they stand: 0 in an answer, an EOS inside the prompt."""
+    """Ids that look special are ordinary where they stand: 0 in an answer, an EOS inside the
+    prompt."""
     script = [0, *tokens(rng, 2), 0]
     machine = Machine([*script, 9])
     completion = machine.answer(run_request, "9 44 9", eos_ids=frozenset({9, 8}), max_tokens=20)
@@ -160,7 +183,8 @@ def any_request(run_request, rng):
         options = {"eos_ids": sorted(eos_ids), "max_tokens": int(rng.integers(0, 10))}
         ours, theirs = Machine(script), Machine(script)
         prompt = words(tokens(rng, int(rng.integers(1, 5))))
-        expected, got = ours.answer(reference, prompt, **options), theirs.answer(run_request, prompt, **options)
+        expected, got = ours.answer(reference, prompt,
+                                    **options), theirs.answer(run_request, prompt, **options)
         for field in ("prompt_ids", "ids", "text", "finish_reason"):
             expect_equal(getattr(got, field), getattr(expected, field), of=field)
         expect_equal(theirs.seen, ours.seen, of="what `forward` was given, call by call")

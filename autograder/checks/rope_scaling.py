@@ -9,7 +9,8 @@ from autograder.checking import check, expect_close, expect_unchanged
 EXERCISE = "rope_scaling.llama3_frequencies"
 
 
-def truth(frequencies: np.ndarray, factor: float, low: float, high: float, context: int) -> np.ndarray:
+def truth(frequencies: np.ndarray, factor: float, low: float, high: float,
+          context: int) -> np.ndarray:
     """From the definition, hand by hand, in float64."""
     out = []
     for frequency in frequencies.astype(np.float64).tolist():
@@ -25,26 +26,33 @@ def hands(head_dim: int, theta: float) -> np.ndarray:
 
 @check(EXERCISE, points=1, public=True)
 def fast_and_slow(llama3_frequencies, rng):
-    """A hand that turns often stays as it is; one that never gets round once is slowed by the factor."""
+    """A hand that turns often stays as it is; one that never gets round once is slowed by the
+    factor."""
     factor, context = float(rng.choice([2.0, 8.0, 32.0])), int(rng.integers(400, 900))
     frequencies = np.float32([1.0, 2 * math.pi * 0.4 / context])
     expect_close(llama3_frequencies(frequencies, factor, 1.0, 4.0, context),
                  np.float32([frequencies[0], frequencies[1] / factor]), atol=0, axes=["hand"],
-                 of=f"hands of {context / (2 * math.pi):.0f} and 0.4 turns in the context and a factor of {factor:g},",
-                 hint="A frequency is in radians a token. How many turns is that, over the whole context?")
+                 of=f"hands of {context / (2 * math.pi):.0f} and 0.4 turns in the context and "
+                    f"a factor of {factor:g},",
+                 hint="A frequency is in radians a token. How many turns is that, over the "
+                      "whole context?")
 
 
 @check(EXERCISE, points=2, public=True)
 def in_between(llama3_frequencies, rng):
-    """Between the two limits, the slowed and the original frequency are mixed in proportion to the turns."""
+    """Between the two limits, the slowed and the original frequency are mixed in proportion to
+    the turns."""
     low, high = 1.0, float(rng.choice([3.0, 4.0, 6.0]))
     turns = np.sort(rng.uniform(low, high, 5))[::-1]
     frequencies = (2 * math.pi * turns / 1_000).astype(np.float32)
     with expect_unchanged(frequencies):
         got = llama3_frequencies(frequencies, 8.0, low, high, 1_000)
-    expect_close(got, truth(frequencies, 8.0, low, high, 1_000), atol=0, rtol=2e-5, axes=["hand"],
-                 of=f"hands of {', '.join(f'{n:.1f}' for n in turns)} turns, with limits {low:g} and {high:g},",
-                 hint="At the upper limit all of the original is kept, at the lower one nothing, half-way a half.")
+    expect_close(got, truth(frequencies, 8.0, low, high, 1_000), atol=0, rtol=2e-5,
+                 axes=["hand"],
+                 of=f"hands of {', '.join(f'{n:.1f}' for n in turns)} turns, with limits "
+                    f"{low:g} and {high:g},",
+                 hint="At the upper limit all of the original is kept, at the lower one "
+                      "nothing, half-way a half.")
 
 
 @check(EXERCISE, points=2, public=False)

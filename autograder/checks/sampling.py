@@ -1,12 +1,13 @@
-"""Checks of the processors and of sampling: against their definitions, Hugging Face's processors, and chi-squared."""
+"""Checks of the processors and of sampling: against their definitions, Hugging Face's
+processors, and chi-squared."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from autograder.checking import (check, expect, expect_close, expect_equal, expect_error, expect_returned,
-                                 expect_unchanged)
+from autograder.checking import (check, expect, expect_close, expect_equal, expect_error,
+                                 expect_returned, expect_unchanged)
 from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
 
@@ -31,16 +32,18 @@ def true_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def apart(values: Sequence[float], rng: np.random.Generator) -> float:
-    """A number in the middle between two neighbours of some that differ clearly, so that rounding decides nothing."""
+    """A number in the middle between two neighbours of some that differ clearly, so that
+    rounding decides nothing."""
     ordered = np.sort(np.asarray(values, np.float64))
     gaps = np.flatnonzero(np.diff(ordered) > 1e-3)
     place = int(rng.choice(gaps))
     return float((ordered[place] + ordered[place + 1]) / 2)
 
 
-def expect_processed(function: Callable, logits: np.ndarray, arguments: Sequence, right: np.ndarray, of: str, hint: str,
-                     atol: float = 1e-5) -> None:
-    """Run a processor on logits; it must give the right ones, and leave the given ones as they were."""
+def expect_processed(function: Callable, logits: np.ndarray, arguments: Sequence,
+                     right: np.ndarray, of: str, hint: str, atol: float = 1e-5) -> None:
+    """Run a processor on logits; it must give the right ones, and leave the given ones as they
+    were."""
     with expect_unchanged(logits, *arguments, hint=UNCHANGED), np.errstate(all="ignore"):
         got = function(logits, *arguments)
     axes = ["sequence", "token"] if logits.ndim == 2 else ["token"]
@@ -51,7 +54,8 @@ def by_hugging_face(processor, logits: np.ndarray, ids: Sequence[int] = ()) -> n
     """What a processor of Hugging Face makes of logits (V,)."""
     import torch
 
-    return processor(torch.tensor([ids], dtype=torch.long), torch.from_numpy(logits.copy())[None])[0].numpy()
+    return processor(torch.tensor([ids], dtype=torch.long),
+                     torch.from_numpy(logits.copy())[None])[0].numpy()
 
 
 def kinds_of_logits(rng: np.random.Generator, V: int) -> list[np.ndarray]:
@@ -73,7 +77,8 @@ def sharper_and_flatter(temperature, logit_bias, rng):
         logits = random_logits(rng, 7)
         expect_processed(temperature, logits, [value], logits / np.float32(value),
                          f"the logits at temperature {value:.2g}",
-                         "A cold model is sure of itself: its best token is farther ahead of the others.")
+                         "A cold model is sure of itself: its best token is farther ahead of "
+                         "the others.")
 
 
 @check(WARMTH, points=1, public=True)
@@ -91,13 +96,16 @@ def added_to_some(temperature, logit_bias, rng):
 
 @check(WARMTH, points=1, public=True)
 def no_such_token(temperature, logit_bias, rng):
-    """A bias for an id outside of the vocabulary is refused, and one for the last token is not."""
+    """A bias for an id outside of the vocabulary is refused, and one for the last token is
+    not."""
     logits = random_logits(rng, 6)
     right = logits + np.float32([0, 0, 0, 0, 0, 1.5])
-    expect_processed(logit_bias, logits, [{5: 1.5}], right, "the logits with a bias of 1.5 for the last token", "")
+    expect_processed(logit_bias, logits, [{5: 1.5}], right,
+                     "the logits with a bias of 1.5 for the last token", "")
     for wrong in (6, 60, -1):
         with expect_error(ModelError, when=f"token {wrong} of 6 is to have a bias",
-                          hint="NumPy reads -1 as the last one, and nobody notices. Ask before you index."):
+                          hint="NumPy reads -1 as the last one, and nobody notices. Ask before "
+                               "you index."):
             logit_bias(logits, {1: 0.5, wrong: 2.0})
 
 
@@ -106,7 +114,8 @@ def logits_of_every_kind(temperature, logit_bias, rng):
     """Large, tiny and impossible logits, one sequence and several, cold and hot."""
     for logits in [*kinds_of_logits(rng, 40), random_logits(rng, 3, 11, scale=200)]:
         for value in (1e-3, 0.7, 1.0, 60.0):
-            expect_processed(temperature, logits, [value], logits / np.float32(value), "the logits", "", atol=0)
+            expect_processed(temperature, logits, [value], logits / np.float32(value),
+                             "the logits", "", atol=0)
 
 
 @check(WARMTH, points=1, public=False)
@@ -133,10 +142,12 @@ def true_top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 @check("sampling.top_k", points=1, public=True)
 def the_best_stay(top_k, rng):
-    """The k best tokens keep their logits; the others are ruled out with -inf, and the input stays as it was."""
+    """The k best tokens keep their logits; the others are ruled out with -inf, and the input
+    stays as it was."""
     logits = random_logits(rng, 9)
     for k in (1, 3, 8):
-        expect_processed(top_k, logits, [k], true_top_k(logits, k), f"the logits of 9 tokens after top-k with k={k}",
+        expect_processed(top_k, logits, [k], true_top_k(logits, k),
+                         f"the logits of 9 tokens after top-k with k={k}",
                          "How large is the k-th largest logit? Whatever is below it goes.")
 
 
@@ -145,8 +156,10 @@ def ties_stay(top_k, rng):
     """Tokens tied with the k-th stay, all of them."""
     logits = rng.permutation(np.float32([4, 2, 2, 2, 1, -3]))
     for k in (2, 3, 4):
-        expect_processed(top_k, logits, [k], true_top_k(logits, k), f"{logits.tolist()} after top-k with k={k}",
-                         "Three tokens are equally likely. Nothing here says which of them is better.")
+        expect_processed(top_k, logits, [k], true_top_k(logits, k),
+                         f"{logits.tolist()} after top-k with k={k}",
+                         "Three tokens are equally likely. Nothing here says which of them is "
+                         "better.")
 
 
 @check("sampling.top_k", points=1, public=True)
@@ -154,7 +167,8 @@ def more_than_there_are(top_k, rng):
     """With k as large as the vocabulary, or larger, every token stays."""
     logits = random_logits(rng, 5)
     for k in (5, 6, 1000):
-        expect_processed(top_k, logits, [k], logits, f"the logits of 5 tokens after top-k with k={k}",
+        expect_processed(top_k, logits, [k], logits,
+                         f"the logits of 5 tokens after top-k with k={k}",
                          "40 is a usual k, and a grammar may leave fewer tokens than that.")
 
 
@@ -162,17 +176,19 @@ def more_than_there_are(top_k, rng):
 def each_row_alone(top_k, rng):
     """Several sequences: each has its own k best tokens."""
     logits = random_logits(rng, 3, 8) + np.float32([[0], [30], [-30]])
-    expect_processed(top_k, logits, [2], true_top_k(logits, 2), "the logits (3, 8) after top-k with k=2",
-                     "Each row has a threshold of its own: keep the axis, so that it stands beside its row.")
+    expect_processed(
+        top_k, logits, [2], true_top_k(logits, 2), "the logits (3, 8) after top-k with k=2",
+        "Each row has a threshold of its own: keep the axis, so that it stands beside its row.")
 
 
 @check("sampling.top_k", points=1, public=False)
 def top_k_of_every_kind(top_k, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
-    for logits in [*kinds_of_logits(rng, 32), np.zeros(6, np.float32), rng.integers(-2, 2, (3, 14)).astype(np.float32),
-                   NOTHING_POSSIBLE]:
+    for logits in [*kinds_of_logits(rng, 32), np.zeros(6, np.float32),
+                   rng.integers(-2, 2, (3, 14)).astype(np.float32), NOTHING_POSSIBLE]:
         for k in (1, 7, 12, 40):
-            expect_processed(top_k, logits, [k], true_top_k(logits, k), "the logits", "", atol=0)
+            expect_processed(top_k, logits, [k], true_top_k(logits, k), "the logits", "",
+                             atol=0)
 
 
 @check("sampling.top_k", points=1, public=False)
@@ -182,8 +198,8 @@ def top_k_like_hugging_face(top_k, rng):
 
     for logits in kinds_of_logits(rng, 2003):
         for k in (1, 40, 2003):
-            expect_processed(top_k, logits, [k], by_hugging_face(TopKLogitsWarper(k), logits), "the logits", "",
-                             atol=1e-6)
+            expect_processed(top_k, logits, [k], by_hugging_face(TopKLogitsWarper(k), logits),
+                             "the logits", "", atol=1e-6)
 
 
 # --- top_p
@@ -215,22 +231,26 @@ def border_between(logits: np.ndarray, rng: np.random.Generator) -> float:
 
 @check("sampling.top_p", points=1, public=True)
 def the_one_that_crosses(top_p, rng):
-    """Tokens stay until their probabilities reach p together; the token that crosses p is one of them."""
+    """Tokens stay until their probabilities reach p together; the token that crosses p is one
+    of them."""
     probabilities = rng.permutation([0.4, 0.3, 0.2, 0.1])
     for p, kept in ((0.5, 2), (0.35, 1), (0.8, 3)):
-        expect_processed(top_p, logits_of(probabilities), [p], true_top_p(logits_of(probabilities), p),
-                         f"the logits of the probabilities {probabilities.tolist()} after top-p with p={p}",
-                         f"The likeliest {kept} are needed to reach {p}. Which sums do you compare, and which of them "
-                         "is the first that is enough?")
+        expect_processed(
+            top_p, logits_of(probabilities), [p], true_top_p(logits_of(probabilities), p),
+            f"the logits of the probabilities {probabilities.tolist()} after top-p with p={p}",
+            f"The likeliest {kept} are needed to reach {p}. Which sums do you compare, and "
+            "which of them is the first that is enough?")
 
 
 @check("sampling.top_p", points=1, public=True)
 def at_least_one(top_p, rng):
     """However small p is, the likeliest token stays; with p = 1 all tokens do."""
     logits, flat = random_logits(rng, 6, scale=1.0), np.full(6, np.float32(rng.normal()))
-    for name, row in (("the logits", logits), ("six equal logits", flat), ("the logit of an only token", logits[:1])):
+    for name, row in (("the logits", logits), ("six equal logits", flat),
+                      ("the logit of an only token", logits[:1])):
         for p in (1e-3, 1e-9):
-            expect_processed(top_p, row, [p], true_top_p(row, p), f"{name} after top-p with p={p:g}",
+            expect_processed(top_p, row, [p], true_top_p(row, p),
+                             f"{name} after top-p with p={p:g}",
                              "Something must be left to draw from.")
     for row in (logits, flat, logits[:1], np.where(logits == logits.max(), IMPOSSIBLE, logits)):
         expect_processed(top_p, row, [1.0], row, "the logits after top-p with p=1",
@@ -242,16 +262,20 @@ def a_large_vocabulary(top_p, rng):
     """Sums over 150,000 tokens are still right, to a few tokens."""
     V = 150_000
     flat, steep = np.zeros(V, np.float32), random_logits(rng, V, scale=3.0)
-    for name, logits, p in (("equal logits", flat, 0.1), ("equal logits", flat, 0.9), ("logits", steep, 0.999)):
+    for name, logits, p in (("equal logits", flat, 0.1), ("equal logits", flat, 0.9),
+                            ("logits", steep, 0.999)):
         right = int((np.cumsum(np.sort(true_softmax(logits))[::-1]) < p).sum()) + 1
         with np.errstate(all="ignore"):
             got = top_p(logits, p)
         expect_returned(got, f"a NumPy array of shape {logits.shape}")
-        expect(np.shape(got) == logits.shape, f"an array of shape {logits.shape}", f"the shape {np.shape(got)}")
+        expect(np.shape(got) == logits.shape, f"an array of shape {logits.shape}",
+               f"the shape {np.shape(got)}")
         kept = int(np.isfinite(got).sum())
-        expect(abs(kept - right) <= 25, f"{right:,} of {V:,} {name} to be left by top-p with p={p}, give or take a few",
-               f"{kept:,}", "A float32 has 24 bits. How much of a 150,000th do they still hold when it is added to "
-               "a sum of 0.5?")
+        expect(abs(kept - right) <= 25,
+               f"{right:,} of {V:,} {name} to be left by top-p with p={p}, give or take a few",
+               f"{kept:,}",
+               "A float32 has 24 bits. How much of a 150,000th do they still hold when it is "
+               "added to a sum of 0.5?")
 
 
 @check("sampling.top_p", points=1, public=True)
@@ -260,19 +284,22 @@ def in_their_places(top_p, rng):
     for shape in ((12,), (3, 12)):
         logits = random_logits(rng, *shape)
         p = 0.7 if logits.ndim == 2 else border_between(logits, rng)
-        expect_processed(top_p, logits, [p], true_top_p(logits, p), f"the logits {shape} after top-p with p={p:.3f}",
+        expect_processed(top_p, logits, [p], true_top_p(logits, p),
+                         f"the logits {shape} after top-p with p={p:.3f}",
                          "Sorting has moved the tokens. Each row is a distribution of its own.")
 
 
 @check("sampling.top_p", points=1, public=True)
 def ties_at_the_border(top_p, rng):
-    """Of tokens tied at the border only as many stay as are needed: those with the higher ids."""
+    """Of tokens tied at the border only as many stay as are needed: those with the higher
+    ids."""
     probabilities = np.array([0.2, 0.2, 0.4, 0.2])
     for p in (0.5, 0.7, 0.3):
-        expect_processed(top_p, logits_of(probabilities), [p], true_top_p(logits_of(probabilities), p),
-                         f"the logits of the probabilities {probabilities.tolist()} after top-p with p={p}",
-                         "The smallest set that reaches p. A stable ascending sort leaves equal tokens in the order of "
-                         "ids.")
+        expect_processed(
+            top_p, logits_of(probabilities), [p], true_top_p(logits_of(probabilities), p),
+            f"the logits of the probabilities {probabilities.tolist()} after top-p with p={p}",
+            "The smallest set that reaches p. A stable ascending sort leaves equal tokens in "
+            "the order of ids.")
 
 
 @check("sampling.top_p", points=1, public=False)
@@ -282,13 +309,15 @@ def top_p_of_every_kind(top_p, rng):
     alone[int(rng.integers(9))] = 3
     for logits in (*kinds_of_logits(rng, 32), alone):
         for p in (0.3, 0.9, 1e-6) if logits is alone else (border_between(logits, rng), 1e-6):
-            expect_processed(top_p, logits, [p], true_top_p(logits, p), "the logits", "", atol=0)
+            expect_processed(top_p, logits, [p], true_top_p(logits, p), "the logits", "",
+                             atol=0)
     expect_processed(top_p, NOTHING_POSSIBLE, [0.9], NOTHING_POSSIBLE, "the logits", "")
 
 
 @check("sampling.top_p", points=1, public=False)
 def top_p_with_ties(top_p, rng):
-    """Ties everywhere: of those at the border as many stay as are needed, and they have the highest ids."""
+    """Ties everywhere: of those at the border as many stay as are needed, and they have the
+    highest ids."""
     for V, values in ((7, 3), (11, 3), (11, 2), (96, 2), (96, 2), (96, 3)):
         logits = np.log(rng.integers(1, 1 + values, V).astype(np.float32))
         p = border_between(logits, rng)
@@ -306,15 +335,16 @@ def top_p_like_hugging_face(top_p, rng):
             sums = np.cumsum(true_softmax(logits)[nucleus_order(logits)])
             place = int(np.searchsorted(sums, low))
             p = float(sums[place] + sums[place + 1]) / 2
-            expect_processed(top_p, logits, [p], by_hugging_face(TopPLogitsWarper(p), logits), "the logits", "",
-                             atol=1e-6)
+            expect_processed(top_p, logits, [p], by_hugging_face(TopPLogitsWarper(p), logits),
+                             "the logits", "", atol=1e-6)
 
 
 # --- min_p
 
 
 def true_min_p(logits: np.ndarray, p: float) -> np.ndarray:
-    rows = [np.where(true_softmax(row) < p * true_softmax(row).max(), IMPOSSIBLE, row) for row in np.atleast_2d(logits)]
+    rows = [np.where(true_softmax(row) < p * true_softmax(row).max(), IMPOSSIBLE, row)
+            for row in np.atleast_2d(logits)]
     return np.array(rows).reshape(logits.shape)
 
 
@@ -323,9 +353,10 @@ def measured_by_the_likeliest(min_p, rng):
     """A token stays when it is at least p times as likely as the likeliest one."""
     probabilities = rng.permutation([0.45, 0.3, 0.15, 0.1])
     for p in (0.5, 0.25, 0.9):
-        expect_processed(min_p, logits_of(probabilities), [p], true_min_p(logits_of(probabilities), p),
-                         f"the logits of the probabilities {probabilities.tolist()} after min-p with p={p}",
-                         "The likeliest has 0.45. How likely must a token be to stay?")
+        expect_processed(
+            min_p, logits_of(probabilities), [p], true_min_p(logits_of(probabilities), p),
+            f"the logits of the probabilities {probabilities.tolist()} after min-p with p={p}",
+            "The likeliest has 0.45. How likely must a token be to stay?")
 
 
 @check("sampling.min_p", points=1, public=True)
@@ -336,14 +367,16 @@ def nothing_and_all(min_p, rng):
                      "Nothing is less likely than 0.")
     expect_processed(min_p, logits, [1.0], np.where(logits == 3, logits, IMPOSSIBLE),
                      f"{logits.tolist()} after min-p with p=1",
-                     "Two tokens are the likeliest; none of them is less likely than the other.")
+                     "Two tokens are the likeliest; none of them is less likely than the "
+                     "other.")
 
 
 @check("sampling.min_p", points=1, public=True)
 def each_sequence_alone(min_p, rng):
     """Several sequences: each is measured by its own likeliest token, sure of itself or not."""
     logits = random_logits(rng, 3, 9, scale=1.0) * np.float32([[0.3], [1], [6]])
-    expect_processed(min_p, logits, [0.2], true_min_p(logits, 0.2), "the logits (3, 9) after min-p with p=0.2",
+    expect_processed(min_p, logits, [0.2], true_min_p(logits, 0.2),
+                     "the logits (3, 9) after min-p with p=0.2",
                      "It is probabilities that are compared, row by row.")
 
 
@@ -353,7 +386,8 @@ def min_p_of_every_kind(min_p, rng):
     for logits in kinds_of_logits(rng, 32):
         shares = true_softmax(logits) / true_softmax(logits).max()
         for p in (1e-4 if shares.min() > 1e-3 else apart([0, *shares], rng), 0.0):
-            expect_processed(min_p, logits, [p], true_min_p(logits, p), "the logits", "", atol=0)
+            expect_processed(min_p, logits, [p], true_min_p(logits, p), "the logits", "",
+                             atol=0)
     expect_processed(min_p, NOTHING_POSSIBLE, [0.1], NOTHING_POSSIBLE, "the logits", "")
 
 
@@ -366,17 +400,20 @@ def min_p_like_hugging_face(min_p, rng):
         logits = random_logits(rng, 907, scale=scale)
         shares = np.sort(true_softmax(logits) / true_softmax(logits).max())
         for p in ((shares[-9] + shares[-8]) / 2, (shares[-2] + 1) / 2):
-            expect_processed(min_p, logits, [float(p)], by_hugging_face(MinPLogitsWarper(float(p)), logits),
-                             "the logits", "", atol=1e-6)
+            expect_processed(min_p, logits, [float(p)],
+                             by_hugging_face(MinPLogitsWarper(float(p)), logits), "the logits",
+                             "", atol=1e-6)
 
 
 # --- repetition_penalty
 
-EACH_ITS_OWN = "Each row is a sequence of its own, and has as its own text the list of ids in the same place."
+EACH_ITS_OWN = ("Each row is a sequence of its own, and has as its own text the list of ids in "
+                "the same place.")
 
 
 def true_repetition(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> np.ndarray:
-    return np.float32([(score / penalty if score > 0 else score * penalty) if id in set(ids) else score
+    return np.float32([(score / penalty if score > 0 else score * penalty) if id in set(ids)
+                       else score
                        for id, score in enumerate(logits.tolist())])
 
 
@@ -388,12 +425,14 @@ def both_signs(repetition_penalty, rng):
         expect_processed(repetition_penalty, logits, [penalty, [0, 1, 2, 3]],
                          true_repetition(logits, penalty, [0, 1, 2, 3]),
                          f"{logits.tolist()} after a penalty of {penalty} for tokens 0 to 3",
-                         "Is every punished logit smaller than it was? What does a division do to -3?")
+                         "Is every punished logit smaller than it was? What does a division do "
+                         "to -3?")
 
 
 @check("sampling.repetition_penalty", points=1, public=True)
 def once_is_enough(repetition_penalty, rng):
-    """A token that occurred many times is punished once; the others, and the input, stay as they were."""
+    """A token that occurred many times is punished once; the others, and the input, stay as
+    they were."""
     logits = random_logits(rng, 8)
     ids = [2, 5, 2, 2, 0, 5]
     expect_processed(repetition_penalty, logits, [1.3, ids], true_repetition(logits, 1.3, ids),
@@ -403,12 +442,14 @@ def once_is_enough(repetition_penalty, rng):
 
 @check("sampling.repetition_penalty", points=1, public=True)
 def rewards_and_nothing(repetition_penalty, rng):
-    """A penalty below 1 makes tokens likelier; one of 1 changes nothing, and an empty text changes nothing."""
+    """A penalty below 1 makes tokens likelier; one of 1 changes nothing, and an empty text
+    changes nothing."""
     logits = random_logits(rng, 6)
     ids = rng.permutation(6)[:3].tolist()
     expect_processed(repetition_penalty, logits, [0.6, ids], true_repetition(logits, 0.6, ids),
                      "the logits after a penalty of 0.6", "The rule is the same below 1.")
-    expect_processed(repetition_penalty, logits, [1.0, ids], logits, "the logits after a penalty of 1", "")
+    expect_processed(repetition_penalty, logits, [1.0, ids], logits,
+                     "the logits after a penalty of 1", "")
     expect_processed(repetition_penalty, logits, [1.3, []], logits,
                      "the logits after a penalty of 1.3 for an empty text",
                      "An empty list makes an array of float64, which is no index.")
@@ -421,7 +462,8 @@ def a_text_for_each_row(repetition_penalty, rng):
     for ids in ([[a, b], [b, c], [a, a]], [[c, a, a, b], [], [b]]):
         right = np.stack([true_repetition(row, 1.4, seen) for row, seen in zip(logits, ids)])
         expect_processed(repetition_penalty, logits, [1.4, ids], right,
-                         f"the logits (3, 6) after a penalty of 1.4 for the texts {ids}", EACH_ITS_OWN)
+                         f"the logits (3, 6) after a penalty of 1.4 for the texts {ids}",
+                         EACH_ITS_OWN)
 
 
 @check("sampling.repetition_penalty", points=1, public=False)
@@ -430,8 +472,8 @@ def texts_of_every_kind(repetition_penalty, rng):
     for logits in [*kinds_of_logits(rng, 90), np.zeros(90, np.float32)]:
         ids = [*rng.permutation(90)[:3].tolist(), *rng.integers(0, 12, 200).tolist()]
         for penalty in (1.1, 5.0):
-            expect_processed(repetition_penalty, logits, [penalty, ids], true_repetition(logits, penalty, ids),
-                             "the logits", "", atol=1e-8)
+            expect_processed(repetition_penalty, logits, [penalty, ids],
+                             true_repetition(logits, penalty, ids), "the logits", "", atol=1e-8)
 
 
 @check("sampling.repetition_penalty", points=1, public=False)
@@ -442,7 +484,8 @@ def repetition_like_hugging_face(repetition_penalty, rng):
     for logits in kinds_of_logits(rng, 1201):
         ids = rng.integers(0, 1201, 300).tolist()
         right = by_hugging_face(RepetitionPenaltyLogitsProcessor(1.7), logits, ids)
-        expect_processed(repetition_penalty, logits, [1.7, ids], right, "the logits", "", atol=1e-6)
+        expect_processed(repetition_penalty, logits, [1.7, ids], right, "the logits", "",
+                         atol=1e-6)
 
 
 # --- presence_frequency
@@ -450,7 +493,8 @@ def repetition_like_hugging_face(repetition_penalty, rng):
 
 def true_presence_frequency(logits: np.ndarray, presence: float, frequency: float,
                             generated: Sequence[int]) -> np.ndarray:
-    return np.float32([score - (presence if id in generated else 0) - frequency * list(generated).count(id)
+    return np.float32([score - (presence if id in generated else 0)
+                       - frequency * list(generated).count(id)
                        for id, score in enumerate(logits.tolist())])
 
 
@@ -459,29 +503,33 @@ def there_at_all(presence_frequency, rng):
     """The presence penalty is subtracted once from each token that was generated."""
     logits = random_logits(rng, 6)
     generated = [3, 1, 3, 3]
-    expect_processed(presence_frequency, logits, [0.75, 0.0, generated],
-                     true_presence_frequency(logits, 0.75, 0, generated),
-                     f"the logits after the tokens {generated}, with presence 0.75 and frequency 0,",
-                     "Present is present, however often; and tokens that were never generated are not.")
+    expect_processed(
+        presence_frequency, logits, [0.75, 0.0, generated],
+        true_presence_frequency(logits, 0.75, 0, generated),
+        f"the logits after the tokens {generated}, with presence 0.75 and frequency 0,",
+        "Present is present, however often; and tokens that were never generated are not.")
 
 
 @check("sampling.presence_frequency", points=1, public=True)
 def each_time(presence_frequency, rng):
-    """The frequency penalty is subtracted as often as the token was generated, in each sequence by itself."""
+    """The frequency penalty is subtracted as often as the token was generated, in each sequence
+    by itself."""
     logits = random_logits(rng, 6)
     generated = [4, 0, 4, 4, 0, 2]
     for presence in (0.0, 1.25):
         expect_processed(presence_frequency, logits, [presence, 0.5, generated],
                          true_presence_frequency(logits, presence, 0.5, generated),
-                         f"the logits after the tokens {generated}, with presence {presence} and frequency 0.5,",
-                         "Token 4 was generated three times. `out[ids] -= x` subtracts once for each id, repeated or "
-                         "not.")
+                         f"the logits after the tokens {generated}, with presence {presence} "
+                         "and frequency 0.5,",
+                         "Token 4 was generated three times. `out[ids] -= x` subtracts once "
+                         "for each id, repeated or not.")
     rows = random_logits(rng, 3, 6)
     for generated in ([[4, 4], [0, 5], [3, 0]], [[2, 0, 2], [3], [1, 4, 4, 5]]):
-        right = np.stack([true_presence_frequency(row, 0.75, 0.5, ids) for row, ids in zip(rows, generated)])
+        right = np.stack([true_presence_frequency(row, 0.75, 0.5, ids)
+                          for row, ids in zip(rows, generated)])
         expect_processed(presence_frequency, rows, [0.75, 0.5, generated], right,
-                         f"the logits (3, 6) after the texts {generated}, with presence 0.75 and frequency 0.5,",
-                         EACH_ITS_OWN)
+                         f"the logits (3, 6) after the texts {generated}, with presence 0.75 "
+                         "and frequency 0.5,", EACH_ITS_OWN)
 
 
 @check("sampling.presence_frequency", points=1, public=True)
@@ -490,9 +538,11 @@ def negative_and_none(presence_frequency, rng):
     logits = random_logits(rng, 5)
     expect_processed(presence_frequency, logits, [-0.5, -0.25, [2, 2, 0]],
                      true_presence_frequency(logits, -0.5, -0.25, [2, 2, 0]),
-                     "the logits with presence -0.5 and frequency -0.25", "OpenAI allows both from -2 to 2.")
+                     "the logits with presence -0.5 and frequency -0.25",
+                     "OpenAI allows both from -2 to 2.")
     for row, none in ((logits, []), (random_logits(rng, 2, 5), [[], []])):
-        expect_processed(presence_frequency, row, [1.0, 0.5, none], row, "the logits before the first token",
+        expect_processed(presence_frequency, row, [1.0, 0.5, none], row,
+                         "the logits before the first token",
                          "An empty list makes an array of float64, which is no index.")
 
 
@@ -503,7 +553,8 @@ def penalties_of_every_kind(presence_frequency, rng):
         generated = rng.integers(0, 20, 150).tolist()
         for presence, frequency in ((1.5, 0.0), (0.0, 0.3), (0.7, -0.2)):
             expect_processed(presence_frequency, logits, [presence, frequency, generated],
-                             true_presence_frequency(logits, presence, frequency, generated), "the logits", "")
+                             true_presence_frequency(logits, presence, frequency, generated),
+                             "the logits", "")
 
 
 @check("sampling.presence_frequency", points=1, public=False)
@@ -512,7 +563,8 @@ def one_text_token_by_token(presence_frequency, rng):
     logits, text = random_logits(rng, 7, scale=1.0), rng.integers(0, 7, 9).tolist()
     for length in range(len(text) + 1):
         expect_processed(presence_frequency, logits, [0.4, 0.3, text[:length]],
-                         true_presence_frequency(logits, 0.4, 0.3, text[:length]), "the logits", "")
+                         true_presence_frequency(logits, 0.4, 0.3, text[:length]), "the logits",
+                         "")
 
 
 # --- sample, logprobs
@@ -521,34 +573,40 @@ DRAWING = "sampling.sample+logprobs"
 
 
 def highest_chi_squared(degrees: int) -> float:
-    """What a right sampler exceeds less than once in 10⁹ times. Source: Wilson & Hilferty 1931."""
+    """What a right sampler exceeds less than once in 10⁹ times. Source: Wilson & Hilferty
+    1931."""
     degrees = max(degrees, 1)
     return degrees * (1 - 2 / (9 * degrees) + 6 * math.sqrt(2 / (9 * degrees))) ** 3 + 4
 
 
-def expect_distribution(counts: Mapping[int, int], probabilities: np.ndarray, of: str, hint: str) -> None:
-    """Fail when drawn tokens are hardly those of a distribution: chi-squared, wrong once in 10⁹ times."""
+def expect_distribution(counts: Mapping[int, int], probabilities: np.ndarray, of: str,
+                        hint: str) -> None:
+    """Fail when drawn tokens are hardly those of a distribution: chi-squared, wrong once in 10⁹
+    times."""
     total = sum(counts.values())
-    strange = [id for id in counts if not 0 <= id < len(probabilities) or probabilities[id] == 0]
-    expect(not strange, f"{of} to be among the possible ones", f"{total} draws with token {strange[:1]} among them",
-           hint)
+    strange = [id for id in counts
+               if not 0 <= id < len(probabilities) or probabilities[id] == 0]
+    expect(not strange, f"{of} to be among the possible ones",
+           f"{total} draws with token {strange[:1]} among them", hint)
     expected = probabilities[probabilities > 0] * total
     drawn = np.array([counts.get(int(id), 0) for id in np.flatnonzero(probabilities)])
     distance = float(((drawn - expected) ** 2 / expected).sum())
     worst = int(np.argmax((drawn - expected) ** 2 / expected))
     id = int(np.flatnonzero(probabilities)[worst])
     expect(distance <= highest_chi_squared(len(expected) - 1),
-           f"{of} to follow their probabilities; in {total} draws, token {id} about {expected[worst]:.0f} times",
+           f"{of} to follow their probabilities; in {total} draws, token {id} about "
+           f"{expected[worst]:.0f} times",
            f"token {id} {int(drawn[worst])} times (chi-squared {distance:.0f}, and "
-           f"{highest_chi_squared(len(expected) - 1):.0f} is the most that chance explains)", hint)
+           f"{highest_chi_squared(len(expected) - 1):.0f} is the most that chance explains)",
+           hint)
 
 
 def counted(draws: Sequence[int]) -> dict[int, int]:
     counts: dict[int, int] = {}
     for id in draws:
         expect_returned(id, "a token id")
-        expect(isinstance(id, int | np.integer) and not isinstance(id, bool), "a token id, an int",
-               f"a {type(id).__name__}")
+        expect(isinstance(id, int | np.integer) and not isinstance(id, bool),
+               "a token id, an int", f"a {type(id).__name__}")
         counts[int(id)] = counts.get(int(id), 0) + 1
     return counts
 
@@ -567,25 +625,30 @@ def as_often_as_likely(sample, logprobs, rng):
 
 @check(DRAWING, points=1, public=True)
 def one_number_each(sample, logprobs, rng):
-    """A draw uses one number of the generator that it is given: the same seed, the same tokens."""
+    """A draw uses one number of the generator that it is given: the same seed, the same
+    tokens."""
     rows, seed = random_logits(rng, 12, 30, scale=0.3), int(rng.integers(2**32))
     first, second, counter = (np.random.default_rng(seed) for _ in range(3))
     expect_equal([sample(row, first) for row in rows], [sample(row, second) for row in rows],
                  of="12 tokens, drawn again with the same seed,",
-                 hint="The generator is the request's own. No other one, and no state of a module.")
+                 hint="The generator is the request's own. No other one, and no state of a "
+                      "module.")
     counter.random(len(rows))
-    expect_equal(first.random(), counter.random(), of="the next number of the generator after 12 draws",
-                 hint="Exactly one number for each draw, or two engines with one seed go apart.")
+    expect_equal(
+        first.random(), counter.random(), of="the next number of the generator after 12 draws",
+        hint="Exactly one number for each draw, or two engines with one seed go apart.")
 
 
 @check(DRAWING, points=1, public=True)
 def no_distribution(sample, logprobs, rng):
     """Logits with nan or +inf, and logits that are -inf throughout, are refused."""
-    for bad, name in ((np.nan, "one logit is nan"), (np.inf, "one logit is +inf"), (-np.inf, "every logit is -inf")):
+    for bad, name in ((np.nan, "one logit is nan"), (np.inf, "one logit is +inf"),
+                      (-np.inf, "every logit is -inf")):
         logits = np.full(5, IMPOSSIBLE) if bad == -np.inf else random_logits(rng, 5)
         logits[int(rng.integers(5))] = bad
         with expect_error(ModelError, when=name,
-                          hint="A given function of this module refuses them."), np.errstate(all="ignore"):
+                          hint="A given function of this module refuses "
+                               "them."), np.errstate(all="ignore"):
             sample(logits, rng)
 
 
@@ -602,16 +665,19 @@ def expect_logprobs(logprobs, logits: np.ndarray, token: int, top: int, hint: st
     expect(isinstance(got, TokenLogprob), "a TokenLogprob", f"a {type(got).__name__}",
            "The signature names what is returned.")
     expect_equal(got.id, token, of="the id of the chosen token")
-    expect_close(np.float64(got.logprob), right[token], of=f"the log-probability of token {token}", dtype=None,
-                 atol=1e-5, hint=hint)
+    expect_close(np.float64(got.logprob), right[token],
+                 of=f"the log-probability of token {token}", dtype=None, atol=1e-5, hint=hint)
     best = sorted(range(len(logits)), key=lambda id: (-right[id], id))[:top]
-    expect(all(len(entry) == 2 for entry in got.top), "`top` to hold pairs of id and log-probability",
-           f"{got.top!r:.60}")
-    expect_equal([id for id, _ in got.top], best, of=f"the ids of the {top} likeliest tokens, best first,",
-                 hint="Of equally likely tokens the lower id comes first, and never more tokens than there are.")
+    expect(all(len(entry) == 2 for entry in got.top),
+           "`top` to hold pairs of id and log-probability", f"{got.top!r:.60}")
+    expect_equal([id for id, _ in got.top], best,
+                 of=f"the ids of the {top} likeliest tokens, best first,",
+                 hint="Of equally likely tokens the lower id comes first, and never more "
+                      "tokens than there are.")
     for id, number in got.top:
-        expect_close(np.float64(number), right[id], of=f"the log-probability of token {id} among the likeliest",
-                     dtype=None, atol=1e-5, hint=hint)
+        expect_close(np.float64(number), right[id],
+                     of=f"the log-probability of token {id} among the likeliest", dtype=None,
+                     atol=1e-5, hint=hint)
         expect(id != token or number == got.logprob,
                "the very same number for a token that is chosen and among the likeliest",
                f"{got.logprob!r} and {number!r}", "Read both from one array.")
@@ -619,17 +685,20 @@ def expect_logprobs(logprobs, logits: np.ndarray, token: int, top: int, hint: st
 
 @check(DRAWING, points=1, public=True)
 def how_likely(sample, logprobs, rng):
-    """The natural logarithm of the chosen token's probability, with and without alternatives."""
+    """The natural logarithm of the chosen token's probability, with and without
+    alternatives."""
     logits = random_logits(rng, 9)
     for top in (0, 3):
         for token in (int(logits.argmax()), int(rng.integers(9))):
             expect_logprobs(logprobs, logits, token, top,
-                            "Logarithms of probabilities are at most 0; these are natural ones.")
+                            "Logarithms of probabilities are at most 0; these are natural "
+                            "ones.")
 
 
 @check(DRAWING, points=1, public=True)
 def alternatives(sample, logprobs, rng):
-    """Ties, more alternatives than tokens, and tokens so unlikely that their probability is 0 in float32."""
+    """Ties, more alternatives than tokens, and tokens so unlikely that their probability is 0
+    in float32."""
     for top in (5, 30):
         expect_logprobs(logprobs, rng.integers(0, 3, 64).astype(np.float32), 7, top,
                         "Many tokens are equally likely here.")
@@ -648,9 +717,10 @@ def draws_of_every_kind(sample, logprobs, rng):
         logits[place] = -2000
         expect_equal([sample(logits, rng) for _ in range(5)], [place] * 5, of="the tokens")
     logits = logits_of([0.02, 0.5, 0.18, 0.3]) + np.float32(3000)
-    expect_distribution(counted([sample(logits, rng) for _ in range(800)]), true_softmax(logits), "the tokens", "")
-    expect_distribution(counted([sample(np.zeros(5, np.float32), rng) for _ in range(500)]), np.full(5, 0.2),
-                        "the tokens", "")
+    expect_distribution(counted([sample(logits, rng) for _ in range(800)]),
+                        true_softmax(logits), "the tokens", "")
+    expect_distribution(counted([sample(np.zeros(5, np.float32), rng) for _ in range(500)]),
+                        np.full(5, 0.2), "the tokens", "")
 
 
 @check(DRAWING, points=1, public=False)
@@ -661,9 +731,10 @@ def one_generator_for_each(sample, logprobs, rng):
     together = [[sample(row, generator) for generator in generators] for row in rows]
     for number, seed in enumerate(seeds):
         alone = np.random.default_rng(seed)
-        expect_equal([sample(row, alone) for row in rows], [step[number] for step in together], of="the tokens")
-    expect(len(set(map(tuple, np.transpose(together).tolist()))) == 3, "other tokens for other seeds",
-           "the same ones for all")
+        expect_equal([sample(row, alone) for row in rows], [step[number] for step in together],
+                     of="the tokens")
+    expect(len(set(map(tuple, np.transpose(together).tolist()))) == 3,
+           "other tokens for other seeds", "the same ones for all")
 
 
 @check(DRAWING, points=1, public=False)
@@ -671,14 +742,16 @@ def logprobs_of_every_kind(sample, logprobs, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
     for logits in [*kinds_of_logits(rng, 24), rng.integers(-1, 2, 15).astype(np.float32)]:
         for top in (1, 4, 15):
-            expect_logprobs(logprobs, logits, int(rng.choice(np.flatnonzero(logits > -np.inf))), top, "")
+            expect_logprobs(logprobs, logits, int(rng.choice(np.flatnonzero(logits > -np.inf))),
+                            top, "")
 
 
 # --- typical
 
 
 def typical_order(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The possible tokens from the most typical on, their distances, and the sums of their probabilities."""
+    """The possible tokens from the most typical on, their distances, and the sums of their
+    probabilities."""
     possible = np.flatnonzero(row > -np.inf)
     logarithms = true_logprobs(row[possible])
     distance = np.abs(-logarithms + (np.exp(logarithms) * logarithms).sum())
@@ -702,29 +775,35 @@ def typical_border(logits: np.ndarray, rng: np.random.Generator) -> float:
 
 @check("sampling.typical", points=1, public=True)
 def neither_sure_nor_strange(typical, rng):
-    """Tokens whose surprise is near to what is expected stay, until p is reached; the likeliest may go."""
+    """Tokens whose surprise is near to what is expected stay, until p is reached; the likeliest
+    may go."""
     probabilities = rng.permutation([0.5, 0.2, 0.15, 0.1, 0.05])
     for p in (0.3, 0.6, 0.1):
-        expect_processed(typical, logits_of(probabilities), [p], true_typical(logits_of(probabilities), p),
-                         f"the logits of the probabilities {probabilities.tolist()} after typical sampling with p={p}",
-                         "Compute each token's surprise, their mean, and how far each is from it. The nearest come "
-                         "first; the one that reaches p stays.")
+        expect_processed(typical, logits_of(probabilities), [p],
+                         true_typical(logits_of(probabilities), p),
+                         f"the logits of the probabilities {probabilities.tolist()} after "
+                         f"typical sampling with p={p}",
+                         "Compute each token's surprise, their mean, and how far each is from "
+                         "it. The nearest come first; the one that reaches p stays.")
 
 
 @check("sampling.typical", points=1, public=True)
 def typical_ties_and_all(typical, rng):
     """Of tokens equally near at the border all stay; with p = 1 everything does."""
     probabilities = rng.permutation([0.4, 0.2, 0.2, 0.2])
-    expect_processed(typical, logits_of(probabilities), [0.3], true_typical(logits_of(probabilities), 0.3),
-                     f"the logits of the probabilities {probabilities.tolist()} after typical sampling with p=0.3",
-                     "Compare distances with that of the last token which is needed.")
+    expect_processed(
+        typical, logits_of(probabilities), [0.3], true_typical(logits_of(probabilities), 0.3),
+        f"the logits of the probabilities {probabilities.tolist()} after typical sampling with "
+        "p=0.3", "Compare distances with that of the last token which is needed.")
     logits = random_logits(rng, 5, scale=0.7)
-    expect_processed(typical, logits, [1.0], logits, "the logits after typical sampling with p=1", "")
+    expect_processed(typical, logits, [1.0], logits,
+                     "the logits after typical sampling with p=1", "")
 
 
 @check("sampling.typical", points=1, public=True)
 def impossible_tokens(typical, rng):
-    """Impossible tokens stay so and spoil nothing, not even where all are; sequences are worked on one by one."""
+    """Impossible tokens stay so and spoil nothing, not even where all are; sequences are worked
+    on one by one."""
     logits = random_logits(rng, 3, 10)
     logits[:, rng.permutation(10)[:4]] = IMPOSSIBLE
     p = typical_border(logits[0], rng)
@@ -734,10 +813,13 @@ def impossible_tokens(typical, rng):
     expect_processed(typical, logits, [1e-6], true_typical(logits, 1e-6),
                      "the logits (3, 10) after typical sampling with p=1e-6", "")
     logits[1] = IMPOSSIBLE
-    right = np.stack([true_typical(row, 0.5) if np.isfinite(row).any() else row for row in logits])
+    right = np.stack([true_typical(row, 0.5) if np.isfinite(row).any() else row
+                      for row in logits])
     expect_processed(typical, logits, [0.5], right,
-                     "the logits (3, 10), with a second row of nothing but -inf, after typical sampling with p=0.5",
-                     "Where nothing is possible nothing can be ruled out. Who draws from such a row is refused there.")
+                     "the logits (3, 10), with a second row of nothing but -inf, after typical "
+                     "sampling with p=0.5",
+                     "Where nothing is possible nothing can be ruled out. Who draws from such "
+                     "a row is refused there.")
 
 
 @check("sampling.typical", points=1, public=False)
@@ -747,9 +829,10 @@ def typical_of_every_kind(typical, rng):
     alone[int(rng.integers(9))] = 3
     for logits in (*kinds_of_logits(rng, 24), alone):
         if logits is not alone and np.ptp(typical_order(logits)[1]) < 1e-2:
-            continue                                        # of tiny logits rounding alone says which is nearest
+            continue                       # of tiny logits rounding alone says which is nearest
         p = 0.5 if logits is alone else typical_border(logits, rng)
-        expect_processed(typical, logits, [p], true_typical(logits, p), "the logits", "", atol=0)
+        expect_processed(typical, logits, [p], true_typical(logits, p), "the logits", "",
+                         atol=0)
 
 
 @check("sampling.typical", points=1, public=False)
@@ -761,7 +844,8 @@ def typical_like_hugging_face(typical, rng):
         logits = random_logits(rng, 60, scale=scale)
         for _ in range(3):
             p = typical_border(logits, rng)
-            expect_processed(typical, logits, [p], by_hugging_face(TypicalLogitsWarper(p), logits), "the logits", "",
+            expect_processed(typical, logits, [p],
+                             by_hugging_face(TypicalLogitsWarper(p), logits), "the logits", "",
                              atol=1e-6)
 
 
@@ -775,30 +859,35 @@ def kept_by_mirostat(logits: np.ndarray, mu: float) -> np.ndarray:
     return left / left.sum()
 
 
-def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: float, rng: np.random.Generator,
-                    draws: int, hint: str) -> None:
+def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: float,
+                    rng: np.random.Generator, draws: int, hint: str) -> None:
     probabilities, tokens = kept_by_mirostat(logits, mu), []
     for _ in range(draws):
         with expect_unchanged(logits, hint=UNCHANGED), np.errstate(all="ignore"):
             got = mirostat(logits, mu, tau, eta, rng)
         expect_returned(got, "a token and the next mu")
-        expect(isinstance(got, tuple | list) and len(got) == 2, "a token and the next mu", f"{got!r:.60}")
+        expect(isinstance(got, tuple | list) and len(got) == 2, "a token and the next mu",
+               f"{got!r:.60}")
         tokens.append(got[0])
         counted(tokens[-1:])
-        expect(0 <= got[0] < len(logits) and probabilities[got[0]] > 0, f"a token that mu={mu:.2f} bits allows",
-               f"token {got[0]}, which has {-true_logprobs(logits)[got[0] % len(logits)] / math.log(2):.2f} bits", hint)
+        expect(0 <= got[0] < len(logits) and probabilities[got[0]] > 0,
+               f"a token that mu={mu:.2f} bits allows",
+               f"token {got[0]}, which has "
+               f"{-true_logprobs(logits)[got[0] % len(logits)] / math.log(2):.2f} bits", hint)
         right = mu - eta * (-math.log2(probabilities[got[0]]) - tau)
         expect_close(np.float64(got[1]), np.float64(right),
                      of=f"the next mu after token {got[0]}, with mu={mu:.2f}, tau={tau:g}, "
-                     f"eta={eta:g},", dtype=None, atol=1e-4,
-                     hint="How surprising is the token among what was left, and which way must mu go?")
+                        f"eta={eta:g},", dtype=None, atol=1e-4,
+                     hint="How surprising is the token among what was left, and which way must "
+                          "mu go?")
     if draws >= 200:
         expect_distribution(counted(tokens), probabilities, "the tokens", hint)
 
 
 @check("sampling.mirostat", points=1, public=True)
 def at_most_mu_bits(mirostat, rng):
-    """Tokens more surprising than mu bits are ruled out; the others are drawn as they are likely."""
+    """Tokens more surprising than mu bits are ruled out; the others are drawn as they are
+    likely."""
     logits = logits_of(rng.permutation([0.4, 0.25, 0.2, 0.1, 0.05]))
     expect_mirostat(mirostat, logits, 3.0, 2.0, 0.1, rng, 400,
                     "A probability of 1/8 is 3 bits. Which tokens have more?")
@@ -806,23 +895,30 @@ def at_most_mu_bits(mirostat, rng):
 
 @check("sampling.mirostat", points=1, public=True)
 def mu_learns(mirostat, rng):
-    """After a token more surprising than tau mu falls, after another it grows, eta times as much."""
+    """After a token more surprising than tau mu falls, after another it grows, eta times as
+    much."""
     for tau, eta in ((3.0, 0.1), (0.5, 0.5), (1.0, 1.0)):
         logits = logits_of(rng.permutation([0.5, 0.3, 0.15, 0.05]))
-        expect_mirostat(mirostat, logits, 2 * tau, tau, eta, rng, 8, "2 · tau is where mu begins, nothing else.")
+        expect_mirostat(mirostat, logits, 2 * tau, tau, eta, rng, 8,
+                        "2 · tau is where mu begins, nothing else.")
 
 
 @check("sampling.mirostat", points=1, public=True)
 def the_likeliest_stays(mirostat, rng):
-    """When mu allows no token, the likeliest is taken; when it allows all, all are. Broken logits are refused."""
+    """When mu allows no token, the likeliest is taken; when it allows all, all are. Broken
+    logits are refused."""
     logits = random_logits(rng, 6)
     for mu in (0.0, -1.5, 1e-4):
-        expect_mirostat(mirostat, logits, mu, 3.0, 0.1, rng, 3, "Something must be left to draw from.")
-    expect_mirostat(mirostat, logits_of(rng.permutation([0.4, 0.3, 0.2, 0.1])), 50.0, 3.0, 0.1, rng, 300, "")
-    for bad, name in ((np.nan, "one logit is nan"), (np.inf, "one logit is +inf"), (-np.inf, "every logit is -inf")):
+        expect_mirostat(mirostat, logits, mu, 3.0, 0.1, rng, 3,
+                        "Something must be left to draw from.")
+    expect_mirostat(mirostat, logits_of(rng.permutation([0.4, 0.3, 0.2, 0.1])), 50.0, 3.0, 0.1,
+                    rng, 300, "")
+    for bad, name in ((np.nan, "one logit is nan"), (np.inf, "one logit is +inf"),
+                      (-np.inf, "every logit is -inf")):
         broken = np.full(6, IMPOSSIBLE) if bad == -np.inf else logits.copy()
         broken[int(rng.integers(6))] = bad
-        with expect_error(ModelError, when=name, hint="`refuse_unusable` is given."), np.errstate(all="ignore"):
+        with expect_error(ModelError, when=name,
+                          hint="`refuse_unusable` is given."), np.errstate(all="ignore"):
             mirostat(broken, 6.0, 3.0, 0.1, rng)
 
 
@@ -845,4 +941,5 @@ def mirostat_of_every_kind(mirostat, rng):
     logits, seed = random_logits(rng, 40, scale=0.3), int(rng.integers(2**32))
     first, second = np.random.default_rng(seed), np.random.default_rng(seed)
     expect_equal([mirostat(logits, 6.0, 2.0, 0.1, first)[0] for _ in range(9)],
-                 [mirostat(logits, 6.0, 2.0, 0.1, second)[0] for _ in range(9)], of="the tokens with the same seed")
+                 [mirostat(logits, 6.0, 2.0, 0.1, second)[0] for _ in range(9)],
+                 of="the tokens with the same seed")

@@ -1,12 +1,13 @@
-"""Checks of speculative decoding: guesses from the text, rejection sampling, and the loop that rewinds."""
+"""Checks of speculative decoding: guesses from the text, rejection sampling, and the loop that
+rewinds."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from autograder.checking import (check, expect, expect_close, expect_equal, expect_error, expect_returned,
-                                 expect_unchanged)
+from autograder.checking import (check, expect, expect_close, expect_equal, expect_error,
+                                 expect_returned, expect_unchanged)
 from autograder.checks.decoding import TextModel
 from autograder.checks.sampling import expect_distribution, true_softmax
 from gearworks.decoding import Context
@@ -22,7 +23,8 @@ NGRAM = "speculative.ngram_propose"
 
 
 def true_proposal(ids: Sequence[int], count: int, longest: int) -> list[int]:
-    """From the definition: the longest end that stands earlier, its latest place, and what followed it there."""
+    """From the definition: the longest end that stands earlier, its latest place, and what
+    followed it there."""
     for length in range(longest, 0, -1):
         for start in range(len(ids) - length - 1, -1, -1):
             if ids[start:start + length] == ids[-length:]:
@@ -30,12 +32,13 @@ def true_proposal(ids: Sequence[int], count: int, longest: int) -> list[int]:
     return []
 
 
-def expect_proposal(ngram_propose, ids: list[int], count: int, longest: int = 3, hint: str = "") -> None:
+def expect_proposal(ngram_propose, ids: list[int], count: int, longest: int = 3,
+                    hint: str = "") -> None:
     with expect_unchanged(ids):
         got = ngram_propose(ids, count, longest)
     expect_equal(got, true_proposal(ids, count, longest),
-                 of=f"the guess after {ids}, of at most {count} token{'s' * (count != 1)}, with at most {longest} "
-                    "to compare,", hint=hint)
+                 of=f"the guess after {ids}, of at most {count} token{'s' * (count != 1)}, "
+                    f"with at most {longest} to compare,", hint=hint)
 
 
 @check(NGRAM, points=2, public=True)
@@ -48,7 +51,9 @@ def as_it_went_on(ngram_propose, rng):
     expect_proposal(ngram_propose, [a, b, c, d, e, f, b, c, d], 2,
                     hint="The guess begins behind the tokens that are equal.")
     got = ngram_propose([a, b, c, a], 2)
-    expect_equal(got, [b, c], of=f"the guess after {[a, b, c, a]}, of at most 2 tokens, with `longest` left out,")
+    expect_equal(got, [b, c],
+                 of=f"the guess after {[a, b, c, a]}, of at most 2 tokens, with `longest` left "
+                    "out,")
 
 
 @check(NGRAM, points=1, public=True)
@@ -70,14 +75,16 @@ def over_its_own_end(ngram_propose, rng):
     """The end itself is no match, but a match may overlap it."""
     a, b, c = rng.choice(90, 3, replace=False).tolist()
     for ids in ([a, a, a], [a, a], [b, a, b, a, b], [c, a, a, a, a]):
-        expect_proposal(ngram_propose, ids, 3, hint="In a, a, a the last two tokens stand at the beginning, too.")
+        expect_proposal(ngram_propose, ids, 3,
+                        hint="In a, a, a the last two tokens stand at the beginning, too.")
 
 
 @check(NGRAM, points=1, public=True)
 def no_guess(ngram_propose, rng):
     """No more tokens than asked for, fewer where the text ends, none where nothing is known."""
     a, b, c, d = rng.choice(90, 4, replace=False).tolist()
-    for ids, count in (([a, b, c, d], 3), ([a], 3), ([], 3), ([a, b, c, d, a], 2), ([a, b, a], 9), ([a, b, c, a], 0)):
+    for ids, count in (([a, b, c, d], 3), ([a], 3), ([], 3), ([a, b, c, d, a], 2),
+                       ([a, b, a], 9), ([a, b, c, a], 0)):
         expect_proposal(ngram_propose, ids, count, hint="An empty list is a guess, too.")
 
 
@@ -107,23 +114,27 @@ def rows(*probabilities: Sequence[float]) -> np.ndarray:
     return np.array(probabilities, np.float32)
 
 
-def decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.ndarray, rng: np.random.Generator,
-            hint: str = "") -> list[int]:
+def decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.ndarray,
+            rng: np.random.Generator, hint: str = "") -> list[int]:
     """What `accept` decides, after a look at its form."""
     got = accept(proposed, draft, target, rng)
     expect_returned(got, "a list of ids")
     many = f"1 to {len(proposed) + 1} ids" if proposed else "one id"
-    expect(isinstance(got, list) and 1 <= len(got) <= len(proposed) + 1, f"{many} in a list, for {len(proposed)} "
-           f"guess{'es' * (len(proposed) != 1)}", f"{got!r:.60}", "The accepted ones, and one more: always.")
-    wrong = next((place for place, (mine, guess) in enumerate(zip(got[:-1], proposed)) if mine != guess), None)
-    expect(wrong is None, f"all ids but the last to be guesses, which were {proposed}", f"{got}", hint or
-           "The first guess that is refused ends the run.")
+    expect(isinstance(got, list) and 1 <= len(got) <= len(proposed) + 1,
+           f"{many} in a list, for {len(proposed)} " f"guess{'es' * (len(proposed) != 1)}",
+           f"{got!r:.60}", "The accepted ones, and one more: always.")
+    wrong = next((place for place, (mine, guess) in enumerate(zip(got[:-1], proposed))
+                  if mine != guess), None)
+    expect(wrong is None, f"all ids but the last to be guesses, which were {proposed}",
+           f"{got}", hint or "The first guess that is refused ends the run.")
     return [int(id) for id in got]
 
 
-def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.ndarray, rng: np.random.Generator,
-                   place: int, right: np.ndarray, of: str, hint: str, draws: int = 300) -> None:
-    """Decide many times; the token at this place, where there is one, must follow the probabilities."""
+def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.ndarray,
+                   rng: np.random.Generator, place: int, right: np.ndarray, of: str, hint: str,
+                   draws: int = 300) -> None:
+    """Decide many times; the token at this place, where there is one, must follow the
+    probabilities."""
     counts: dict[int, int] = {}
     for _ in range(draws):
         got = decided(accept, proposed, draft, target, rng)
@@ -135,7 +146,8 @@ def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target
 
 @check(ACCEPT, points=2, public=True)
 def where_nothing_is_left_to_chance(accept, rng):
-    """Guesses that the target is sure of stay; the first that it rules out is replaced, and nothing follows it."""
+    """Guesses that the target is sure of stay; the first that it rules out is replaced, and
+    nothing follows it."""
     sure = np.eye(6, dtype=np.float32)
     a, b, c, d = rng.permutation(6)[:4].tolist()
     unsure = rows([1 / 6] * 6, [1 / 6] * 6)
@@ -145,22 +157,27 @@ def where_nothing_is_left_to_chance(accept, rng):
             with expect_unchanged(sure):
                 got = accept([a, b], draft, sure[target], rng)
             expect_equal(got, right,
-                         of=f"the ids after the guesses {[a, b]}, {kind}, where the target is sure of {target},",
-                         hint="One token comes after the accepted ones, whether all were accepted or not.")
+                         of=f"the ids after the guesses {[a, b]}, {kind}, where the target is "
+                            f"sure of {target},",
+                         hint="One token comes after the accepted ones, whether all were "
+                              "accepted or not.")
 
 
 @check(ACCEPT, points=1, public=True)
 def how_often_it_stays(accept, rng):
     """A guess stays with the probability min(1, target / draft)."""
     guess = 1
-    for draft, target in (([0.1, 0.8, 0.1], [0.6, 0.2, 0.2]), ([0.6, 0.2, 0.2], [0.1, 0.8, 0.1]),
+    for draft, target in (([0.1, 0.8, 0.1], [0.6, 0.2, 0.2]),
+                          ([0.6, 0.2, 0.2], [0.1, 0.8, 0.1]),
                           ([0.3, 0.4, 0.3], [0.3, 0.4, 0.3])):
         kept = min(1, target[guess] / draft[guess])
-        lengths = [len(decided(accept, [guess], rows(draft), rows(target, [1, 0, 0]), rng)) for _ in range(200)]
-        expect_distribution(Counter(length - 1 for length in lengths), np.array([1 - kept, kept]),
-                            "refused guesses (0) and accepted ones (1)",
-                            f"The draft gave the guess {draft[guess]}, the target gives it {target[guess]}. A target "
-                            "that likes it better than the draft did never refuses.")
+        lengths = [len(decided(accept, [guess], rows(draft), rows(target, [1, 0, 0]), rng))
+                   for _ in range(200)]
+        expect_distribution(
+            Counter(length - 1 for length in lengths), np.array([1 - kept, kept]),
+            "refused guesses (0) and accepted ones (1)",
+            f"The draft gave the guess {draft[guess]}, the target gives it {target[guess]}. A "
+            "target that likes it better than the draft did never refuses.")
 
 
 @check(ACCEPT, points=1, public=True)
@@ -181,25 +198,30 @@ def what_takes_its_place(accept, rng):
 
 @check(ACCEPT, points=1, public=True)
 def copied_guesses(accept, rng):
-    """A guess that was copied, not drawn, stays as often as the target likes it; else another takes its place."""
+    """A guess that was copied, not drawn, stays as often as the target likes it; else another
+    takes its place."""
     target = [0.25, 0.4, 0.0, 0.35]
-    expect_decided(accept, [1], None, rows(target, [0, 0, 1, 0]), rng, 0, np.array(target), "the first tokens",
+    expect_decided(accept, [1], None, rows(target, [0, 0, 1, 0]), rng, 0, np.array(target),
+                   "the first tokens",
                    "The draft was certain of its guess: it gave it 1, and 0 to all others.")
     counts: dict[int, int] = {}
     for _ in range(100):
         got = decided(accept, [2], None, rows(target, [0, 0, 1, 0]), rng)
         counts[len(got)] = counts.get(len(got), 0) + 1
-    expect_equal(counts, {1: 100}, of="how many ids come, when the target rules the copied guess out,", hint="")
+    expect_equal(counts, {1: 100},
+                 of="how many ids come, when the target rules the copied guess out,", hint="")
 
 
 @check(ACCEPT, points=1, public=True)
 def the_bonus(accept, rng):
-    """When all guesses stay, one more token is drawn from the target's last row; without guesses, too."""
+    """When all guesses stay, one more token is drawn from the target's last row; without
+    guesses, too."""
     last = np.array([0.5, 0.3, 0.0, 0.2])
     sure = np.eye(4, dtype=np.float32)
     for proposed in ([], [2, 0]):
         target = np.concatenate([sure[proposed].reshape(-1, 4), rows(last)])
-        expect_decided(accept, proposed, sure[proposed].reshape(-1, 4), target, rng, len(proposed), last,
+        expect_decided(accept, proposed, sure[proposed].reshape(-1, 4), target, rng,
+                       len(proposed), last,
                        f"the tokens after {len(proposed)} accepted guesses",
                        "target has one row more than there are guesses.", 200)
 
@@ -222,14 +244,15 @@ def the_law(accept, rng):
 
 @check(ACCEPT, points=1, public=False)
 def two_tokens(accept, rng):
-    """The first two tokens together, with two guesses drawn from a draft, have the target's distribution."""
+    """The first two tokens together, with two guesses drawn from a draft, have the target's
+    distribution."""
     target = [np.array([0.5, 0.2, 0.3]), np.array([0.1, 0.6, 0.3]), np.array([0.3, 0.3, 0.4])]
     draft = [np.array([0.25, 0.5, 0.25]), np.array([0.5, 0.3, 0.2])]
     counts: dict[int, int] = {}
     for _ in range(1200):
         proposed = [int(rng.choice(3, p=row)) for row in draft]
         got = decided(accept, proposed, rows(*draft), rows(*target), rng)
-        if len(got) == 1:                                    # the loop would ask the target again
+        if len(got) == 1:                                  # the loop would ask the target again
             got.append(int(rng.choice(3, p=target[1])))
         counts[3 * got[0] + got[1]] = counts.get(3 * got[0] + got[1], 0) + 1
     expect_distribution(counts, np.outer(target[0], target[1]).ravel(), "pairs of tokens", "")
@@ -244,12 +267,14 @@ def each_guess_has_its_chance(accept, rng):
     for _ in range(600):
         length = len(decided(accept, [0, 1, 2], rows(*draft), rows(*target), rng)) - 1
         counts[length] = counts.get(length, 0) + 1
-    expect_distribution(counts, np.array([0.5, 0.25, 0.125, 0.125]), "the numbers of accepted guesses", "")
+    expect_distribution(counts, np.array([0.5, 0.25, 0.125, 0.125]),
+                        "the numbers of accepted guesses", "")
 
 
 @check(ACCEPT, points=1, public=False)
 def of_every_kind(accept, rng):
-    """A large vocabulary, zeros everywhere, equal draft and target; arguments stay as they were, seeds decide."""
+    """A large vocabulary, zeros everywhere, equal draft and target; arguments stay as they
+    were, seeds decide."""
     logits = rng.standard_normal((4, 3000)).astype(np.float32) * 6
     logits[rng.random((4, 3000)) < 0.9] = -np.inf
     target = np.array([true_softmax(row) for row in logits], np.float32)
@@ -259,7 +284,8 @@ def of_every_kind(accept, rng):
         with expect_unchanged(guesses, draft, target):
             got = [decided(accept, guesses, draft, target,
                            np.random.default_rng(seed + number)) for number in range(20)]
-        again = [decided(accept, guesses, draft, target, np.random.default_rng(seed + number)) for number in range(20)]
+        again = [decided(accept, guesses, draft, target, np.random.default_rng(seed + number))
+                 for number in range(20)]
         expect_equal(got, again, of="the ids with the same seeds")
         expect(all(target[place, id] > 0 for ids in got for place, id in enumerate(ids)),
                "only ids that the target allows",
@@ -301,7 +327,8 @@ class Drafts:
         guesses, drawn_from = [], []
         for _ in range(count):
             drawn_from.append(softmax(self.model.logits_after([*ids, *guesses])))
-            guesses.append(int(rng.choice(len(drawn_from[-1]), p=true_softmax(np.log(drawn_from[-1])))))
+            guesses.append(int(rng.choice(len(drawn_from[-1]),
+                                          p=true_softmax(np.log(drawn_from[-1])))))
         return Proposal(guesses, np.stack(drawn_from) if guesses else None)
 
 
@@ -313,24 +340,26 @@ def plain(model: TextModel, ids: list[int], count: int) -> list[int]:
     return text[len(ids):]
 
 
-def proposers(truth: list[int], vocab_size: int, rng: np.random.Generator) -> dict[str, Guesses]:
-    """Guesses that are right, wrong, right at first, random, none, more than were asked for. truth: the whole text."""
+def proposers(truth: list[int], vocab_size: int,
+              rng: np.random.Generator) -> dict[str, Guesses]:
+    """Guesses that are right, wrong, right at first, random, none, more than were asked for.
+    truth: the whole text."""
     def wrong(text: list[int]) -> int:
         return (truth[len(text)] + 1) % vocab_size if len(text) < len(truth) else 0
 
-    return {
-        "right": Guesses(lambda text, count: truth[len(text):len(text) + count]),
-        "wrong": Guesses(lambda text, count: [wrong(text)] * count),
-        "right at first": Guesses(lambda text, count: [*truth[len(text):len(text) + 2], wrong(text), 0][:count]),
-        "random": Guesses(lambda text, count: rng.integers(0, vocab_size, count).tolist()),
-        "empty": Guesses(lambda text, count: []),
-        MORE: Guesses(lambda text, count: truth[len(text):len(text) + count + 3]),
-    }
+    return {"right": Guesses(lambda text, count: truth[len(text):len(text) + count]),
+            "wrong": Guesses(lambda text, count: [wrong(text)] * count),
+            "right at first": Guesses(lambda text, count: [*truth[len(text):len(text) + 2],
+                                                           wrong(text), 0][:count]),
+            "random": Guesses(lambda text, count: rng.integers(0, vocab_size, count).tolist()),
+            "empty": Guesses(lambda text, count: []),
+            MORE: Guesses(lambda text, count: truth[len(text):len(text) + count + 3])}
 
 
 def new_model(rng: np.random.Generator, vocab_size: int = 40) -> tuple[TextModel, list[int]]:
     """A model, and a prompt."""
-    return TextModel(int(rng.integers(2**32)), vocab_size), rng.integers(0, vocab_size, 5).tolist()
+    return TextModel(int(rng.integers(2**32)),
+                     vocab_size), rng.integers(0, vocab_size, 5).tolist()
 
 
 def expect_held(context: Context, right: list[int], of: str, hint: str) -> None:
@@ -341,7 +370,8 @@ def expect_held(context: Context, right: list[int], of: str, hint: str) -> None:
 
 def expect_text(got, right: list[int], reason: str, of: str, hint: str) -> None:
     expect_returned(got, "the generated ids and a reason")
-    expect(isinstance(got, tuple | list) and len(got) == 2, "the generated ids and a reason", f"{got!r:.60}")
+    expect(isinstance(got, tuple | list) and len(got) == 2, "the generated ids and a reason",
+           f"{got!r:.60}")
     expect_equal(got[0], right, of=f"the generated ids, {of},", hint=hint)
     expect_equal(got[1], reason, of=f"the reason, {of},",
                  hint="'stop' for an EOS and for a reader who has enough, else 'length'.")
@@ -354,30 +384,35 @@ def greedy_text_is_the_targets(speculate, rng):
     truth = plain(model, ids, 20)
     for name, proposer in proposers([*ids, *truth], 40, rng).items():
         for count in (1, 4):
-            got = speculate(Context(model, 60), ids, proposer, params=GREEDY, count=count, max_tokens=12)
-            expect_text(got, truth[:12], "length", f"with guesses that are {name}, {count} at a time",
-                        TOO_MANY if name == MORE else
-                        "What has the model seen when the next step begins: every token of the text but the last, "
-                        "and nothing else?")
+            got = speculate(Context(model, 60), ids, proposer, params=GREEDY, count=count,
+                            max_tokens=12)
+            expect_text(got, truth[:12], "length",
+                        f"with guesses that are {name}, {count} at a time",
+                        TOO_MANY if name == MORE
+                        else "What has the model seen when the next step begins: every token "
+                             "of the text but the last, and nothing else?")
 
 
 @check(SPECULATE, points=1, public=True)
 def one_pass_for_all_guesses(speculate, rng):
-    """The unseen token and the guesses go through the model together, and accepted ones never again."""
+    """The unseen token and the guesses go through the model together, and accepted ones never
+    again."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for name, passes in (("right", [[*ids, *truth[:3]], truth[3:7], truth[7:9]]),
                          ("empty", [ids, *([id] for id in truth[:9])])):
         model.forwarded.clear()
         tally = Tally()
-        got = speculate(Context(model, 60), ids, proposers([*ids, *truth], 40, rng)[name], params=GREEDY, count=3,
-                        max_tokens=10, tally=tally)
+        got = speculate(Context(model, 60), ids, proposers([*ids, *truth], 40, rng)[name],
+                        params=GREEDY, count=3, max_tokens=10, tally=tally)
         expect_text(got, truth[:10], "length", f"with guesses that are {name}", "")
         expect_equal(model.forwarded, passes,
-                     of=f"what the model was given, pass by pass, with guesses that are {name}, 3 at a time,",
-                     hint="Three accepted guesses and the token after them are four tokens of one pass.")
-        expect_equal((tally.steps, tally.generated), (len(passes), 10), of="steps and generated tokens in the tally",
-                     hint="")
+                     of="what the model was given, pass by pass, with guesses that are "
+                        f"{name}, 3 at a time,",
+                     hint="Three accepted guesses and the token after them are four tokens of "
+                          "one pass.")
+        expect_equal((tally.steps, tally.generated), (len(passes), 10),
+                     of="steps and generated tokens in the tally", hint="")
 
 
 @check(SPECULATE, points=1, public=True)
@@ -389,43 +424,51 @@ def the_end_inside_a_run(speculate, rng):
         place = truth.index(eos)
         for name in ("right", "empty"):
             context = Context(model, 60)
-            got = speculate(context, ids, proposers([*ids, *truth], 40, rng)[name], params=GREEDY, count=5,
-                            max_tokens=14, eos_ids=[99, eos])
+            got = speculate(context, ids, proposers([*ids, *truth], 40, rng)[name],
+                            params=GREEDY, count=5, max_tokens=14, eos_ids=[99, eos])
             when = f"when token {place + 1} of the answer is an EOS and guesses are {name}"
             expect_text(got, truth[:place], "stop", when,
-                        "A step brings several tokens. Each of them may be the end, and the EOS is no part of the "
-                        "text.")
+                        "A step brings several tokens. Each of them may be the end, and the "
+                        "EOS is no part of the text.")
             expect_held(context, [*ids, *truth[:place]], when,
-                        "Without guesses the model would have seen every token of the text, and no EOS.")
+                        "Without guesses the model would have seen every token of the text, "
+                        "and no EOS.")
 
 
 @check(SPECULATE, points=1, public=True)
 def limits(speculate, rng):
-    """The limit and the cache's capacity hold exactly; no guess is asked for, and no prompt taken, without room."""
+    """The limit and the cache's capacity hold exactly; no guess is asked for, and no prompt
+    taken, without room."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 14)
     for limit in (0, 1, 2, 5, 6, 7, 100):
         for capacity in (11, 6) if limit == 100 else (5 + limit, 60):
             most = min(limit, capacity - 5)
             right = proposers([*ids, *truth], 40, rng)["right"]
-            got = speculate(Context(model, capacity), ids, right, params=GREEDY, count=4, max_tokens=limit)
+            got = speculate(Context(model, capacity), ids, right, params=GREEDY, count=4,
+                            max_tokens=limit)
             expect_text(got, truth[:most], "length",
                         f"with a prompt of 5 and max_tokens={limit} in a cache of {capacity}",
-                        "Every step gives one token more than it has accepted guesses. Where the cache is full, the "
-                        "text ends.")
+                        "Every step gives one token more than it has accepted guesses. Where "
+                        "the cache is full, the text ends.")
             for text, count in right.asked:
                 room = max(min(4, most - (len(text) - 5) - 1), 0)
-                expect(count <= room, f"at most {room} guesses to be asked for with a text of {len(text)}, "
+                expect(count <= room,
+                       f"at most {room} guesses to be asked for with a text of {len(text)}, "
                        f"max_tokens={limit} and a cache of {capacity}", f"{count}", "")
-    for prompt, most, when in (([], 3, "the prompt is empty"), (ids, 3, "a prompt of 5 leaves no room in a cache of 5"),
+    for prompt, most, when in (([], 3, "the prompt is empty"),
+                               (ids, 3, "a prompt of 5 leaves no room in a cache of 5"),
                                (ids[:2], -1, "max_tokens is -1")):
-        with expect_error(ModelError, when=when, hint="`room_for` is given, and knows what to refuse."):
-            speculate(Context(model, 5), prompt, Guesses(lambda text, count: []), params=GREEDY, max_tokens=most)
+        with expect_error(ModelError, when=when,
+                          hint="`room_for` is given, and knows what to refuse."):
+            speculate(Context(model, 5), prompt, Guesses(lambda text, count: []), params=GREEDY,
+                      max_tokens=most)
 
 
 @check(SPECULATE, points=1, public=True)
 def a_reader_who_has_enough(speculate, rng):
-    """`on_token` sees every token once, in order, and ends the text inside a run, too, and what the context holds."""
+    """`on_token` sees every token once, in order, and ends the text inside a run, too, and what
+    the context holds."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for enough in (1, 3, 20):
@@ -436,8 +479,8 @@ def a_reader_who_has_enough(speculate, rng):
             return len(seen) == enough
 
         context = Context(model, 60)
-        got = speculate(context, ids, proposers([*ids, *truth], 40, rng)["right"], params=GREEDY, count=4,
-                        max_tokens=9, on_token=on_token)
+        got = speculate(context, ids, proposers([*ids, *truth], 40, rng)["right"],
+                        params=GREEDY, count=4, max_tokens=9, on_token=on_token)
         shown = truth[:min(enough, 9)]
         expect_equal(seen, shown, of=f"what a reader saw who had enough after {enough} tokens",
                      hint="Tokens are handed out one by one.")
@@ -449,7 +492,8 @@ def a_reader_who_has_enough(speculate, rng):
 
 @check(SPECULATE, points=1, public=True)
 def the_cache_afterwards(speculate, rng):
-    """The context holds the text without its last token, and a beginning that it knew already is not computed again."""
+    """The context holds the text without its last token, and a beginning that it knew already
+    is not computed again."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for name, proposer in proposers([*ids, *truth], 40, rng).items():
@@ -458,52 +502,67 @@ def the_cache_afterwards(speculate, rng):
         model.forwarded.clear()
         got = speculate(context, ids, proposer, params=GREEDY, count=4, max_tokens=8)
         expect_text(got, truth[:8], "length",
-                    f"with guesses that are {name}, in a context that knew 3 tokens of the prompt", "")
-        expect_equal(model.forwarded[0][:2], ids[3:], of="the first ids that the model was given",
-                     hint="`context.rewind` says how much of the prompt is known, and forgets the rest.")
+                    f"with guesses that are {name}, in a context that knew 3 tokens of the "
+                    "prompt", "")
+        expect_equal(
+            model.forwarded[0][:2], ids[3:], of="the first ids that the model was given",
+            hint="`context.rewind` says how much of the prompt is known, and forgets the rest.")
         expect_held(context, [*ids, *truth[:7]], f"with guesses that are {name}",
-                    "A refused guess has left its keys in the cache: how many tokens are right?")
+                    "A refused guess has left its keys in the cache: how many tokens are "
+                    "right?")
 
 
 @check(SPECULATE, points=1, public=False)
 def sampled_text_is_the_targets(speculate, rng):
-    """Two tokens drawn with a draft model's guesses have the target's distribution; the same seed gives the same."""
-    target, draft = TextModel(int(rng.integers(2**32)), 4, scale=0.7), TextModel(int(rng.integers(2**32)), 4, scale=0.7)
+    """Two tokens drawn with a draft model's guesses have the target's distribution; the same
+    seed gives the same."""
+    target, draft = TextModel(int(rng.integers(2**32)), 4,
+                              scale=0.7), TextModel(int(rng.integers(2**32)), 4, scale=0.7)
     ids = rng.integers(0, 4, 3).tolist()
     counts: dict[int, int] = {}
     context, first_seed = Context(target, 20), int(rng.integers(2**31))
     for seed in range(first_seed, first_seed + 700):
         target.forwarded.clear()
         params = SamplingParams(temperature=1.0, seed=seed)
-        (first, second), _ = speculate(context, ids, Drafts(draft), params=params, count=2, max_tokens=2)
+        (first, second), _ = speculate(context, ids, Drafts(draft), params=params, count=2,
+                                       max_tokens=2)
         counts[4 * first + second] = counts.get(4 * first + second, 0) + 1
         if seed < first_seed + 5:
-            again, _ = speculate(Context(target, 20), ids, Drafts(draft), params=params, count=2, max_tokens=2)
+            again, _ = speculate(Context(target, 20), ids, Drafts(draft), params=params,
+                                 count=2, max_tokens=2)
             expect_equal(again, [first, second], of="the text with the same seed")
     start = true_softmax(target.logits_after(ids))
-    joint = np.array([start[first] * true_softmax(target.logits_after([*ids, first])) for first in range(4)])
+    joint = np.array([start[first] * true_softmax(target.logits_after([*ids, first]))
+                      for first in range(4)])
     expect_distribution(counts, joint.ravel(), "pairs of tokens", "")
     tally = Tally()
-    speculate(context, ids, Drafts(target), params=SamplingParams(temperature=1.0), count=3, max_tokens=12, tally=tally)
+    speculate(context, ids, Drafts(target), params=SamplingParams(temperature=1.0), count=3,
+              max_tokens=12, tally=tally)
     expect_equal((tally.accepted, tally.proposed), (9, 9),
                  of="accepted and proposed guesses, when the draft is the target itself,")
 
 
 @check(SPECULATE, points=1, public=False)
 def penalties_see_the_text(speculate, rng):
-    """Penalties of all kinds, with a prompt that only some of them count; the tally tells what happened."""
-    for params in (SamplingParams(repetition_penalty=3.0), SamplingParams(presence_penalty=2.0, frequency_penalty=1.0)):
+    """Penalties of all kinds, with a prompt that only some of them count; the tally tells what
+    happened."""
+    for params in (SamplingParams(repetition_penalty=3.0),
+                   SamplingParams(presence_penalty=2.0, frequency_penalty=1.0)):
         model = TextModel(int(rng.integers(2**32)), 12)
         ids = rng.permutation(12)[:8].tolist()
-        truth, _ = reference(Context(model, 60), ids, Guesses(lambda text, count: []), params=params, max_tokens=17)
+        truth, _ = reference(Context(model, 60), ids, Guesses(lambda text, count: []),
+                             params=params, max_tokens=17)
         for name, proposer in proposers([*ids, *truth], 12, rng).items():
             mine, right = Tally(), Tally()
-            got = speculate(Context(model, 60), ids, proposer, params=params, count=3, max_tokens=14, tally=mine)
+            got = speculate(Context(model, 60), ids, proposer, params=params, count=3,
+                            max_tokens=14, tally=mine)
             expect_text(got, truth[:14], "length", "with penalties", "")
             if name != "random":
-                reference(Context(model, 60), ids, proposer, params=params, count=3, max_tokens=14, tally=right)
+                reference(Context(model, 60), ids, proposer, params=params, count=3,
+                          max_tokens=14, tally=right)
                 expect_equal((mine.steps, mine.proposed, mine.accepted, mine.generated),
-                             (right.steps, right.proposed, right.accepted, right.generated), of="the tally")
+                             (right.steps, right.proposed, right.accepted, right.generated),
+                             of="the tally")
 
 
 @check(SPECULATE, points=1, public=False)
@@ -513,17 +572,20 @@ def any_run(speculate, rng):
         model, ids = new_model(rng, 15)
         truth = plain(model, ids, 16)
         chance = rng.random((40, 8))
-        lucky = Guesses(lambda text,
-                        count: [truth[len(text) - 5 + i] if len(text) - 5 + i < 16 and chance[len(text), i] < 0.8 else 3
-                                             for i in range(min(count, 8))])
-        eos, limit = rng.integers(0, 15, 2).tolist() if rng.random() < 0.5 else [], int(rng.integers(1, 16))
+        lucky = Guesses(lambda text, count: [
+            truth[len(text) - 5 + i] if len(text) - 5 + i < 16 and chance[len(text), i] < 0.8
+            else 3 for i in range(min(count, 8))])
+        eos, limit = rng.integers(0, 15, 2).tolist() if rng.random() < 0.5 else [], int(
+            rng.integers(1, 16))
         context = Context(model, int(rng.choice([5 + limit, 6 + limit // 2, 90])))
         most = min(limit, context.cache.capacity - 5)
         end = next((place for place, id in enumerate(truth[:most]) if id in eos), None)
-        got = speculate(context, ids, lucky, params=GREEDY, count=int(rng.integers(1, 8)), max_tokens=limit,
-                        eos_ids=frozenset(eos))
-        expect_text(got, truth[:most if end is None else end], "length" if end is None else "stop", "in a random run",
-                    "")
-        expect_held(context, [*ids, *(truth[:most - 1] if end is None else truth[:end])], "in a random run", "")
+        got = speculate(context, ids, lucky, params=GREEDY, count=int(rng.integers(1, 8)),
+                        max_tokens=limit, eos_ids=frozenset(eos))
+        expect_text(got, truth[:most if end is None else end],
+                    "length" if end is None else "stop", "in a random run", "")
+        expect_held(context, [*ids, *(truth[:most - 1] if end is None else truth[:end])],
+                    "in a random run", "")
         if end is None:
-            expect_close(context.forward([got[0][-1]]), model.logits_after([*ids, *got[0]]), of="the logits afterwards")
+            expect_close(context.forward([got[0][-1]]), model.logits_after([*ids, *got[0]]),
+                         of="the logits afterwards")

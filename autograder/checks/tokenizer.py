@@ -1,4 +1,5 @@
-"""Checks of the tokenizer, against the `tokenizers` library, the reference, and the laws of a lossless code."""
+"""Checks of the tokenizer, against the `tokenizers` library, the reference, and the laws of a
+lossless code."""
 
 import random
 from collections import Counter
@@ -14,8 +15,9 @@ from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import AddedToken, Vocabulary
 
 LETTER, NUMBER = r"\p{L}", r"\p{N}"
-ENGLISH = ("It isn't the token that costs you, it's the tokenizer: 1024 of them, 2048 of them. The engine infers, the "
-           "inferencer inferred, and a token took the tokens that it took. 推理引擎的推理 naïve café 👩‍👩‍👧 for i in range(10):")
+ENGLISH = ("It isn't the token that costs you, it's the tokenizer: 1024 of them, 2048 of them. "
+           "The engine infers, the inferencer inferred, and a token took the tokens that it "
+           "took. 推理引擎的推理 naïve café 👩‍👩‍👧 for i in range(10):")
 CHARACTERS = "aZßé中ü1٣½Ⅷ \n\t\r\u00a0\u3000'stmrevld.,!?_-\u0301\U0001f44d"
 
 
@@ -42,16 +44,20 @@ def byte_map(bytes_to_unicode) -> dict:
 def one_character_each(bytes_to_unicode, rng):
     """Every byte has a character of its own, and all of them can be printed."""
     got = byte_map(bytes_to_unicode)
-    expect_equal(sorted(got), list(range(256)), of="the bytes in the map", hint="The keys are ints, not bytes objects.")
-    long = [byte for byte in range(256) if not isinstance(got[byte], str) or len(got[byte]) != 1]
-    expect(not long, "one character, a str of length 1, for each byte", f"byte {long[:1]}: {got[(long or [0])[0]]!r}")
+    expect_equal(sorted(got), list(range(256)), of="the bytes in the map",
+                 hint="The keys are ints, not bytes objects.")
+    long = [byte for byte in range(256)
+            if not isinstance(got[byte], str) or len(got[byte]) != 1]
+    expect(not long, "one character, a str of length 1, for each byte",
+           f"byte {long[:1]}: {got[(long or [0])[0]]!r}")
     twice = [character for character, times in Counter(got.values()).items() if times > 1]
     expect(not twice, "256 different characters", f"{twice[:1]} for more than one byte",
            "Text must come back from the characters, so no two bytes may share one.")
     odd = [byte for byte in range(256) if not got[byte].isprintable() or got[byte].isspace()]
     expect(not odd, "every character to be printable, and no white space",
            f"{got[(odd or [0])[0]]!r} for byte {odd[:1]}",
-           "The space, the controls, and what Latin-1 has between 0x7F and 0xA0 need stand-ins.")
+           "The space, the controls, and what Latin-1 has between 0x7F and 0xA0 need "
+           "stand-ins.")
 
 
 @check("tokenizer.bytes_to_unicode", points=3, public=True)
@@ -68,8 +74,10 @@ def printable_bytes(bytes_to_unicode, rng):
 def the_space(bytes_to_unicode, rng):
     """The space is Ġ and the line feed is Ċ, as you have seen them in vocabularies."""
     got = byte_map(bytes_to_unicode)
-    expect_equal((got.get(0x20), got.get(0x0A)), ("Ġ", "Ċ"), of="the characters of space and line feed",
-                 hint="The stand-ins count from U+0100 on, one for each byte that needs one, in their order.")
+    expect_equal((got.get(0x20), got.get(0x0A)), ("Ġ", "Ċ"),
+                 of="the characters of space and line feed",
+                 hint="The stand-ins count from U+0100 on, one for each byte that needs one, "
+                      "in their order.")
 
 
 @check("tokenizer.bytes_to_unicode", points=2, public=False)
@@ -83,17 +91,19 @@ def gpt2_alphabet(bytes_to_unicode, rng):
 CUT = "tokenizer.gpt2_pattern+pre_tokenize"
 
 
-def expect_cut(gpt2_pattern, text: str, hint: str, letter: str = LETTER, number: str = NUMBER) -> None:
+def expect_cut(gpt2_pattern, text: str, hint: str, letter: str = LETTER,
+               number: str = NUMBER) -> None:
     pattern = gpt2_pattern(letter, number)
     expect(isinstance(pattern, str), "a pattern as a str", f"a {type(pattern).__name__}")
     try:
         got = regex.findall(f"(?V1){pattern}", text)
     except regex.error as error:
-        expect(False, "a pattern that `regex` can compile", f"the error {error}", "An unclosed bracket?")
+        expect(False, "a pattern that `regex` can compile", f"the error {error}",
+               "An unclosed bracket?")
     wanted = regex.findall("(?V1)" + reference.gpt2_pattern(letter, number), text)
     expect(all(isinstance(piece, str) for piece in got), "the matches to be pieces of the text",
-           f"{got[0] if got else got!r}: `findall` gives groups instead of matches when a pattern captures any",
-           "Write (?:…) where you group.")
+           f"{got[0] if got else got!r}: `findall` gives groups instead of matches when a "
+           "pattern captures any", "Write (?:…) where you group.")
     expect_equal(got, wanted, of=f"the pieces of {text!r}", hint=hint)
 
 
@@ -101,26 +111,30 @@ def expect_cut(gpt2_pattern, text: str, hint: str, letter: str = LETTER, number:
 def words_keep_their_space(gpt2_pattern, pre_tokenize, rng):
     """A word, a number or a run of signs takes one space before it along."""
     word = characters(rng, "aeiostr", 4)
-    expect_cut(gpt2_pattern, f"one {word} 12 {word}34, then... (that)", "Rules 2, 3 and 4: an optional space, then one "
-               "or more of a kind. A piece never mixes kinds.")
+    expect_cut(gpt2_pattern, f"one {word} 12 {word}34, then... (that)",
+               "Rules 2, 3 and 4: an optional space, then one or more of a kind. A piece never "
+               "mixes kinds.")
 
 
 @check(CUT, points=2, public=True)
 def contractions(gpt2_pattern, pre_tokenize, rng):
     """The seven contractions are pieces of their own, in lower case only."""
-    expect_cut(gpt2_pattern, "I'm you're he's don't we've she'll I'd rock'n IT'S 'tis 'lovely", "Rule 1 comes first, "
-               "and it looks at no more than the letters it names: 'tis is 't and is.")
+    expect_cut(gpt2_pattern, "I'm you're he's don't we've she'll I'd rock'n IT'S 'tis 'lovely",
+               "Rule 1 comes first, and it looks at no more than the letters it names: 'tis is "
+               "'t and is.")
 
 
 @check(CUT, points=1, public=True)
 def all_scripts(gpt2_pattern, pre_tokenize, rng):
     """Letters and numbers are what the given classes say, in every script."""
-    expect_cut(gpt2_pattern, "naïve café 中文分词 русский 123 ٣٤ Ⅷ½", "Use `letter` and `number` as they are given.")
+    expect_cut(gpt2_pattern, "naïve café 中文分词 русский 123 ٣٤ Ⅷ½",
+               "Use `letter` and `number` as they are given.")
 
 
 @check(CUT, points=2, public=True)
 def white_space(gpt2_pattern, pre_tokenize, rng):
-    """Of white space before a word, all but the last character is a piece; a last space goes with the word."""
+    """Of white space before a word, all but the last character is a piece; a last space goes
+    with the word."""
     expect_cut(gpt2_pattern, "if x:\n    return  x\n\n\ty  \n",
                "Rule 5 needs a look at what follows, without taking it: "
                "`(?!…)`. Rule 6 takes what is left at the end of the text.")
@@ -134,14 +148,17 @@ def one_after_the_other(gpt2_pattern, pre_tokenize, rng):
         rules = [reference.splitter(name) for name in names]
         with expect_unchanged(rules):
             got = pre_tokenize(text, rules)
-        expect_equal(got, reference.pre_tokenize(text, rules), of=f"the pieces of {text!r} under {names}",
+        expect_equal(got, reference.pre_tokenize(text, rules),
+                     of=f"the pieces of {text!r} under {names}",
                      hint="The first one sees the text, the second one sees pieces.")
-    word, rules = characters(rng, "bcdef", 3) + "abcdaef", ["[aeiou]+|[^aeiou]+", r"[\s\S]{1,2}"]
+    word, rules = characters(rng, "bcdef", 3) + "abcdaef", ["[aeiou]+|[^aeiou]+",
+                                                            r"[\s\S]{1,2}"]
     for rules in (rules, rules[::-1]):
         expect_equal(pre_tokenize(word, rules), reference.pre_tokenize(word, rules),
                      of=f"the pieces of {word!r} under {rules}",
                      hint="The order of the splitters counts.")
-    expect_equal(pre_tokenize("", [reference.splitter("gpt2")]), [], of="the pieces of an empty text")
+    expect_equal(pre_tokenize("", [reference.splitter("gpt2")]), [],
+                 of="the pieces of an empty text")
     expect_equal(pre_tokenize(text, []), [text], of="the pieces without any splitter")
 
 
@@ -165,7 +182,8 @@ def other_classes(gpt2_pattern, pre_tokenize, rng):
         expect_cut(gpt2_pattern, characters(rng, "abcxyz 12\n'st.", 25), "", "[a-cs]", "[x2]")
         text = characters(rng, "ab12 ", 20)
         expect_equal(pre_tokenize(text, ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]),
-                     reference.pre_tokenize(text, ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]), of="the pieces")
+                     reference.pre_tokenize(text, ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]),
+                     of="the pieces")
 
 
 # --- count_pairs, merge_pair
@@ -176,7 +194,8 @@ PAIRS = "tokenizer.count_pairs+merge_pair"
 def expect_counts(count_pairs, words: list, hint: str) -> None:
     with expect_unchanged(words):
         got = count_pairs(words)
-    expect(hasattr(got, "keys"), "a Counter or a dict from pair to count", f"a {type(got).__name__}")
+    expect(hasattr(got, "keys"), "a Counter or a dict from pair to count",
+           f"a {type(got).__name__}")
     got = {tuple(pair): int(count) for pair, count in dict(got).items()}
     wanted = dict(reference.count_pairs(words))
     for pair in [*wanted, *(pair for pair in got if pair not in wanted)]:
@@ -189,30 +208,35 @@ def expect_counts(count_pairs, words: list, hint: str) -> None:
 
 @check(PAIRS, points=2, public=True)
 def words_count_as_often_as_they_occur(count_pairs, merge_pair, rng):
-    """A pair counts at each of its places, as often as the word occurs, and never across two words."""
+    """A pair counts at each of its places, as often as the word occurs, and never across two
+    words."""
     once, often = int(rng.integers(2, 9)), int(rng.integers(20, 90))
     expect_counts(count_pairs, [([5, 6, 7, 5, 6], once), ([6, 5, 6], often), ([7], 3), ([], 2)],
-                  "Go through the words one by one; each comes with the number of times it occurs.")
+                  "Go through the words one by one; each comes with the number of times it "
+                  "occurs.")
 
 
 @check(PAIRS, points=2, public=True)
 def overlaps_count(count_pairs, merge_pair, rng):
     """Three equal symbols hold their pair twice."""
     expect_counts(count_pairs, [([4] * 3, 1), ([4] * int(rng.integers(4, 8)), 10)],
-                  "Counting looks at every pair of neighbours. That only one of two overlapping pairs can merge is "
-                  "the business of merging.")
+                  "Counting looks at every pair of neighbours. That only one of two "
+                  "overlapping pairs can merge is the business of merging.")
 
 
 @check(PAIRS, points=3, public=True)
 def merged_from_the_left(count_pairs, merge_pair, rng):
     """Occurrences are replaced from the left, and none overlaps another."""
-    for symbols, pair in (([3, 1, 2, 1, 2, 3], (1, 2)), ([1, 1, 1], (1, 1)), ([2, 1, 1, 1, 1, 2], (1, 1)),
+    for symbols, pair in (([3, 1, 2, 1, 2, 3], (1, 2)), ([1, 1, 1], (1, 1)),
+                          ([2, 1, 1, 1, 1, 2], (1, 1)),
                           ([1, 2, 1], (2, 1)),
                           ([1, 2], (1, 2)), ([2, 1, 1], (1, 2)), ([1], (1, 2)), ([], (1, 2))):
         expect_equal(merge_pair(symbols, pair, 9), reference.merge_pair(symbols, pair, 9),
                      of=f"{symbols} after merging {pair} into 9",
-                     hint="After a merge, go on behind both of its symbols. Is the last symbol still there?")
-    expect_equal(merge_pair([2, 1, 2, 1, 1], (2, 1), 2), [2, 2, 1], of="[2, 1, 2, 1, 1] after merging (2, 1) into 2",
+                     hint="After a merge, go on behind both of its symbols. Is the last symbol "
+                          "still there?")
+    expect_equal(merge_pair([2, 1, 2, 1, 1], (2, 1), 2), [2, 2, 1],
+                 of="[2, 1, 2, 1, 1] after merging (2, 1) into 2",
                  hint="The new symbol joins nothing, whatever its id.")
 
 
@@ -230,8 +254,9 @@ def a_new_list(count_pairs, merge_pair, rng):
 def any_words(count_pairs, merge_pair, rng):
     """Random words of few symbols."""
     for _ in range(20):
-        expect_counts(count_pairs, [(rng.integers(0, 3, int(rng.integers(0, 9))).tolist(), int(rng.integers(1, 9)))
-                                    for _ in range(5)], "")
+        expect_counts(count_pairs,
+                      [(rng.integers(0, 3, int(rng.integers(0, 9))).tolist(),
+                        int(rng.integers(1, 9))) for _ in range(5)], "")
 
 
 @check(PAIRS, points=2, public=False)
@@ -240,7 +265,8 @@ def any_merge(count_pairs, merge_pair, rng):
     for _ in range(40):
         symbols = rng.integers(0, 3, int(rng.integers(0, 12))).tolist()
         pair, merged = tuple(rng.integers(0, 3, 2).tolist()), int(rng.integers(0, 4))
-        expect_equal(merge_pair(symbols, pair, merged), reference.merge_pair(symbols, pair, merged), of="the result")
+        expect_equal(merge_pair(symbols, pair, merged),
+                     reference.merge_pair(symbols, pair, merged), of="the result")
 
 
 # --- train_bpe
@@ -253,29 +279,37 @@ def expect_vocabulary(got, wanted: Vocabulary, of: str, hint: str) -> None:
     names = {id: token for token, id in wanted.tokens.items()}
 
     def shown(pair: tuple) -> str:
-        return " + ".join(repr(bytes(map(byte_of.get, names[id])).decode("utf-8", "backslashreplace"))
+        return " + ".join(repr(bytes(map(byte_of.get,
+                                         names[id])).decode("utf-8", "backslashreplace"))
                           if id in names else f"id {id}" for id in pair)
 
     alphabet = {token: id for token, id in wanted.tokens.items() if id < 256}
-    expect_equal({token: got.tokens.get(token) for token in alphabet}, alphabet, of="the ids of the 256 bytes",
+    expect_equal({token: got.tokens.get(token) for token in alphabet}, alphabet,
+                 of="the ids of the 256 bytes",
                  hint="Sort the characters, not the bytes: the first is '!'.")
     ours = [tuple(pair) for pair in got.merges]
     for number, (mine, right) in enumerate(zip(ours, wanted.merges)):
         expect(mine == right, f"merge {number} of {of} to be {shown(right)}, ids {right}",
                f"{shown(mine)}, ids {mine}", hint)
-    expect(len(ours) == len(wanted.merges), f"{len(wanted.merges)} merges of {of}", f"{len(ours)}",
+    expect(len(ours) == len(wanted.merges), f"{len(wanted.merges)} merges of {of}",
+           f"{len(ours)}",
            "Training ends at `vocab_size` tokens, bytes included, or when no pair is left.")
-    expect_equal({pair: tuple(entry) for pair, entry in got.merges.items()}, dict(wanted.merges),
-                 of="the merges, each with its rank and the id of its result", hint="Ranks count from 0, ids from 256.")
+    expect_equal({pair: tuple(entry) for pair, entry in got.merges.items()},
+                 dict(wanted.merges),
+                 of="the merges, each with its rank and the id of its result",
+                 hint="Ranks count from 0, ids from 256.")
     expect_equal(dict(got.tokens), dict(wanted.tokens), of="the tokens",
                  hint="The text of a merge is left and right, joined.")
-    expect_equal(tuple(got.splitters), tuple(wanted.splitters), of="the splitters that the vocabulary remembers")
+    expect_equal(tuple(got.splitters), tuple(wanted.splitters),
+                 of="the splitters that the vocabulary remembers")
 
 
-def expect_trained(train_bpe, texts: list[str], vocab_size: int, hint: str, splitters: tuple = ("gpt2",)) -> None:
+def expect_trained(train_bpe, texts: list[str], vocab_size: int, hint: str,
+                   splitters: tuple = ("gpt2",)) -> None:
     wanted = reference.train_bpe(texts, vocab_size, splitters)
     shown = repr(texts) if len(repr(texts)) < 120 else f"{len(texts)} texts"
-    expect_vocabulary(train_bpe(texts, vocab_size, splitters), wanted, f"{shown} cut by {', '.join(splitters)}", hint)
+    expect_vocabulary(train_bpe(texts, vocab_size, splitters), wanted,
+                      f"{shown} cut by {', '.join(splitters)}", hint)
 
 
 @check("tokenizer.train_bpe", points=2, public=True)
@@ -287,9 +321,11 @@ def bytes_first(train_bpe, rng):
 @check("tokenizer.train_bpe", points=3, public=True)
 def the_most_frequent_pair(train_bpe, rng):
     """The pair that occurs most often is merged, and all is counted again."""
-    often = " hugs" * int(rng.integers(12, 20)) + " pugs" * int(rng.integers(6, 9)) + " bun" * int(rng.integers(2, 4))
+    often = (" hugs" * int(rng.integers(12, 20)) + " pugs" * int(rng.integers(6, 9))
+             + " bun" * int(rng.integers(2, 4)))
     expect_trained(train_bpe, [often], 262,
-                   "Which pairs are there after the last merge? Count the words as they are now.")
+                   "Which pairs are there after the last merge? Count the words as they are "
+                   "now.")
 
 
 @check("tokenizer.train_bpe", points=3, public=True)
@@ -301,7 +337,8 @@ def ties(train_bpe, rng):
     expect_trained(train_bpe, ["zb", "za", "é", "~a"], 260,
                    "Ids, not characters or strings: what was merged later has the "
                    "higher id.")
-    expect_trained(train_bpe, ["abx aby", "cdx cdy"], 264, "A merged symbol has a higher id than any byte.")
+    expect_trained(train_bpe, ["abx aby", "cdx cdy"], 264,
+                   "A merged symbol has a higher id than any byte.")
 
 
 @check("tokenizer.train_bpe", points=2, public=True)
@@ -309,14 +346,16 @@ def inside_pieces(train_bpe, rng):
     """No merge crosses the border of a piece, and the splitters decide where that is."""
     texts = ["ab ab", "ab12ab12 ab12", "12 12", "a", "b"]
     for splitters in (("gpt2",), ("digits", "gpt2")):
-        expect_trained(train_bpe, texts, 266, "Each text is cut by itself, and pairs are counted within pieces.",
+        expect_trained(train_bpe, texts, 266,
+                       "Each text is cut by itself, and pairs are counted within pieces.",
                        splitters)
 
 
 @check("tokenizer.train_bpe", points=1, public=True)
 def too_small(train_bpe, rng):
     """A vocabulary that cannot hold the bytes is refused."""
-    with expect_error(ModelError, when="asked for 255 tokens", hint="The docstring names the error."):
+    with expect_error(ModelError, when="asked for 255 tokens",
+                      hint="The docstring names the error."):
         train_bpe(["a text"], 255)
 
 
@@ -334,9 +373,10 @@ def as_hugging_face_trains(train_bpe, rng):
         texts = [characters(rng, alphabet, int(rng.integers(1, 50))) for _ in range(6)]
         vocab_size = int(rng.integers(257, 300))
         got, theirs = train_bpe(texts, vocab_size, ("gpt2",)), hf_model(texts, vocab_size)
-        wanted = Vocabulary(theirs["vocab"], {
-            (theirs["vocab"][left], theirs["vocab"][right]): (rank, theirs["vocab"][left + right])
-            for rank, (left, right) in enumerate(theirs["merges"])})
+        wanted = Vocabulary(theirs["vocab"],
+                            {(theirs["vocab"][left],
+                              theirs["vocab"][right]): (rank, theirs["vocab"][left + right])
+                             for rank, (left, right) in enumerate(theirs["merges"])})
         expect_vocabulary(got, wanted, "random texts", "")
 
 
@@ -349,8 +389,10 @@ def hf_model(texts: list[str], vocab_size: int) -> dict:
 
     hf = tokenizers.Tokenizer(models.BPE())
     hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    hf.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
-                                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    hf.train_from_iterator(texts,
+                           trainers.BpeTrainer(
+                               vocab_size=vocab_size, show_progress=False,
+                               initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return json.loads(hf.to_str())["model"]
 
 
@@ -364,7 +406,8 @@ def english() -> Vocabulary:
 
 
 def random_merges(rng, symbols: int = 3, merges: int = 12) -> dict:
-    """Merges over a small alphabet, in any order of rank; two ways to one string give one id."""
+    """Merges over a small alphabet, in any order of rank; two ways to one string give one
+    id."""
     chance = python_random(rng)
     tokens, pairs = [*"abcdefgh"[:symbols]], []
     for _ in range(merges):
@@ -388,12 +431,15 @@ def expect_merged(merge, symbols: list[int], merges: dict, hint: str) -> None:
 
 @check("tokenizer.encode_piece", points=3, public=True)
 def lowest_rank_first(encode_piece, rng):
-    """The merge of the lowest rank is made first, wherever it stands and however long its result."""
+    """The merge of the lowest rank is made first, wherever it stands and however long its
+    result."""
     a, b, c, d = rng.permutation(50)[:4].tolist()
-    expect_merged(encode_piece, [a, b, c], {(a, b): (8, 60), (b, c): (5, 61)}, "Two merges are possible here. Which of "
-                  "them comes first is a matter of rank, not of place.")
-    expect_merged(encode_piece, [a, b, c, d], {(a, b): (3, 60), (60, c): (9, 61), (c, d): (6, 62)}, "The longest piece "
-                  "is no aim. Which merge had the lower rank when both were possible?")
+    expect_merged(encode_piece, [a, b, c], {(a, b): (8, 60), (b, c): (5, 61)},
+                  "Two merges are possible here. Which of them comes first is a matter of "
+                  "rank, not of place.")
+    expect_merged(
+        encode_piece, [a, b, c, d], {(a, b): (3, 60), (60, c): (9, 61), (c, d): (6, 62)},
+        "The longest piece is no aim. Which merge had the lower rank when both were possible?")
 
 
 @check("tokenizer.encode_piece", points=2, public=True)
@@ -401,19 +447,21 @@ def leftmost_of_equals(encode_piece, rng):
     """Where one pair stands at several places, the leftmost merges first."""
     a, b = rng.permutation(50)[:2].tolist()
     for symbols in ([a, a, a], [a, a, a, a, a], [b, a, a, a, b]):
-        expect_merged(encode_piece, symbols, {(a, a): (4, 60), (60, a): (7, 61)}, "Draw the places of the pair in "
-                      "three equal symbols.")
+        expect_merged(encode_piece, symbols, {(a, a): (4, 60), (60, a): (7, 61)},
+                      "Draw the places of the pair in " "three equal symbols.")
 
 
 @check("tokenizer.encode_piece", points=2, public=True)
 def new_pairs(encode_piece, rng):
-    """A merge makes new neighbours, and if their rank is lower than all others, they are next."""
+    """A merge makes new neighbours, and if their rank is lower than all others, they are
+    next."""
     a, b, c = rng.permutation(50)[:3].tolist()
     expect_merged(encode_piece, [a, b, c, c, a],
                   {(a, b): (5, 60), (60, c): (9, 61), (61, c): (2, 62), (62, a): (11, 63)},
                   "Look at all pairs again after every single merge.")
-    expect_merged(encode_piece, [a, b, a, b, c], {(a, b): (5, 60), (60, a): (1, 61), (60, c): (3, 62)},
-                  "One merge at a time: after the first one, another merge may have the lowest rank.")
+    expect_merged(
+        encode_piece, [a, b, a, b, c], {(a, b): (5, 60), (60, a): (1, 61), (60, c): (3, 62)},
+        "One merge at a time: after the first one, another merge may have the lowest rank.")
 
 
 @check("tokenizer.encode_piece", points=1, public=True)
@@ -428,8 +476,10 @@ def trained_vocabulary(encode_piece, rng):
     """Words under a trained vocabulary."""
     vocabulary = english()
     for word in (" tokenizer", "inferencer", " engines", "中文", "x" * 12):
-        ids = [vocabulary.tokens[reference.bytes_to_unicode()[byte]] for byte in word.encode("utf-8")]
-        expect_equal(encode_piece(ids, vocabulary.merges), reference.encode_piece(ids, vocabulary.merges),
+        ids = [vocabulary.tokens[reference.bytes_to_unicode()[byte]]
+               for byte in word.encode("utf-8")]
+        expect_equal(encode_piece(ids, vocabulary.merges),
+                     reference.encode_piece(ids, vocabulary.merges),
                      of=f"the tokens of {word!r} under a small trained vocabulary",
                      hint="Take its merges one by one, by hand.")
 
@@ -438,11 +488,13 @@ def trained_vocabulary(encode_piece, rng):
 def any_ranks(encode_piece, rng):
     """Random symbols under random merges, in any order of rank."""
     for _ in range(60):
-        expect_merged(encode_piece, rng.integers(0, 3, int(rng.integers(0, 14))).tolist(), random_merges(rng), "")
+        expect_merged(encode_piece, rng.integers(0, 3, int(rng.integers(0, 14))).tolist(),
+                      random_merges(rng), "")
 
 
 class CountedMerges(Mapping):
-    """Merges that count how often anything is looked up. No dict: it stays here when the code runs elsewhere."""
+    """Merges that count how often anything is looked up. No dict: it stays here when the code
+    runs elsewhere."""
 
     def __init__(self, merges: Mapping):
         self.merges, self.lookups = merges, 0
@@ -462,14 +514,17 @@ class CountedMerges(Mapping):
 def same_as_the_short_way(encode_long_piece, rng):
     """The tokens are those of `encode_piece`."""
     a, b = rng.permutation(50)[:2].tolist()
-    expect_merged(encode_long_piece, [a, a, a, a, b], {(a, a): (1, 60), (60, a): (0, 61), (a, b): (2, 62)},
-                  "Ranks first, then places from the left. Is every candidate on the heap still true when it comes off?")
+    expect_merged(encode_long_piece, [a, a, a, a, b],
+                  {(a, a): (1, 60), (60, a): (0, 61), (a, b): (2, 62)},
+                  "Ranks first, then places from the left. Is every candidate on the heap "
+                  "still true when it comes off?")
     z, c = 70, 71
     expect_merged(encode_long_piece, [z, a, b, c],
                   {(b, c): (0, 80), (a, b): (1, 81), (z, a): (2, 82), (a, 80): (3, 83)},
                   "A candidate was put on the heap for two symbols. Are those two still there?")
     for _ in range(10):
-        expect_merged(encode_long_piece, rng.integers(0, 3, 9).tolist(), random_merges(rng, merges=5),
+        expect_merged(encode_long_piece, rng.integers(0, 3, 9).tolist(),
+                      random_merges(rng, merges=5),
                       "Which pairs come into being by a merge, and which disappear?")
 
 
@@ -481,11 +536,12 @@ def linear_cost(encode_long_piece, rng):
         merges = CountedMerges(english().merges)
         ids = [english().tokens[character] for character in characters(rng, "token", length)]
         got = encode_long_piece(ids, merges)
-        expect_equal(got, reference.encode_long_piece(ids, merges.merges), of=f"the tokens of {length} letters")
+        expect_equal(got, reference.encode_long_piece(ids, merges.merges),
+                     of=f"the tokens of {length} letters")
         counts.append(merges.lookups)
-    expect(counts[1] <= 2.6 * counts[0] + 50, "the look-ups in `merges` to grow with the length",
-           f"{counts[0]} of them for "
-           f"100 symbols and {counts[1]} for 200",
+    expect(counts[1] <= 2.6 * counts[0] + 50,
+           "the look-ups in `merges` to grow with the length",
+           f"{counts[0]} of them for " f"100 symbols and {counts[1]} for 200",
            "After a merge, only the pairs to its left and to its right are new.")
 
 
@@ -493,7 +549,8 @@ def linear_cost(encode_long_piece, rng):
 def any_long_piece(encode_long_piece, rng):
     """Random symbols under random merges, long and short."""
     for _ in range(60):
-        expect_merged(encode_long_piece, rng.integers(0, 3, int(rng.integers(0, 40))).tolist(), random_merges(rng), "")
+        expect_merged(encode_long_piece, rng.integers(0, 3, int(rng.integers(0, 40))).tolist(),
+                      random_merges(rng), "")
 
 
 # --- encode
@@ -515,18 +572,22 @@ class Recorder:
         return code_points(text)
 
 
-def expect_encoded(encode, text: str, tokens: list[AddedToken], hint: str, parse_special: bool = True) -> None:
+def expect_encoded(encode, text: str, tokens: list[AddedToken], hint: str,
+                   parse_special: bool = True) -> None:
     seen, wanted_texts = Recorder(), Recorder()
     wanted = reference.encode(text, tokens, wanted_texts.encode, parse_special)
     got = encode(text, tokens, seen.encode, parse_special)
     names = ", ".join(flags(token) for token in tokens)
-    under = f"{text!r} with the added tokens {names}" + ("" if parse_special else " and parse_special false")
-    expect_equal(seen.texts, wanted_texts.texts, of=f"what is given to `encode_ordinary` of {under}", hint=hint)
+    under = (f"{text!r} with the added tokens {names}"
+             + ("" if parse_special else " and parse_special false"))
+    expect_equal(seen.texts, wanted_texts.texts,
+                 of=f"what is given to `encode_ordinary` of {under}", hint=hint)
     expect_equal(got, wanted, of=f"the ids of {under}", hint=hint)
 
 
 def flags(token: AddedToken) -> str:
-    on = [name for name in ("special", "lstrip", "rstrip", "single_word") if getattr(token, name)]
+    on = [name for name in ("special", "lstrip", "rstrip", "single_word")
+          if getattr(token, name)]
     return f"{token.content!r} ({', '.join([str(token.id), *on])})"
 
 
@@ -535,10 +596,13 @@ END, START = AddedToken("<end>", 900, special=True), AddedToken("<start>", 901, 
 
 @check("tokenizer.encode", points=3, public=True)
 def tokens_between_texts(encode, rng):
-    """Added tokens become their ids, what is between them is encoded, and nothing is encoded twice or dropped."""
+    """Added tokens become their ids, what is between them is encoded, and nothing is encoded
+    twice or dropped."""
     word = characters(rng, "abc", 3)
-    for text in (f"{word}<end>x", f"<start>{word}<end>", f"<end><end>{word}", word, "<end>", f"< end>{word}<end"):
-        expect_encoded(encode, text, [END, START], "What is left in front of the first token, and behind the last one?")
+    for text in (f"{word}<end>x", f"<start>{word}<end>", f"<end><end>{word}", word, "<end>",
+                 f"< end>{word}<end"):
+        expect_encoded(encode, text, [END, START],
+                       "What is left in front of the first token, and behind the last one?")
     expect_encoded(encode, word, [], "Without added tokens the whole text is ordinary.")
     expect_encoded(encode, "", [END], "`encode_ordinary` is never called for an empty text.")
 
@@ -546,19 +610,23 @@ def tokens_between_texts(encode, rng):
 @check("tokenizer.encode", points=2, public=True)
 def first_then_longest(encode, rng):
     """The token that begins first wins, then the longest."""
-    tokens = [AddedToken("<", 700), AddedToken("<a", 701), AddedToken("<a><a>", 702), AddedToken("a>", 703)]
+    tokens = [AddedToken("<", 700), AddedToken("<a", 701), AddedToken("<a><a>", 702),
+              AddedToken("a>", 703)]
     for text in ("x<a><a>y", "<a<a>", "<a><b", "a><a>"):
         expect_encoded(encode, text, tokens,
-                       "`any_of` finds them in the right way, if you give it all contents at once.")
+                       "`any_of` finds them in the right way, if you give it all contents at "
+                       "once.")
 
 
 @check("tokenizer.encode", points=3, public=True)
 def untrusted_text(encode, rng):
-    """With parse_special false, a special token is ordinary text from end to end; other added tokens are not."""
+    """With parse_special false, a special token is ordinary text from end to end; other added
+    tokens are not."""
     tokens = [END, AddedToken("<tab>", 800), AddedToken("nd", 801)]
     for text in ("hi<end>there<tab>!", "<end>", "<end><tab><end>", "a<end>nd"):
-        expect_encoded(encode, text, tokens, "The match is passed over, and its text stays where it is, joined to what "
-                       "is around it.", parse_special=False)
+        expect_encoded(encode, text, tokens,
+                       "The match is passed over, and its text stays where it is, joined to "
+                       "what is around it.", parse_special=False)
         expect_encoded(encode, text, tokens, "With parse_special true, it is a token.")
 
 
@@ -567,8 +635,9 @@ def flags_of_tokens(encode, rng):
     """lstrip and rstrip swallow white space; single_word wants no word character beside it."""
     for token in (AddedToken("<m>", 600, lstrip=True), AddedToken("<m>", 600, rstrip=True)):
         for text in ("a  <m> \n b", " <m> ", "a<m>b", "<m> <m>", "\u3000<m>\u00a0"):
-            expect_encoded(encode, text, [token], "White space on that side belongs to the token, up to the end of the "
-                           "token before it.")
+            expect_encoded(encode, text, [token],
+                           "White space on that side belongs to the token, up to the end of "
+                           "the token before it.")
     for text in ("word", "a word, swords", "word_", "the word", "éword", "word's"):
         expect_encoded(encode, text, [AddedToken("word", 601, single_word=True)],
                        "Look at the character before the match and the one behind it.")
@@ -581,23 +650,26 @@ def as_hugging_face_encodes(encode, rng):
     from tokenizers import models, pre_tokenizers
 
     alphabet = reference.train_bpe([], 256).tokens
-    tokens = [AddedToken("<e>", 256, special=True), AddedToken("<e><e>", 257), AddedToken("<e", 258),
-              AddedToken("lt", 259, special=True, lstrip=True), AddedToken("rt", 260, rstrip=True, special=True),
+    tokens = [AddedToken("<e>", 256, special=True), AddedToken("<e><e>", 257),
+              AddedToken("<e", 258), AddedToken("lt", 259, special=True, lstrip=True),
+              AddedToken("rt", 260, rstrip=True, special=True),
               AddedToken("ww", 261, single_word=True),
               AddedToken("bb", 262, lstrip=True, rstrip=True, single_word=True)]
     hf = tokenizers.Tokenizer(models.BPE(vocab=dict(alphabet), merges=[]))
     hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     for token in tokens:
-        hf.add_tokens([tokenizers.AddedToken(token.content, special=token.special, lstrip=token.lstrip,
-                                             rstrip=token.rstrip,
+        hf.add_tokens([tokenizers.AddedToken(token.content, special=token.special,
+                                             lstrip=token.lstrip, rstrip=token.rstrip,
                                              single_word=token.single_word, normalized=False)])
     ordinary = Tokenizer(Vocabulary(alphabet, {}))
     pieces = ["<e>", "lt", "rt", "ww", "bb", " ", "  ", "\n", "x", "é", "_", "<e", "\u3000"]
     for _ in range(60):
-        text = "".join(pieces[i] for i in rng.integers(0, len(pieces), int(rng.integers(1, 12))))
+        text = "".join(pieces[i]
+                       for i in rng.integers(0, len(pieces), int(rng.integers(1, 12))))
         for parse_special in (True, False):
             hf.encode_special_tokens = not parse_special
-            expect_equal(encode(text, tokens, ordinary.encode, parse_special), hf.encode(text).ids, of="the ids")
+            expect_equal(encode(text, tokens, ordinary.encode, parse_special),
+                         hf.encode(text).ids, of="the ids")
 
 
 # --- IncrementalDetokenizer, decode
@@ -625,9 +697,11 @@ def in_chunks(data: bytes, rng, longest: int) -> list[bytes]:
 
 
 def expect_shown(IncrementalDetokenizer, chunks: list[bytes], hint: str) -> None:
-    """What is certain is shown at once: all of it after a whole character, and no half of one before.
+    """What is certain is shown at once: all of it after a whole character, and no half of one
+    before.
 
-    Where broken bytes end the data so far, it is left open whether they are shown now or with the next token.
+    Where broken bytes end the data so far, it is left open whether they are shown now or with
+    the next token.
     """
     different = [*dict.fromkeys(chunks)]
     detokenizer = IncrementalDetokenizer(byte_tokenizer(different))
@@ -638,13 +712,15 @@ def expect_shown(IncrementalDetokenizer, chunks: list[bytes], hint: str) -> None
         pushed = detokenizer.push(different.index(chunk))
         expect(isinstance(pushed, str), "push to give text", f"a {type(pushed).__name__}", hint)
         shown += pushed
-        of = f"what is shown after {number} of the tokens {' | '.join(chunk.hex(' ').upper() for chunk in chunks)}"
+        of = (f"what is shown after {number} of the tokens "
+              f"{' | '.join(chunk.hex(' ').upper() for chunk in chunks)}")
         if data[-1] < 0x80 or is_utf8(data):
             expect_text(shown, data.decode("utf-8", errors="replace"), of, hint)
         elif is_utf8(b"".join(chunks)):
             expect_text(shown, data.decode("utf-8", errors="ignore"), of, hint)
         else:
-            expect(whole.startswith(shown), f"{of} to be the beginning of {whole!r}", repr(shown), hint)
+            expect(whole.startswith(shown), f"{of} to be the beginning of {whole!r}",
+                   repr(shown), hint)
     expect_text(shown + detokenizer.flush(), whole, f"{of}, and at the end", hint)
 
 
@@ -669,8 +745,10 @@ def decoded_as_a_whole(IncrementalDetokenizer, decode, rng):
     table = dict(enumerate(chunks))
     expect_equal(decode([0, 1, 2], {0: b"\xe4", 1: b"\xb8", 2: b"\xad!"}), "中!",
                  of="the text of three tokens, E4 | B8 | AD 21",
-                 hint="What is not a character by itself may be one together with its neighbours.")
-    expect_equal(decode(order, table), reference.decode(order, table), of=f"the text of {[chunks[id] for id in order]}",
+                 hint="What is not a character by itself may be one together with its "
+                      "neighbours.")
+    expect_equal(decode(order, table), reference.decode(order, table),
+                 of=f"the text of {[chunks[id] for id in order]}",
                  hint="Bytes first, text last; errors='replace'.")
 
 
@@ -679,14 +757,16 @@ def decoded_whatever_comes(IncrementalDetokenizer, decode, rng):
     """Broken bytes read U+FFFD, an id without a token reads nothing."""
     expect_equal(decode([0, 9, 1, 99], {0: b"a\xff", 1: b"b", 9: b""}), "a\ufffdb",
                  of="the text of a FF | (id 9) | b | (id 99)",
-                 hint="A vocabulary may be padded: the model can choose an id that no token has.")
+                 hint="A vocabulary may be padded: the model can choose an id that no token "
+                      "has.")
     expect_equal(decode([], {}), "", of="the text of no ids")
 
 
 @check(STREAM, points=3, public=True)
 def nothing_in_halves(IncrementalDetokenizer, decode, rng):
     """A character that is spread over several tokens is shown when it is whole."""
-    for chunks in ([b"caf", b"\xc3", b"\xa9"], [b"\xe4\xb8", b"\xad ok"], [b"\xf0", b"\x9f", b"\x91", b"\x8d!"]):
+    for chunks in ([b"caf", b"\xc3", b"\xa9"], [b"\xe4\xb8", b"\xad ok"],
+                   [b"\xf0", b"\x9f", b"\x91", b"\x8d!"]):
         expect_shown(IncrementalDetokenizer, chunks,
                      "Keep the bytes that are only the beginning of a character until the "
                      "next token comes.")
@@ -695,8 +775,8 @@ def nothing_in_halves(IncrementalDetokenizer, decode, rng):
 @check(STREAM, points=2, public=True)
 def nothing_held_back(IncrementalDetokenizer, decode, rng):
     """What is whole is shown at once, and so is what can never become whole."""
-    for chunks in ([b"a", b"b\xc3\xa9"], [b"ab\xe4", b"\xb8\xad"], [b"\xff", b"a"], [b"\xe4", b"x"], [b"a\x80", b"b"],
-                   [b"\xc3", b"\xc3", b"\xa9"]):
+    for chunks in ([b"a", b"b\xc3\xa9"], [b"ab\xe4", b"\xb8\xad"], [b"\xff", b"a"],
+                   [b"\xe4", b"x"], [b"a\x80", b"b"], [b"\xc3", b"\xc3", b"\xa9"]):
         expect_shown(IncrementalDetokenizer, chunks,
                      "Only an unfinished character at the very end has to wait; three bytes "
                      "at most.")
@@ -708,18 +788,22 @@ def the_end(IncrementalDetokenizer, decode, rng):
     different = [b"a\xf0\x9f", b"\x91\x8d", b"z"]
     detokenizer = IncrementalDetokenizer(byte_tokenizer(different))
     expect_equal(detokenizer.push(0), "a", of="what is shown for a F0 9F")
-    expect_equal([detokenizer.flush(), detokenizer.flush()], ["\ufffd", ""], of="the end of a text that stops inside a "
-                 "character, asked for twice", hint="What waits is bytes; errors='replace' makes text of them.")
-    expect_equal([detokenizer.push(2), detokenizer.flush()], ["z", ""], of="what is shown for z, after flush")
+    expect_equal([detokenizer.flush(), detokenizer.flush()], ["\ufffd", ""],
+                 of="the end of a text that stops inside a " "character, asked for twice",
+                 hint="What waits is bytes; errors='replace' makes text of them.")
+    expect_equal([detokenizer.push(2), detokenizer.flush()], ["z", ""],
+                 of="what is shown for z, after flush")
 
 
 @check(STREAM, points=2, public=False)
 def any_stream(IncrementalDetokenizer, decode, rng):
-    """Random texts in random tokens: shown at the right moment, and joined equal to the whole."""
+    """Random texts in random tokens: shown at the right moment, and joined equal to the
+    whole."""
     for _ in range(12):
         text = characters(rng, "aé中👍 ٣", 8)
         expect_shown(IncrementalDetokenizer, in_chunks(text.encode("utf-8"), rng, 3), "")
-        raw = bytes(rng.choice([0x61, 0x80, 0xA9, 0xC3, 0xE4, 0xB8, 0xAD, 0xF0, 0x9F, 0xFF], 8).tolist())
+        raw = bytes(rng.choice([0x61, 0x80, 0xA9, 0xC3, 0xE4, 0xB8, 0xAD, 0xF0, 0x9F, 0xFF],
+                               8).tolist())
         expect_shown(IncrementalDetokenizer, in_chunks(raw, rng, 2), "")
 
 
@@ -730,5 +814,6 @@ def special_tokens_in_a_stream(IncrementalDetokenizer, decode, rng):
     for skip_special in (True, False):
         detokenizer = IncrementalDetokenizer(tokenizer, skip_special)
         expect_equal([*map(detokenizer.push, (0, 3, 1, 77, 2, 3)), detokenizer.flush()],
-                     ["a", "", "", "", "é", "", ""] if skip_special else ["a", "<end>", "", "", "é", "<end>", ""],
+                     ["a", "", "", "", "é", "", ""] if skip_special
+                     else ["a", "<end>", "", "", "é", "<end>", ""],
                      of=f"what is shown with skip_special {skip_special}")

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 
-from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal, expect_error,
-                                 expect_returned, expect_unchanged)
+from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
+                                 expect_error, expect_returned, expect_unchanged)
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.weights import expected_shapes, gguf_name
@@ -25,12 +25,15 @@ FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 def tiny(rng, architecture: str = "LlamaForCausalLM", tied: bool = True) -> dict:
-    """A config.json of a tiny model: more query than key heads, and no two sizes that are equal by accident."""
-    return {"architectures": [architecture], "model_type": architecture.removesuffix("ForCausalLM").lower(),
+    """A config.json of a tiny model: more query than key heads, and no two sizes that are equal
+    by accident."""
+    return {"architectures": [architecture],
+            "model_type": architecture.removesuffix("ForCausalLM").lower(),
             "vocab_size": int(rng.integers(11, 20)), "hidden_size": 32, "intermediate_size": 64,
-            "num_hidden_layers": int(rng.integers(1, 4)), "num_attention_heads": 6, "num_key_value_heads": 3,
-            "head_dim": 8, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-            "tie_word_embeddings": tied, "hidden_act": "silu"}
+            "num_hidden_layers": int(rng.integers(1, 4)), "num_attention_heads": 6,
+            "num_key_value_heads": 3, "head_dim": 8, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": tied,
+            "hidden_act": "silu"}
 
 
 def config_of(rng, architecture: str = "LlamaForCausalLM", tied: bool = True) -> ModelConfig:
@@ -50,12 +53,13 @@ def expect_mapped(map_names, found: dict, config: ModelConfig, of: str, hint: st
     wanted = reference_names(found, config)
     expect_returned(got, f"{of} to be a dict")
     absent = [name for name in wanted if name not in got] if isinstance(got, dict) else []
-    expect(not absent, f"{of} to have a key for each name of `expected_shapes`", f"none for {'; '.join(absent[:1])}",
-           hint)
+    expect(not absent, f"{of} to have a key for each name of `expected_shapes`",
+           f"none for {'; '.join(absent[:1])}", hint)
     expect_equal(got, wanted, of=of, hint=hint)
 
 
-def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str], when: str, hint: str) -> None:
+def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str], when: str,
+                    hint: str) -> None:
     """Fail unless a ModelError names all of these."""
     with expect_error(ModelError, when=when, hint=hint):
         try:
@@ -64,18 +68,23 @@ def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str
             absent = [name for name in names if name not in str(error)]
             if absent:
                 raise CheckFailure(f"the error to name {' and '.join(names)} when {when}",
-                                   f"{str(error).splitlines()[1].strip()!r}, without {absent[0]}",
-                                   "Collect all that is wrong before you raise, under the file's own names.") from error
+                                   f"{str(error).splitlines()[1].strip()!r}, without "
+                                   f"{absent[0]}",
+                                   "Collect all that is wrong before you raise, under the "
+                                   "file's own names.") from error
             raise
 
 
 @check("weights.map_names", points=2, public=True)
 def three_namings(map_names, rng):
-    """The names of Hugging Face, with and without their prefix, and those of GGUF are all understood."""
+    """The names of Hugging Face, with and without their prefix, and those of GGUF are all
+    understood."""
     config = config_of(rng)
     for naming in NAMINGS:
-        expect_mapped(map_names, found_in(config, naming), config, f"the map for a file with {naming}",
-                      "From Hugging Face's name to the name in this file. Which names give each naming away?")
+        expect_mapped(map_names, found_in(config, naming), config,
+                      f"the map for a file with {naming}",
+                      "From Hugging Face's name to the name in this file. Which names give "
+                      "each naming away?")
 
 
 @check("weights.map_names", points=2, public=True)
@@ -87,18 +96,22 @@ def missing_ones(map_names, rng):
         gone = [str(name) for name in rng.choice(list(found), 3, replace=False)]
         for name in gone:
             del found[name]
-        expect_mismatch(map_names, found, config, gone, f"a file with {naming} lacks {', '.join(gone)}",
-                        "`expected_shapes(config)` says what there must be; not one may stay as it was initialised.")
+        expect_mismatch(map_names, found, config, gone,
+                        f"a file with {naming} lacks {', '.join(gone)}",
+                        "`expected_shapes(config)` says what there must be; not one may stay "
+                        "as it was initialised.")
 
 
 @check("weights.map_names", points=1, public=True)
 def unexpected_ones(map_names, rng):
     """A tensor that no weight is made of is an error, too."""
     config = config_of(rng)
-    for name in ("model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn._orig_mod.q_proj.weight",
+    for name in ("model.layers.0.self_attn.q_proj.bias",
+                 "model.layers.0.self_attn._orig_mod.q_proj.weight",
                  "model.layers.7.mlp.up_proj.weight"):
         expect_mismatch(map_names, found_in(config, NAMINGS[0]) | {name: (48,)}, config, [name],
-                        f"a file holds {name} besides", "Which names of the file has the map not used?")
+                        f"a file holds {name} besides",
+                        "Which names of the file has the map not used?")
 
 
 @check("weights.map_names", points=1, public=True)
@@ -108,24 +121,29 @@ def misshapen_ones(map_names, rng):
     found = found_in(config, NAMINGS[0])
     up, down = "model.layers.0.mlp.up_proj.weight", "model.layers.0.mlp.down_proj.weight"
     found |= {up: found[up][::-1], down: (prod(found[down]),)}
-    expect_mismatch(map_names, found, config, [up, down], f"{up} is transposed and {down} is flat",
+    expect_mismatch(map_names, found, config, [up, down],
+                    f"{up} is transposed and {down} is flat",
                     "Every shape against the one that the configuration asks for.")
 
 
 @check("weights.map_names", points=1, public=True)
 def what_may_be_left(map_names, rng):
-    """A copy of a tied head and RoPE frequencies may be left over; an untied head may not be missing."""
+    """A copy of a tied head and RoPE frequencies may be left over; an untied head may not be
+    missing."""
     for naming, head in ((NAMINGS[0], "lm_head.weight"), (NAMINGS[2], "output.weight")):
         config = config_of(rng, tied=True)
         found = found_in(config, naming) | {head: (config.vocab_size, config.hidden_size)}
-        expect_mapped(map_names, found, config, f"the map for a tied model whose file has {head}",
+        expect_mapped(map_names, found, config,
+                      f"the map for a tied model whose file has {head}",
                       "A tied head is the embedding; a copy of it carries no information.")
         untied = dataclasses.replace(config, tie_word_embeddings=False)
         found.pop(head)
-        expect_mismatch(map_names, found, untied, [head], "the head of a model is missing that is not tied",
+        expect_mismatch(map_names, found, untied, [head],
+                        "the head of a model is missing that is not tied",
                         "Only a tied model can do without.")
     config = config_of(rng)
-    found = found_in(config, NAMINGS[0]) | {"model.layers.0.self_attn.rotary_emb.inv_freq": (4,)}
+    found = (found_in(config, NAMINGS[0])
+             | {"model.layers.0.self_attn.rotary_emb.inv_freq": (4,)})
     expect_mapped(map_names, found, config, "the map for a file that keeps RoPE frequencies",
                   "What can be computed from the configuration need not be read.")
 
@@ -137,33 +155,40 @@ def other_families(map_names, rng):
         for tied in (True, False):
             config = config_of(rng, architecture, tied)
             for naming in NAMINGS:
-                expect_mapped(map_names, found_in(config, naming), config, f"the map for {architecture}", "")
+                expect_mapped(map_names, found_in(config, naming), config,
+                              f"the map for {architecture}", "")
 
 
 @check("weights.map_names", points=1, public=False)
 def all_at_once(map_names, rng):
-    """Everything that is wrong is in one error, and a configuration of a million layers is refused at once."""
+    """Everything that is wrong is in one error, and a configuration of a million layers is
+    refused at once."""
     config = config_of(rng, tied=False)
     found = found_in(config, NAMINGS[0])
-    missing, turned = "model.layers.0.self_attn.k_proj.weight", "model.layers.0.mlp.gate_proj.weight"
+    missing = "model.layers.0.self_attn.k_proj.weight"
+    turned = "model.layers.0.mlp.gate_proj.weight"
     found.pop(missing)
     found |= {turned: found[turned][::-1], "stranger": (1,)}
-    expect_mismatch(map_names, found, config, [missing, turned, "stranger"], "three things are wrong", "")
+    expect_mismatch(map_names, found, config, [missing, turned, "stranger"],
+                    "three things are wrong", "")
     with expect_error(ModelError, when="a file of ten tensors announces 10**9 layers"):
-        map_names({f"model.{n}": (1,) for n in range(10)}, dataclasses.replace(config, num_hidden_layers=10**9))
+        map_names({f"model.{n}": (1,) for n in range(10)},
+                  dataclasses.replace(config, num_hidden_layers=10**9))
 
 
 # --- load_checkpoint
 
 
 def random_state(rng, config: ModelConfig) -> dict[str, np.ndarray]:
-    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in expected_shapes(config).items()}
+    return {name: rng.standard_normal(shape).astype(np.float32)
+            for name, shape in expected_shapes(config).items()}
 
 
 @contextmanager
 def folder_of(settings: dict, state: dict[str, np.ndarray]) -> Iterator[Path]:
     """A Hugging Face folder with these contents, gone afterwards."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:        # Windows keeps what is still mapped
+    # Windows keeps what is still mapped
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
         safetensors.numpy.save_file(state, folder / "model.safetensors", {"format": "pt"})
@@ -176,7 +201,8 @@ def text(value: str) -> bytes:
 
 
 def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of q or k as GGUF's llama architecture keeps them: the two of each RoPE pair are neighbours."""
+    """Rows of q or k as GGUF's llama architecture keeps them: the two of each RoPE pair are
+    neighbours."""
     return np.concatenate([np.stack(np.split(head, 2), axis=1).reshape(head.shape)
                            for head in np.split(weight, heads)])
 
@@ -191,23 +217,32 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
 
 
 @contextmanager
-def gguf_of(config: ModelConfig, state: dict[str, np.ndarray]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
-    """A GGUF file of this model, Q8_0 where rows allow it, and by Hugging Face's names the arrays it stands for."""
+def gguf_of(config: ModelConfig,
+            state: dict[str, np.ndarray]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
+    """A GGUF file of this model, Q8_0 where rows allow it, and by Hugging Face's names the
+    arrays it stands for."""
     integers = {"block_count": config.num_hidden_layers, "embedding_length": config.hidden_size,
-                "feed_forward_length": config.intermediate_size, "context_length": config.max_position_embeddings,
-                "attention.head_count": config.num_attention_heads, "attention.key_length": config.head_dim,
-                "attention.value_length": config.head_dim, "rope.dimension_count": config.head_dim,
+                "feed_forward_length": config.intermediate_size,
+                "context_length": config.max_position_embeddings,
+                "attention.head_count": config.num_attention_heads,
+                "attention.key_length": config.head_dim,
+                "attention.value_length": config.head_dim,
+                "rope.dimension_count": config.head_dim,
                 "attention.head_count_kv": config.num_key_value_heads}
-    floats = {"attention.layer_norm_rms_epsilon": config.rms_norm_eps, "rope.freq_base": config.rope_theta}
+    floats = {"attention.layer_norm_rms_epsilon": config.rms_norm_eps,
+              "rope.freq_base": config.rope_theta}
     tokens = b"".join(text(f"t{n}") for n in range(config.vocab_size))
-    metadata = [text("general.architecture") + struct.pack("<I", 8) + text("llama"),
-                *(text(f"llama.{key}") + struct.pack("<II", 4, value) for key, value in integers.items()),
-                *(text(f"llama.{key}") + struct.pack("<If", 6, value) for key, value in floats.items()),
-                text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, config.vocab_size) + tokens]
+    metadata = [
+        text("general.architecture") + struct.pack("<I", 8) + text("llama"),
+        *(text(f"llama.{key}") + struct.pack("<II", 4, value)
+          for key, value in integers.items()),
+        *(text(f"llama.{key}") + struct.pack("<If", 6, value) for key, value in floats.items()),
+        text("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, config.vocab_size) + tokens]
     rows, data, meant = [], b"", {}
     for name, weight in state.items():
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        if weight.shape[-1] % 32 or weight.ndim == 1:                    # a row is a whole number of blocks
+        heads = {"q_proj": config.num_attention_heads,
+                 "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        if weight.shape[-1] % 32 or weight.ndim == 1:        # a row is a whole number of blocks
             weight = permuted(weight, heads) if heads else weight
             raw, meant[name], kind = weight.astype("<f4").tobytes(), state[name], 0
         else:
@@ -215,9 +250,11 @@ def gguf_of(config: ModelConfig, state: dict[str, np.ndarray]) -> Iterator[tuple
             raw, _ = q8_0(permuted(weight, heads) if heads else weight)
             kind = 8
         rows.append(text(gguf_name(name)) + struct.pack("<I", weight.ndim)
-                    + struct.pack(f"<{weight.ndim}Q", *weight.shape[::-1]) + struct.pack("<IQ", kind, len(data)))
+                    + struct.pack(f"<{weight.ndim}Q", *weight.shape[::-1])
+                    + struct.pack("<IQ", kind, len(data)))
         data += raw + bytes(-len(raw) % 32)
-    head = b"GGUF" + struct.pack("<IQQ", 3, len(rows), len(metadata)) + b"".join(metadata) + b"".join(rows)
+    head = (b"GGUF" + struct.pack("<IQQ", 3, len(rows), len(metadata)) + b"".join(metadata)
+            + b"".join(rows))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "tiny.gguf"
         path.write_bytes(head + bytes(-len(head) % 32) + data)
@@ -226,29 +263,33 @@ def gguf_of(config: ModelConfig, state: dict[str, np.ndarray]) -> Iterator[tuple
 
 def arrays_of(weights) -> dict[str, np.ndarray]:
     """All arrays of a model's weights, by the places where the engine looks for them."""
-    own = {name: array for name, array in vars(weights).items() if isinstance(array, np.ndarray)}
-    return own | {f"layers[{number}].{name}": array for number, layer in enumerate(weights.layers)
-                  for name, array in vars(layer).items() if array is not None}
+    own = {name: array for name, array in vars(weights).items()
+           if isinstance(array, np.ndarray)}
+    return (own
+            | {f"layers[{number}].{name}": array for number, layer in enumerate(weights.layers)
+               for name, array in vars(layer).items() if array is not None})
 
 
 def loaded(load_checkpoint, path: Path) -> tuple:
     """What a loader returned, if it is a pair."""
     got = load_checkpoint(path)
     expect_returned(got, "a pair, the configuration and the weights")
-    expect(isinstance(got, tuple) and len(got) == 2, "a pair, the configuration and the weights",
-           f"an object of {type(got).__name__}", "`return config, weights` makes a pair.")
+    expect(isinstance(got, tuple) and len(got) == 2,
+           "a pair, the configuration and the weights", f"an object of {type(got).__name__}",
+           "`return config, weights` makes a pair.")
     return got
 
 
 def expect_loaded(load_checkpoint, path: Path, of: str, hint: str) -> None:
     """The very configuration and arrays that the reference loads."""
     got, (config, weights) = loaded(load_checkpoint, path), reference_load(path)
-    expect_equal(got[0], config, of=f"the configuration of {of}", hint="It is read from the file, not made up.")
+    expect_equal(got[0], config, of=f"the configuration of {of}",
+                 hint="It is read from the file, not made up.")
     mine, right = arrays_of(got[1]), arrays_of(weights)
     expect_equal(sorted(mine), sorted(right), of=f"the arrays of {of}")
     for name, array in right.items():
-        expect_close(mine[name], array, of=f"{name} of {of}", axes=["row", "column"][:array.ndim], atol=0, rtol=0,
-                     hint=hint)
+        expect_close(mine[name], array, of=f"{name} of {of}",
+                     axes=["row", "column"][:array.ndim], atol=0, rtol=0, hint=hint)
 
 
 @check("weights.load_checkpoint", points=2, public=True)
@@ -267,9 +308,9 @@ def from_a_gguf_file(load_checkpoint, rng):
     with gguf_of(config, random_state(rng, config)) as (path, meant):
         weights = loaded(load_checkpoint, path)[1]
         queries = meant["model.layers.0.self_attn.q_proj.weight"]
-        expect_close(weights.layers[0].qkv_proj[:len(queries)], queries, of="q_proj of layer 0, from a GGUF file",
-                     axes=["row", "column"], atol=0, rtol=0,
-                     hint="`read_into` knows in which order GGUF keeps these rows.")
+        expect_close(weights.layers[0].qkv_proj[:len(queries)], queries,
+                     of="q_proj of layer 0, from a GGUF file", axes=["row", "column"], atol=0,
+                     rtol=0, hint="`read_into` knows in which order GGUF keeps these rows.")
         expect_loaded(load_checkpoint, path, "a GGUF file",
                       "`map_names` leads from Hugging Face's names to those of this file.")
 
@@ -284,7 +325,8 @@ def another_head(load_checkpoint, rng):
         expect_loaded(load_checkpoint, folder, "a folder whose model is not tied", "")
     with gguf_of(config, state) as (path, _):
         expect_loaded(load_checkpoint, path, "a GGUF file whose model is not tied",
-                      "GGUF has no switch for it: a file without output.weight is of a tied model.")
+                      "GGUF has no switch for it: a file without output.weight is of a tied "
+                      "model.")
 
 
 @check("weights.load_checkpoint", points=1, public=True)
@@ -292,8 +334,10 @@ def what_does_not_fit(load_checkpoint, rng):
     """A file that does not fit its configuration, is cut off, or is not there, is refused."""
     settings = tiny(rng)
     state = random_state(rng, ModelConfig.from_hf(settings))
-    with folder_of(settings | {"num_hidden_layers": settings["num_hidden_layers"] + 1}, state) as folder:
-        with expect_error(ModelError, when="the configuration has one layer more than the file"):
+    with folder_of(settings | {"num_hidden_layers": settings["num_hidden_layers"] + 1},
+                   state) as folder:
+        with expect_error(ModelError,
+                          when="the configuration has one layer more than the file"):
             load_checkpoint(folder)
     with folder_of(settings, state) as folder:
         path = folder / "model.safetensors"
@@ -314,7 +358,8 @@ def heads_that_contradict(load_checkpoint, rng):
     embedding = state["model.embed_tokens.weight"]
     with folder_of(settings, state | {"lm_head.weight": embedding.copy()}) as folder:
         expect_loaded(load_checkpoint, folder, "a tied model with a copy of its head", "")
-    with folder_of(settings, state | {"lm_head.weight": embedding + np.float32(1e-3)}) as folder:
+    with folder_of(settings,
+                   state | {"lm_head.weight": embedding + np.float32(1e-3)}) as folder:
         with expect_error(ModelError, when="a tied model has a head that is not its embedding"):
             load_checkpoint(folder)
 
@@ -325,16 +370,20 @@ def other_models(load_checkpoint, rng):
     for architecture in FAMILIES[1:]:
         settings = tiny(rng, architecture, tied=bool(rng.integers(2)))
         state = random_state(rng, ModelConfig.from_hf(settings))
-        bare = {name.removeprefix("model."): array.astype(np.float16) for name, array in state.items()}
+        bare = {name.removeprefix("model."): array.astype(np.float16)
+                for name, array in state.items()}
         with folder_of(settings, bare) as folder:
             expect_loaded(load_checkpoint, folder, f"a folder of {architecture}", "")
     half = set(list(state)[::2])
-    with folder_of(settings, {name: array for name, array in state.items() if name in half}) as folder:
+    with folder_of(settings,
+                   {name: array for name, array in state.items() if name in half}) as folder:
         (folder / "model.safetensors").rename(folder / "one.safetensors")
         rest = {name: array for name, array in state.items() if name not in half}
         safetensors.numpy.save_file(rest, folder / "two.safetensors")
-        index = {"weight_map": {name: "one.safetensors" if name in half else "two.safetensors" for name in state}}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        index = {"weight_map": {name: "one.safetensors" if name in half else "two.safetensors"
+                                for name in state}}
+        (folder
+         / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
         expect_loaded(load_checkpoint, folder, "a model in two files", "")
 
 
@@ -351,15 +400,18 @@ def watched(load_checkpoint, rng):
                 seen.append(item)
                 yield item
         load_checkpoint(folder, progress)
-        expect_equal(len(seen), len(expected_shapes(config)), of="the number of tensors that `progress` saw")
+        expect_equal(len(seen), len(expected_shapes(config)),
+                     of="the number of tensors that `progress` saw")
 
 
 # --- chapter 4: the order of rows in GGUF's llama architecture
 
 def in_file(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows in the file's order: row by row, the pair (i, i + d/2) of a head becomes the neighbours (2i, 2i + 1)."""
+    """Rows in the file's order: row by row, the pair (i, i + d/2) of a head becomes the
+    neighbours (2i, 2i + 1)."""
     size = len(weight) // heads
-    order = [head * size + i + half for head in range(heads) for i in range(size // 2) for half in (0, size // 2)]
+    order = [head * size + i + half for head in range(heads) for i in range(size // 2)
+             for half in (0, size // 2)]
     return weight[order]
 
 
@@ -367,22 +419,26 @@ def in_file(weight: np.ndarray, heads: int) -> np.ndarray:
 def one_head_by_hand(unpermute_rope, rng):
     """One head of size 8: the rows of the file, 0 4 1 5 2 6 3 7, come back in their order."""
     weight = np.arange(8, dtype=np.float32)[:, None] + np.float32([0, 0.5, 0.25])
-    expect_close(unpermute_rope(in_file(weight, 1), 1), weight, atol=0, rtol=0, axes=["row", "column"],
+    expect_close(unpermute_rope(in_file(weight, 1), 1), weight, atol=0, rtol=0,
+                 axes=["row", "column"],
                  of="the matrix of one head of size 8, each row led by its number,",
-                 hint="Rows 0 and 1 of the file are a pair. Where do its two rows belong, when halves are pairs?")
+                 hint="Rows 0 and 1 of the file are a pair. Where do its two rows belong, when "
+                      "halves are pairs?")
 
 
 @check("weights.unpermute_rope", points=2, public=True)
 def heads_of_rows(unpermute_rope, rng):
-    """Several heads: each one's rows are sorted by themselves, columns stay, and the file's matrix is not touched."""
+    """Several heads: each one's rows are sorted by themselves, columns stay, and the file's
+    matrix is not touched."""
     for heads, size in ((3, 10), (2, 6)):
         weight = rng.standard_normal((heads * size, 7)).astype(np.float32)
         file = in_file(weight, heads)
         with expect_unchanged(file):
             got = unpermute_rope(file, heads)
-        expect_close(got, weight, atol=0, rtol=0, axes=["row", "column"], of=f"{heads} heads of size {size}",
-                     hint="No row leaves its head. With a head of 4, permuting and undoing it look alike; this one is "
-                          "larger.")
+        expect_close(got, weight, atol=0, rtol=0, axes=["row", "column"],
+                     of=f"{heads} heads of size {size}",
+                     hint="No row leaves its head. With a head of 4, permuting and undoing it "
+                          "look alike; this one is larger.")
 
 
 @check("weights.unpermute_rope", points=1, public=False)
@@ -395,9 +451,11 @@ def key_heads(unpermute_rope, rng):
 
 @check("weights.unpermute_rope", points=1, public=False)
 def same_scores(unpermute_rope, rng):
-    """The law: scores with neighbours turned in the file's order are those with halves turned in this one."""
+    """The law: scores with neighbours turned in the file's order are those with halves turned
+    in this one."""
     heads, size, x = 3, 12, rng.standard_normal((2, 9))
-    wide = rng.standard_normal((2, heads * size, 9)).astype(np.float32)             # queries' and keys' matrices
+    # queries' and keys' matrices
+    wide = rng.standard_normal((2, heads * size, 9)).astype(np.float32)
     angles = np.array([5.0, 2.0])[:, None] * 100.0 ** (-np.arange(size // 2) / (size // 2))
     scores = []
     for layout in ("neighbours", "halves"):
@@ -405,7 +463,8 @@ def same_scores(unpermute_rope, rng):
         for matrix, vector, angle in zip(wide, x, angles):
             rows = matrix if layout == "neighbours" else unpermute_rope(matrix, heads)
             one = (rows @ vector).reshape(heads, size)
-            a, b = (one[:, ::2], one[:, 1::2]) if layout == "neighbours" else np.split(one, 2, axis=1)
+            a, b = ((one[:, ::2], one[:, 1::2]) if layout == "neighbours"
+                    else np.split(one, 2, axis=1))
             turned.append((a + 1j * b) * np.exp(1j * angle))
         scores.append((turned[0] * turned[1].conj()).real.sum(axis=1))
     expect_close(np.float32(scores[1]), np.float32(scores[0]), atol=1e-3)

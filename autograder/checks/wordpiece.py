@@ -5,7 +5,8 @@ from gearworks.vocabularies import wordpiece as reference
 
 
 def expect_pieces(longest_match, word: str, pieces: set[str], hint: str, **options) -> None:
-    expect_equal(longest_match(word, pieces, **options), reference.longest_match(word, pieces, **options),
+    expect_equal(longest_match(word, pieces, **options),
+                 reference.longest_match(word, pieces, **options),
                  of=f"the pieces of {word!r} in the list {sorted(pieces)}", hint=hint)
 
 
@@ -13,15 +14,18 @@ def expect_pieces(longest_match, word: str, pieces: set[str], hint: str, **optio
 def longest_first(longest_match, rng):
     """From the left, the longest piece that is in the list."""
     end = "abcdef"[int(rng.integers(6))]
-    expect_pieces(longest_match, "unaffable" + end, {"un", "una", "##aff", "##ff", "##able", "##a", f"##{end}"},
+    expect_pieces(longest_match, "unaffable" + end,
+                  {"un", "una", "##aff", "##ff", "##able", "##a", f"##{end}"},
                   "Try the whole rest first, then one character less, and so on.")
 
 
 @check("wordpiece.longest_match", points=1, public=True)
 def prefixes(longest_match, rng):
     """Only the first piece has no prefix, and the prefix is a setting."""
-    expect_pieces(longest_match, "abab", {"ab", "##ab"}, "The list says which pieces may begin a word.")
-    expect_pieces(longest_match, "abab", {"ab", "@@ab"}, "Use the prefix that is given.", prefix="@@")
+    expect_pieces(longest_match, "abab", {"ab", "##ab"},
+                  "The list says which pieces may begin a word.")
+    expect_pieces(longest_match, "abab", {"ab", "@@ab"}, "Use the prefix that is given.",
+                  prefix="@@")
     expect_pieces(longest_match, "abab", {"##ab"}, "The first piece has no prefix.")
 
 
@@ -29,9 +33,10 @@ def prefixes(longest_match, rng):
 def unknown_words(longest_match, rng):
     """A word of which any part is missing is unknown as a whole; so is one that is too long."""
     expect_pieces(longest_match, "abxab", {"ab", "##ab"}, "Nothing of the word is kept.")
-    expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"}, "Compare the length first.", longest_word=11, unknown="<?>")
-    expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"}, "A word of exactly that length is not too long.",
-                  longest_word=12)
+    expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"}, "Compare the length first.",
+                  longest_word=11, unknown="<?>")
+    expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"},
+                  "A word of exactly that length is not too long.", longest_word=12)
     expect_pieces(longest_match, "", {"ab"}, "")
 
 
@@ -44,8 +49,10 @@ def as_bert(longest_match, rng):
         return "".join("abc"[i] for i in rng.integers(0, 3, length))
 
     for _ in range(60):
-        pieces = {before + text(int(rng.integers(1, 4))) for before in ("", "##") for _ in range(8)}
+        pieces = {before + text(int(rng.integers(1, 4))) for before in ("", "##")
+                  for _ in range(8)}
         ids = {piece: id for id, piece in enumerate(["[UNK]", *sorted(pieces)])}
         hf = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=18))
         word = text(int(rng.integers(0, 22)))
-        expect_equal(longest_match(word, pieces, longest_word=18), hf.encode(word).tokens, of="the pieces")
+        expect_equal(longest_match(word, pieces, longest_word=18), hf.encode(word).tokens,
+                     of="the pieces")

@@ -1,4 +1,5 @@
-"""What `nbgrader export` writes in this course: required points, bonus points, and no silent zero."""
+"""What `nbgrader export` writes in this course: required points, bonus points, and no silent
+zero."""
 
 import csv
 from pathlib import Path
@@ -9,15 +10,16 @@ from nbgrader.plugins.export import ExportPlugin
 
 from autograder.chapters.editions import BONUS_TAG
 
-COLUMNS = ("assignment", "student_id", "last_name", "first_name", "email", "timestamp", "status", "required",
-           "required_max", "bonus", "bonus_max", "late_penalty", "total")
+COLUMNS = ("assignment", "student_id", "last_name", "first_name", "email", "timestamp",
+           "status", "required", "required_max", "bonus", "bonus_max", "late_penalty", "total")
 
 
 class PointsExport(ExportPlugin):
     """A CSV file with a row for each student and assignment.
 
-    total: required and bonus points together, never above `required_max`, less the late penalty. It is empty where
-    nothing was graded; status says why: "graded", "not submitted", or "not graded" (run autograde, or read its log).
+    total: required and bonus points together, never above `required_max`, less the late
+    penalty. It is empty where nothing was graded; status says why: "graded", "not submitted",
+    or "not graded" (run autograde, or read its log).
     """
 
     def export(self, gradebook: Gradebook) -> None:
@@ -32,8 +34,9 @@ class PointsExport(ExportPlugin):
                 for student in gradebook.students:
                     if self.student and student.id not in map(str, self.student):
                         continue
-                    row = {"assignment": assignment.name, "student_id": student.id, "last_name": student.last_name,
-                           "first_name": student.first_name, "email": student.email}
+                    row = {"assignment": assignment.name, "student_id": student.id,
+                           "last_name": student.last_name, "first_name": student.first_name,
+                           "email": student.email}
                     try:
                         submission = gradebook.find_submission(assignment.name, student.id)
                         row |= _points(submission, bonus)
@@ -55,10 +58,12 @@ def _points(submission: SubmittedAssignment, bonus: set[str]) -> dict[str, objec
         "timestamp": submission.timestamp or "",
         "required_max": sum(grade.max_score for grade in grades if grade.name not in bonus),
         "bonus_max": sum(grade.max_score for grade in grades if grade.name in bonus)}
-    if not grades or any(grade.auto_score is None and grade.manual_score is None for grade in grades):
+    if (not grades
+        or any(grade.auto_score is None and grade.manual_score is None for grade in grades)):
         return row | {"status": "not graded"}
     required = sum(grade.score for grade in grades if grade.name not in bonus)
     extra = sum(grade.score for grade in grades if grade.name in bonus)
     penalty = submission.late_submission_penalty or 0.0
     total = max(0.0, min(required + extra, row["required_max"]) - penalty)
-    return row | {"status": "graded", "required": required, "bonus": extra, "late_penalty": penalty, "total": total}
+    return row | {"status": "graded", "required": required, "bonus": extra,
+                  "late_penalty": penalty, "total": total}

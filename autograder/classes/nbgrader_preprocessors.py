@@ -1,8 +1,9 @@
-"""What our nbgrader configuration does differently from stock nbgrader, one preprocessor for each difference.
+"""What our nbgrader configuration does differently from stock nbgrader, one preprocessor for
+each difference.
 
-Seen with nbgrader 0.9.6: its stub names no component; a repeated cell stops the whole class; correct code that writes
-to stderr gets 0, while text, several numbers or no output at all get full points; a kernel without the course gives
-everybody 0 without a word.
+Seen with nbgrader 0.9.6: its stub names no component; a repeated cell stops the whole class;
+correct code that writes to stderr gets 0, while text, several numbers or no output at all get
+full points; a kernel without the course gives everybody 0 without a word.
 """
 
 import math
@@ -26,9 +27,11 @@ _COURSE_IMPORTS = "import autograder, gearworks"
 
 
 class RestoreStubs(ClearSolutions):
-    """Puts in the place of each solution what its cell starts with: the error that names it, or the exhibit's body.
+    """Puts in the place of each solution what its cell starts with: the error that names it, or
+    the exhibit's body.
 
-    The begin mark says which: `### BEGIN SOLUTION module.name [mutant]`. A mark without a name leaves nothing.
+    The begin mark says which: `### BEGIN SOLUTION module.name [mutant]`. A mark without a name
+    leaves nothing.
     """
 
     def _replace_solution_region(self, cell: NotebookNode, language: str) -> bool:
@@ -41,11 +44,13 @@ class RestoreStubs(ClearSolutions):
                 margin, component, mutant = mark.groups()
                 if component:
                     module = module_of(component)
-                    lines += starting_lines(component, margin, exhibit_source(module, mutant) if mutant else None)
+                    lines += starting_lines(component, margin,
+                                            exhibit_source(module, mutant) if mutant else None)
             elif line.strip() == END and inside:
                 inside = False
             elif mark or line.strip() == END:
-                raise RuntimeError(f"the marks of a solution do not pair up, in the cell that holds:\n{cell.source}")
+                raise RuntimeError("the marks of a solution do not pair up, in the cell that "
+                                   f"holds:\n{cell.source}")
             elif not inside:
                 lines.append(line)
         if inside:
@@ -56,7 +61,8 @@ class RestoreStubs(ClearSolutions):
 
 
 class DropNamelessCells(NbGraderPreprocessor):
-    """Takes the nbgrader metadata from cells without a grade id: editors leave such cells, and so does nbgrader."""
+    """Takes the nbgrader metadata from cells without a grade id: editors leave such cells, and
+    so does nbgrader."""
 
     def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict, cell_index: int) \
             -> tuple[NotebookNode, ResourcesDict]:
@@ -68,32 +74,38 @@ class DropNamelessCells(NbGraderPreprocessor):
 class RequireCourse(NbGraderPreprocessor):
     """Stops before anything is graded when the kernel cannot import the course."""
 
-    def preprocess(self, nb: NotebookNode, resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
+    def preprocess(self, nb: NotebookNode,
+                   resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
         name = nb.metadata.get("kernelspec", {}).get("name", "python3")
         try:
             interpreter = KernelSpecManager().get_kernel_spec(name).argv[0]
         except NoSuchKernel:
-            raise NbGraderException(f"there is no kernel {name!r}: nothing was graded; run `python -m ipykernel "
-                                    f"install --user --name {name}` in the environment of the course") from None
+            raise NbGraderException(f"there is no kernel {name!r}: nothing was graded; run "
+                                    f"`python -m ipykernel install --user --name {name}` in "
+                                    "the environment of the course") from None
         error = _import_error(interpreter)
         if error:
-            raise NbGraderException(f"the kernel {name!r} ({interpreter}) cannot `{_COURSE_IMPORTS}`: nothing was "
-                                    f"graded; install the course there\n{error}")
+            raise NbGraderException(f"the kernel {name!r} ({interpreter}) cannot "
+                                    f"`{_COURSE_IMPORTS}`: nothing was graded; install the "
+                                    f"course there\n{error}")
         return nb, resources
 
 
 @cache
 def _import_error(interpreter: str) -> str:
-    """Why a Python cannot import the course; empty when it can. One look serves a whole class."""
-    result = subprocess.run([interpreter, "-c", _COURSE_IMPORTS], capture_output=True, encoding="utf-8",
-                            errors="replace")
+    """Why a Python cannot import the course; empty when it can. One look serves a whole
+    class."""
+    result = subprocess.run([interpreter, "-c", _COURSE_IMPORTS], capture_output=True,
+                            encoding="utf-8", errors="replace")
     return result.stderr.strip() if result.returncode else ""
 
 
 class RequireOneScore(NbGraderPreprocessor):
-    """Lets a check cell score by one number between 0 and its points, and makes anything else an error that says so.
+    """Lets a check cell score by one number between 0 and its points, and makes anything else
+    an error that says so.
 
-    What a learner's code writes to stderr is dropped from these cells, since nbgrader would take it for a failure.
+    What a learner's code writes to stderr is dropped from these cells, since nbgrader would
+    take it for a failure.
     """
 
     def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict, cell_index: int) \
@@ -109,10 +121,14 @@ class RequireOneScore(NbGraderPreprocessor):
             return cell, resources
         if len(results) != 1 or not 0 <= _number(results[0]) <= points:
             found = ", ".join(map(str, results)) or "nothing"
-            said = f"a check cell gives one number from 0 to {points:g}, and this one gave {found[:200]}"
-            # nbgrader reads the first output that says anything, and takes a text for full points.
-            cell.outputs = [new_output("error", ename="NoScore", evalue=said, traceback=[f"NoScore: {said}"]),
-                            *(output for output in cell.outputs if output.output_type != "execute_result")]
+            said = (f"a check cell gives one number from 0 to {points:g}, and this one gave "
+                    f"{found[:200]}")
+            # nbgrader reads the first output that says anything, and takes a text for full
+            # points.
+            cell.outputs = [new_output("error", ename="NoScore", evalue=said,
+                                       traceback=[f"NoScore: {said}"]),
+                            *(output for output in cell.outputs
+                              if output.output_type != "execute_result")]
         return cell, resources
 
 

@@ -1,7 +1,9 @@
-"""The judge: a process of its own that runs the hidden checks, and that calls the learner's code from there.
+"""The judge: a process of its own that runs the hidden checks, and that calls the learner's
+code from there.
 
-Hidden checks, their seeds and what they expect stay in that process. The kernel receives calls with arguments, and at
-the end titles and points. The nbgrader source edition arms it in a line between the marks for hidden tests:
+Hidden checks, their seeds and what they expect stay in that process. The kernel receives calls
+with arguments, and at the end titles and points. The nbgrader source edition arms it in a line
+between the marks for hidden tests:
 
     from autograder.judge import arm; arm("tokenizer.train_bpe")
 """
@@ -12,7 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from autograder.checking.running import CHECK_SECONDS, EXERCISE_SECONDS, Outcome, Status, never_reached
+from autograder.checking.running import (CHECK_SECONDS, EXERCISE_SECONDS, Outcome, Status,
+                                         never_reached)
 from autograder.judge import wire
 from autograder.judge.peer import Peer, connect
 from autograder.judge.wire import Message, WireError
@@ -40,10 +43,12 @@ def disarm(exercise: str) -> bool:
 
 def judge(exercise: str, subjects: Sequence[Any], *, public: bool | None = False,
           seed: int | None = None) -> list[Outcome]:
-    """Run checks of an exercise in the judge, which calls these subjects. public: which checks; None means all.
+    """Run checks of an exercise in the judge, which calls these subjects. public: which checks;
+    None means all.
 
-    A subject that does not end costs the check that met it; the others keep their points. Of hidden checks the outcomes
-    hold the title and the kind of error, nothing else. Raises JudgeError when the judge cannot work.
+    A subject that does not end costs the check that met it; the others keep their points. Of
+    hidden checks the outcomes hold the title and the kind of error, nothing else. Raises
+    JudgeError when the judge cannot work.
     """
     outcomes: list[Outcome] = []
     plan: list[dict] = []
@@ -59,45 +64,56 @@ def judge(exercise: str, subjects: Sequence[Any], *, public: bool | None = False
     return outcomes
 
 
-def _conversation(exercise: str, subjects: Sequence[Any], public: bool | None, seed: int | None, plan: list[dict],
-                  outcomes: list[Outcome], seconds: Callable[[], float]) -> bool:
-    """Talk with one judge process: learn its plan, append the outcomes. Returns False when it had to be ended early."""
-    child = subprocess.Popen([sys.executable, "-P", "-m", "autograder.judge"], stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def _conversation(exercise: str, subjects: Sequence[Any], public: bool | None, seed: int | None,
+                  plan: list[dict], outcomes: list[Outcome],
+                  seconds: Callable[[], float]) -> bool:
+    """Talk with one judge process: learn its plan, append the outcomes. Returns False when it
+    had to be ended early."""
+    child = subprocess.Popen([sys.executable, "-P", "-m", "autograder.judge"],
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.DEVNULL)
     peer = Peer(open_objects=True)
     connect(peer, child.stdout, child.stdin)
     try:
-        wire.write(child.stdin, Message({"exercise": exercise, "public": public, "seed": seed, "skip": len(outcomes),
-                                         "subjects": [peer.give(subject) for subject in subjects]}))
+        wire.write(child.stdin,
+                   Message({"exercise": exercise, "public": public, "seed": seed,
+                            "skip": len(outcomes),
+                            "subjects": [peer.give(subject) for subject in subjects]}))
         while True:
             with time_limit(seconds(), also=child.kill):
                 news = _next_news(peer, child)
             match news["op"]:
                 case "plan":
-                    plan[:] = [check | {"points": float(check["points"])} for check in news["checks"]]
+                    plan[:] = [check | {"points": float(check["points"])}
+                               for check in news["checks"]]
                 case "outcome":
-                    outcomes.append(Outcome(**news["outcome"] | {"status": Status(news["outcome"]["status"])}))
+                    outcomes.append(Outcome(**news["outcome"]
+                                            | {"status": Status(news["outcome"]["status"])}))
                 case "end":
                     return True
                 case "broken":
-                    raise JudgeError("the hidden checks could not run", str(news["why"]), "tell your instructor")
+                    raise JudgeError("the hidden checks could not run", str(news["why"]),
+                                     "tell your instructor")
             if seconds() <= 0:
                 return len(outcomes) == len(plan)
     except TimeLimit:
         if len(plan) <= len(outcomes):
-            raise JudgeError("the judge did not start", "nothing came from its process", "run the cell again") from None
+            raise JudgeError("the judge did not start", "nothing came from its process",
+                             "run the cell again") from None
         outcomes.append(never_reached(**plan[len(outcomes)]).hidden())
         return len(outcomes) == len(plan)
     except (EOFError, OSError, WireError, KeyError, TypeError) as error:
-        raise JudgeError("the judge ended before its time", f"{type(error).__name__}; its exit code is {child.poll()}",
-                         "run the cell again; when it happens again, tell your instructor") from error
+        raise JudgeError("the judge ended before its time",
+                         f"{type(error).__name__}; its exit code is {child.poll()}",
+                         "run the cell again; when it happens again, tell your "
+                         "instructor") from error
     finally:
         child.kill()
         child.wait()
         child.stdout.close()
         try:
             child.stdin.close()
-        except OSError:                                      # it could not be told the last words
+        except OSError:                                    # it could not be told the last words
             pass
 
 

@@ -1,4 +1,5 @@
-"""The judge's process: `python -m autograder.judge`, with the subjects at the other end of its pipes."""
+"""The judge's process: `python -m autograder.judge`, with the subjects at the other end of its
+pipes."""
 
 import dataclasses
 import os
@@ -16,24 +17,27 @@ def main() -> None:
     """Run the checks that the first message names, and tell their outcomes one by one."""
     reader = sys.stdin.buffer
     writer = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)                                            # what a check or a library prints is no message
+    os.dup2(2, 1)                               # what a check or a library prints is no message
     try:
         _run(reader, writer)
     except EOFError:
         pass
     except BaseException as error:
-        wire.write(writer, Message({"op": "broken", "why": f"{type(error).__name__} in the judge"}))
+        wire.write(writer,
+                   Message({"op": "broken", "why": f"{type(error).__name__} in the judge"}))
         raise
 
 
 def _run(reader: BinaryIO, writer: BinaryIO) -> None:
     start = wire.read(reader).data
-    checks = [check for check in checks_of(start["exercise"]) if start["public"] in (None, check.public)]
+    checks = [check for check in checks_of(start["exercise"])
+              if start["public"] in (None, check.public)]
     seed = fresh_seed() if start["seed"] is None else start["seed"]
     peer = Peer(open_objects=False)
     connect(peer, reader, writer)
     subjects = [peer.take(data) for data in start["subjects"]]
-    plan = [{name: getattr(check, name) for name in ("name", "title", "points", "public")} for check in checks]
+    plan = [{name: getattr(check, name) for name in ("name", "title", "points", "public")}
+            for check in checks]
     wire.write(writer, Message({"op": "plan", "checks": plan}))
     for check in checks[start["skip"]:]:
         outcome = run_check(check, subjects, seed)

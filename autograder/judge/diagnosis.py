@@ -1,8 +1,9 @@
 """Says which known mistake a wrong result comes from.
 
-When a check has failed, the public checks are run again with the same seed, in turn with the learner's code, the
-reference and each mutant as the subject, and every word between check and subject is recorded. When a mutant's records
-are the learner's, in the checks that passed as well, and the reference's are not, the mutant's story is the learner's.
+When a check has failed, the public checks are run again with the same seed, in turn with the
+learner's code, the reference and each mutant as the subject, and every word between check and
+subject is recorded. When a mutant's records are the learner's, in the checks that passed as
+well, and the reference's are not, the mutant's story is the learner's.
 """
 
 import math
@@ -16,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from autograder.checking import MESSAGE_WORDS, Check, checks_of
-from autograder.checking.running import Outcome, Report, Status, collected_remarks, cut, run_check
+from autograder.checking.running import (Outcome, Report, Status, collected_remarks, cut,
+                                         run_check)
 from autograder.judge.peer import Peer
 from autograder.judge.wire import Message, decode
 from autograder.variants.mutation import Mutant, load_mutant, mutants_of, reference_subjects
@@ -30,31 +32,40 @@ Record = list[Message]
 
 
 def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
-    """The same report; where a known mistake explains all that its public checks saw, those that failed name it."""
+    """The same report; where a known mistake explains all that its public checks saw, those
+    that failed name it."""
     failed = [outcome.name for outcome in report.outcomes if outcome.status is Status.FAILED]
     if not failed:
         return report
-    endless = {outcome.name for outcome in report.outcomes if outcome.status is Status.OUT_OF_TIME}
-    checks = [check for check in checks_of(report.exercise) if check.public and check.name not in endless]
-    checks.sort(key=lambda check: check.name not in failed)          # those that tell mistakes apart come first
+    endless = {outcome.name for outcome in report.outcomes
+               if outcome.status is Status.OUT_OF_TIME}
+    checks = [check for check in checks_of(report.exercise)
+              if check.public and check.name not in endless]
+    # those that tell mistakes apart come first
+    checks.sort(key=lambda check: check.name not in failed)
     try:
         mutant = diagnose(checks, subjects, report.seed)
-    except Exception:                                        # whatever it stumbles on, the report itself is right
+    except Exception:                      # whatever it stumbles on, the report itself is right
         return report
     if mutant is None:
         return report
     says = mutant.says or f"A known mistake gives exactly this: {mutant.story}."
-    return replace(report, outcomes=tuple(
-        outcome if outcome.name not in failed else
-        _with_sentence(outcome, says if outcome.name == failed[0] else "The same mistake as above gives this.")
-        for outcome in report.outcomes))
+    return replace(report,
+                   outcomes=tuple(outcome if outcome.name not in failed
+                                  else _with_sentence(outcome,
+                                                      says if outcome.name == failed[0]
+                                                      else "The same mistake as above gives "
+                                                           "this.")
+                                  for outcome in report.outcomes))
 
 
 def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mutant | None:
-    """The known mistake that gives the subjects' results in all of these checks, or None. The first one has failed."""
+    """The known mistake that gives the subjects' results in all of these checks, or None. The
+    first one has failed."""
     deadline = time.process_time() + DIAGNOSIS_SECONDS
     exercise = checks[0].exercise
-    records = [(check, own) for check in checks if (own := record(check, subjects, seed)) is not None]
+    records = [(check, own) for check in checks
+               if (own := record(check, subjects, seed)) is not None]
     if not records or records[0][0] is not checks[0]:
         return None
     truth = record(checks[0], reference_subjects(exercise), seed)
@@ -77,7 +88,8 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
 
 
 def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
-    """All that a check and its subjects say to each other, or None when it is too much or does not end."""
+    """All that a check and its subjects say to each other, or None when it is too much or does
+    not end."""
     messages: Record = []
     theirs, ours = Peer(open_objects=True), Peer(open_objects=False)
 
@@ -92,11 +104,13 @@ def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
     proxies = [ours.take(theirs.give(subject)) for subject in subjects]
     with collected_remarks(), redirect_stdout(StringIO()):
         outcome = run_check(check, proxies, seed, seconds=REPLAY_SECONDS)
-    return None if outcome.status is Status.OUT_OF_TIME or len(messages) >= LONGEST_RECORD else messages
+    return (None if outcome.status is Status.OUT_OF_TIME or len(messages) >= LONGEST_RECORD
+            else messages)
 
 
 def agree(first: Record, second: Record) -> bool:
-    """Whether two records say the same: numbers may differ by rounding, errors by their words, nothing else may."""
+    """Whether two records say the same: numbers may differ by rounding, errors by their words,
+    nothing else may."""
     return len(first) == len(second) and all(
         _same(a.data, b.data, a.blobs, b.blobs) for a, b in zip(first, second))
 
@@ -110,14 +124,17 @@ def _same(a: Any, b: Any, a_blobs: list[bytes], b_blobs: list[bytes]) -> bool:
         if "blob" in a and "blob" in b:
             return a_blobs[a["blob"]] == b_blobs[b["blob"]]
         if a.get("kind") == b.get("kind") == "dataclass":    # no two runs take equally long
-            a, b = ({"class": each.get("class"), **{key: value for key, value in zip(each["keys"], each["values"])
-                                                    if not key.endswith("_seconds")}} for each in (a, b))
+            a, b = ({"class": each.get("class"),
+                     **{key: value for key, value in zip(each["keys"], each["values"])
+                        if not key.endswith("_seconds")}} for each in (a, b))
         ignored = {"type"} if a.get("kind") == "handle" else set()
-        return a.keys() == b.keys() and all(_same(a[key], b[key], a_blobs, b_blobs) for key in a if key not in ignored)
+        return a.keys() == b.keys() and all(_same(a[key], b[key], a_blobs, b_blobs) for key in a
+                                            if key not in ignored)
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(_same(x, y, a_blobs, b_blobs) for x, y in zip(a, b))
     if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-12) or (math.isnan(a) and math.isnan(b))
+        return (math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-12)
+                or (math.isnan(a) and math.isnan(b)))
     return type(a) is type(b) and a == b
 
 
@@ -135,6 +152,7 @@ def _no_handles(data: dict) -> None:
 
 
 def _with_sentence(outcome: Outcome, sentence: str) -> Outcome:
-    room = MESSAGE_WORDS - sum(len(part.split()) for part in (outcome.expected, outcome.hint, sentence)) - 10
+    room = MESSAGE_WORDS - sum(len(part.split())
+                               for part in (outcome.expected, outcome.hint, sentence)) - 10
     found = outcome.found if outcome.found.endswith(".") else outcome.found + "."
     return replace(outcome, found=f"{cut(found, max(20, room))} {sentence}")

@@ -1,8 +1,10 @@
-"""Calls across the border, in both directions: the judge calls the subject, the subject calls back.
+"""Calls across the border, in both directions: the judge calls the subject, the subject calls
+back.
 
-Each side keeps its objects and gives out handles to them. A call takes its arguments by value, or by handle, and brings
-back the result together with what the call has changed in its arguments; an exception travels as its type, its message
-and the learner's line. Neither side ever waits for anything but the answer to its own last request, so calls nest.
+Each side keeps its objects and gives out handles to them. A call takes its arguments by value,
+or by handle, and brings back the result together with what the call has changed in its
+arguments; an exception travels as its type, its message and the learner's line. Neither side
+ever waits for anything but the answer to its own last request, so calls nest.
 """
 
 import builtins
@@ -24,12 +26,14 @@ from autograder.checking.learner_code import is_not_attempted, own_line
 from autograder.processes.limits import TimeLimit
 
 # What Python itself calls on a type. A handle has those that its object has.
-OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__iter__",
-              "__next__", "__enter__", "__exit__", "__index__", "__float__", "__bool__")
+OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__",
+              "__contains__", "__iter__", "__next__", "__enter__", "__exit__", "__index__",
+              "__float__", "__bool__")
 
 
 class Handle:
-    """Stands for an object of the other side: its attributes, methods and operators are those of the object."""
+    """Stands for an object of the other side: its attributes, methods and operators are those
+    of the object."""
 
     __slots__ = ("_peer", "_number", "_data")
 
@@ -44,19 +48,22 @@ class Handle:
 
 
 class Peer:
-    """One side of a conversation. `ask` delivers a request to the other side and returns its answer.
+    """One side of a conversation. `ask` delivers a request to the other side and returns its
+    answer.
 
-    open_objects: whether the other side may read every attribute of the objects given out. The judge gives out its
-    call-back functions with this off: they can be called, and nothing of them can be read.
+    open_objects: whether the other side may read every attribute of the objects given out. The
+    judge gives out its call-back functions with this off: they can be called, and nothing of
+    them can be read.
     """
 
     def __init__(self, ask: Callable[[Message], Message] | None = None, *, open_objects: bool):
         self.ask = ask
         self._open = open_objects
-        self._given: list[Any] = []                          # by number; a handle keeps its object alive
+        self._given: list[Any] = []                 # by number; a handle keeps its object alive
         self._number_of: dict[int, int] = {}                 # id of an object -> its number
         self._handles: dict[int, Handle] = {}
-        self._raised: list[BaseException] = []               # by number, so that an exception finds its way home
+        # by number, so that an exception finds its way home
+        self._raised: list[BaseException] = []
 
     def give(self, value: Any) -> dict:
         """The data of a handle: to an object of this side, or back to one of the other side."""
@@ -67,7 +74,8 @@ class Peer:
             self._given.append(value)
         kind = type(value)
         operations = [name for name in OPERATIONS if getattr(kind, name, None) is not None]
-        return {"kind": "handle", "number": self._number_of[id(value)], "type": kind.__name__, "operations": operations}
+        return {"kind": "handle", "number": self._number_of[id(value)], "type": kind.__name__,
+                "operations": operations}
 
     def take(self, data: dict) -> Any:
         """What a handle's data stands for on this side."""
@@ -87,7 +95,8 @@ class Peer:
         """The value again."""
         return wire.decode(data, blobs, self.take)
 
-    def request(self, data: dict, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def request(self, data: dict, args: Sequence[Any] = (),
+                kwargs: dict[str, Any] | None = None) -> Any:
         """Ask the other side for something. Returns its value, or raises what it raised.
 
         What the call changed in its arguments is changed in them here too.
@@ -96,13 +105,15 @@ class Peer:
         data["arguments"] = [self.encode(part, blobs) for part in arguments]
         answer = self.ask(Message(data, blobs))
         if "changed" in answer.data:
-            _bring_up_to_date(arguments, [self.decode(part, answer.blobs) for part in answer.data["changed"]])
+            _bring_up_to_date(
+                arguments, [self.decode(part, answer.blobs) for part in answer.data["changed"]])
         if "error" in answer.data:
             raise self._error(answer.data["error"])
         return self.decode(answer.data["value"], answer.blobs)
 
     def answer(self, request: Message) -> Message:
-        """Do what the other side asks for. Raises only KeyboardInterrupt, and WireError when it is no request."""
+        """Do what the other side asks for. Raises only KeyboardInterrupt, and WireError when it
+        is no request."""
         data, blobs = request.data, []
         try:
             target = self._given[data["handle"]]
@@ -130,15 +141,16 @@ class Peer:
         try:
             if not self._are_as_sent([args, kwargs], request):
                 reply["changed"] = [self.encode(part, blobs) for part in (args, kwargs)]
-        except RecursionError as error:                      # an argument that now contains itself
+        except RecursionError as error:                   # an argument that now contains itself
             blobs.clear()
             reply = {"error": self._told(error)}
         return Message(reply, blobs)
 
     def _are_as_sent(self, arguments: list, request: Message) -> bool:
         blobs: list[bytes] = []
-        after = [wire.encode(part, blobs, lambda value: value._data if isinstance(value, Handle) else self.give(value))
-                 for part in arguments]
+        after = [wire.encode(part, blobs,
+                             lambda value: value._data if isinstance(
+                                 value, Handle) else self.give(value)) for part in arguments]
         return after == request.data["arguments"] and blobs == request.blobs
 
     def _operation(self, target: Any, name: str) -> Callable:
@@ -147,7 +159,8 @@ class Peer:
         return target if name == "__call__" else getattr(target, name)
 
     def _attribute(self, target: Any, name: str) -> Any:
-        sealed = isinstance(target, (types.FunctionType, types.MethodType, types.ModuleType, type))
+        sealed = isinstance(target,
+                            (types.FunctionType, types.MethodType, types.ModuleType, type))
         if not self._open and (sealed or name.startswith("_")):
             raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
         return getattr(target, name)
@@ -158,27 +171,33 @@ class Peer:
         if home is not None and home[0] is self:
             return {"yours": home[1]}
         self._raised.append(error)
-        # What a check says in a call-back is for its report; it must not be read by the code that is checked.
+        # What a check says in a call-back is for its report; it must not be read by the code
+        # that is checked.
         is_secret = not self._open and isinstance(error, CheckFailure)
-        parts = [error.what, error.why, error.hint] if isinstance(error, gearworks.errors.GearworksError) else None
+        parts = ([error.what, error.why, error.hint]
+                 if isinstance(error, gearworks.errors.GearworksError) else None)
         try:
             text = "" if is_secret else str(error)
         except Exception:
             text = ""
-        return {"number": len(self._raised) - 1, "type": type(error).__name__, "text": text[:2000],
-                "kinds": [kind.__name__ for kind in type(error).__mro__ if _error_kind(kind.__name__) is not None],
-                "parts": parts, "line": own_line(error) if self._open else "", "not attempted": is_not_attempted(error)}
+        return {"number": len(self._raised) - 1, "type": type(error).__name__,
+                "text": text[:2000],
+                "kinds": [kind.__name__ for kind in type(error).__mro__
+                          if _error_kind(kind.__name__) is not None], "parts": parts,
+                "line": own_line(error) if self._open else "",
+                "not attempted": is_not_attempted(error)}
 
     def _error(self, data: dict) -> BaseException:
-        """The exception that stands for one of the other side, of the nearest kind that is known here."""
+        """The exception that stands for one of the other side, of the nearest kind that is
+        known here."""
         try:
             if "yours" in data:
                 return self._raised[data["yours"]]
             kinds = [_error_kind(name) for name in data["kinds"]]
             if data["not attempted"]:
                 kinds.insert(0, NotImplementedError)
-            error = _new_error(next((kind for kind in kinds if kind is not None), Exception), str(data["type"])[:60],
-                               str(data["text"]), data["parts"])
+            error = _new_error(next((kind for kind in kinds if kind is not None), Exception),
+                               str(data["type"])[:60], str(data["text"]), data["parts"])
             error._home, error.line = (self, data["number"]), str(data["line"])
             return error
         except (KeyError, TypeError, IndexError) as error:
@@ -187,7 +206,7 @@ class Peer:
 
 def connect(peer: Peer, reader: BinaryIO, writer: BinaryIO) -> None:
     """Let a peer ask over two pipes, and answer what the other side asks meanwhile."""
-    lock = threading.RLock()                                 # call-backs may come from any thread of the learner's
+    lock = threading.RLock()              # call-backs may come from any thread of the learner's
 
     def ask(request: Message) -> Message:
         with lock:
@@ -206,9 +225,11 @@ def connect(peer: Peer, reader: BinaryIO, writer: BinaryIO) -> None:
 def _handle_type(name: str, operations: tuple[str, ...]) -> type[Handle]:
     def forward(operation: str) -> Callable:
         def call(self: Handle, *args: Any, **kwargs: Any) -> Any:
-            return self._peer.request({"op": "call", "handle": self._number, "name": operation}, args, kwargs)
+            return self._peer.request({"op": "call", "handle": self._number, "name": operation},
+                                      args, kwargs)
         return call
-    return type(name, (Handle,), {"__slots__": ()} | {operation: forward(operation) for operation in operations})
+    return type(name, (Handle,),
+                {"__slots__": ()} | {operation: forward(operation) for operation in operations})
 
 
 def _error_kind(name: str) -> type[BaseException] | None:
@@ -220,8 +241,9 @@ def _error_kind(name: str) -> type[BaseException] | None:
     return CheckFailure if name == "CheckFailure" else None
 
 
-def _new_error(kind: type[BaseException], name: str, text: str, parts: list[str] | None) -> BaseException:
-    if issubclass(kind, UnicodeError):                       # its subclasses want a position, which did not travel
+def _new_error(kind: type[BaseException], name: str, text: str,
+               parts: list[str] | None) -> BaseException:
+    if issubclass(kind, UnicodeError):    # its subclasses want a position, which did not travel
         kind = UnicodeError
     named = type(name, (kind,), {"__module__": kind.__module__, "__str__": lambda self: text})
     if issubclass(kind, gearworks.errors.GearworksError) and parts is not None:
@@ -232,7 +254,8 @@ def _new_error(kind: type[BaseException], name: str, text: str, parts: list[str]
 
 
 def _bring_up_to_date(value: Any, after: Any) -> Any:
-    """Change a value in place into another of its kind. Returns it, or the other where that is impossible."""
+    """Change a value in place into another of its kind. Returns it, or the other where that is
+    impossible."""
     if value is after or isinstance(value, Handle):
         return value
     if type(value) is not type(after):
@@ -247,12 +270,14 @@ def _bring_up_to_date(value: Any, after: Any) -> Any:
         value.bit_generator.state = after.bit_generator.state
         return value
     if isinstance(value, (list, deque)):
-        items = [_bring_up_to_date(old, new) for old, new in zip(value, after)] + list(after)[len(value):]
+        items = ([_bring_up_to_date(old, new) for old, new in zip(value, after)]
+                 + list(after)[len(value):])
         value.clear()
         value.extend(items)
         return value
     if isinstance(value, dict):
-        items = {key: _bring_up_to_date(value[key], new) if key in value else new for key, new in after.items()}
+        items = {key: _bring_up_to_date(value[key], new) if key in value else new
+                 for key, new in after.items()}
         value.clear()
         value.update(items)
         return value

@@ -1,8 +1,10 @@
-"""How values cross the border between two processes: JSON and npy, and nothing that could run code when it is read.
+"""How values cross the border between two processes: JSON and npy, and nothing that could run
+code when it is read.
 
-A message is one JSON value and any number of blobs, each preceded by its length. What JSON lacks is an object with a
-"kind". Arrays are blobs in NumPy's npy format, which is read without pickle. A few dataclasses of the engine travel by
-value; everything else stays where it is, and a handle travels in its place (see `peer`).
+A message is one JSON value and any number of blobs, each preceded by its length. What JSON
+lacks is an object with a "kind". Arrays are blobs in NumPy's npy format, which is read without
+pickle. A few dataclasses of the engine travel by value; everything else stays where it is, and
+a handle travels in its place (see `peer`).
 """
 
 import dataclasses
@@ -54,12 +56,14 @@ def write(stream: BinaryIO, message: Message) -> None:
 
 
 def read(stream: BinaryIO) -> Message:
-    """Receive a message. Raises EOFError when the other side has gone, WireError when it talks nonsense."""
+    """Receive a message. Raises EOFError when the other side has gone, WireError when it talks
+    nonsense."""
     size, count = struct.unpack("<II", _exactly(stream, 8))
     if size > LARGEST or count > MOST_BLOBS:
         raise WireError("a message larger than any that this protocol sends")
     text = _exactly(stream, size)
-    blobs = [_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0]) for _ in range(count)]
+    blobs = [_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0])
+             for _ in range(count)]
     try:
         return Message(json.loads(text), blobs)
     except (ValueError, RecursionError) as error:
@@ -76,7 +80,8 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
-    """A value as JSON data, with its arrays appended to `blobs`. export: gives the data of what cannot travel by value.
+    """A value as JSON data, with its arrays appended to `blobs`. export: gives the data of what
+    cannot travel by value.
 
     >>> encode({"ids": (1, 2)}, [], export=repr)
     {'kind': 'dict', 'keys': ['ids'], 'values': [{'kind': 'rows', 'items': [(1, 2)]}]}
@@ -86,8 +91,10 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         kinds = set(map(type, values))
         if kinds <= _SIMPLE:
             return values
-        if kinds == {tuple} and set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
-            return [{"kind": "rows", "items": values}]           # pairs and merges come by the ten thousand
+        if (kinds == {tuple}
+            and set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE):
+            # pairs and merges come by the ten thousand
+            return [{"kind": "rows", "items": values}]
         return [encode(item, blobs, export) for item in values]
 
     def blob(content: bytes) -> int:
@@ -99,14 +106,16 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
     if isinstance(value, Enum) and _travels(type(value)):
         return {"kind": "enum", "class": _class_name(type(value)), "name": value.name}
     if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
-        data = {"kind": "array" if isinstance(value, np.ndarray) else "scalar", "blob": blob(_npy(np.asarray(value)))}
+        data = {"kind": "array" if isinstance(value, np.ndarray) else "scalar",
+                "blob": blob(_npy(np.asarray(value)))}
         if isinstance(value, np.ndarray) and not value.flags.writeable:
             data["locked"] = True
         return data
     for kind, number in (("int", int), ("float", float), ("str", str)):
         if isinstance(value, number):
             return number.__pos__(value) if number is not str else str.__str__(value)
-    for kind, buffer in (("bytes", bytes), ("bytearray", bytearray), ("memoryview", memoryview)):
+    for kind, buffer in (("bytes", bytes), ("bytearray", bytearray),
+                         ("memoryview", memoryview)):
         if isinstance(value, buffer):
             content = bytes(value)
             if len(content) > SHORT:
@@ -117,7 +126,8 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         return {"kind": kind, "keys": items(value.keys()), "values": items(value.values())}
     if isinstance(value, list):
         return items(value)
-    for kind, collection in (("tuple", tuple), ("deque", deque), ("frozenset", frozenset), ("set", set)):
+    for kind, collection in (("tuple", tuple), ("deque", deque), ("frozenset", frozenset),
+                             ("set", set)):
         if isinstance(value, collection):
             return {"kind": kind, "items": items(value)}
     if isinstance(value, range):
@@ -131,9 +141,12 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
     if isinstance(value, np.random.Generator):
         state = value.bit_generator.state
         return {"kind": "generator", "state": encode(state, blobs, export)}
-    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
-        return {"kind": "dtype" if isinstance(value, np.dtype) else "scalar type", "text": np.dtype(value).str}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type) and _travels(type(value)):
+    if (isinstance(value, np.dtype)
+        or (isinstance(value, type) and issubclass(value, np.generic))):
+        return {"kind": "dtype" if isinstance(value, np.dtype) else "scalar type",
+                "text": np.dtype(value).str}
+    if (dataclasses.is_dataclass(value) and not isinstance(value, type)
+        and _travels(type(value))):
         fields = [each.name for each in dataclasses.fields(value)]
         return {"kind": "dataclass", "class": _class_name(type(value)), "keys": fields,
                 "values": [encode(getattr(value, name), blobs, export) for name in fields]}
@@ -167,14 +180,18 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
             case "scalar":
                 return _array(blobs[data["blob"]])[()]
             case "bytes" | "bytearray" | "memoryview" as kind:
-                content = blobs[data["blob"]] if "blob" in data else data["text"].encode("latin-1")
-                return {"bytes": bytes, "bytearray": bytearray, "memoryview": memoryview}[kind](content)
+                content = (blobs[data["blob"]] if "blob" in data
+                           else data["text"].encode("latin-1"))
+                return {"bytes": bytes, "bytearray": bytearray,
+                        "memoryview": memoryview}[kind](content)
             case "dict":
                 return dict(zip(items(data["keys"]), items(data["values"]), strict=True))
             case "counter":
-                return Counter(dict(zip(items(data["keys"]), items(data["values"]), strict=True)))
+                return Counter(dict(zip(items(data["keys"]), items(data["values"]),
+                                        strict=True)))
             case "tuple" | "deque" | "set" | "frozenset" as kind:
-                return {"tuple": tuple, "deque": deque, "set": set, "frozenset": frozenset}[kind](items(data["items"]))
+                return {"tuple": tuple, "deque": deque, "set": set,
+                        "frozenset": frozenset}[kind](items(data["items"]))
             case "range":
                 return range(*data["items"])
             case "slice":
@@ -223,8 +240,8 @@ def _npy(array: np.ndarray) -> bytes:
 
 def _array(blob: bytes) -> np.ndarray:
     stream = io.BytesIO(blob)
-    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(
-        np.lib.format.read_magic(stream))
+    reader = {(1, 0): np.lib.format.read_array_header_1_0,
+              (2, 0): np.lib.format.read_array_header_2_0}.get(np.lib.format.read_magic(stream))
     if reader is None:
         raise WireError("an array in an unknown format")
     shape, is_fortran, dtype = reader(stream)
@@ -232,7 +249,8 @@ def _array(blob: bytes) -> np.ndarray:
     count = 1
     for size in shape:
         count *= size
-    # The header is not believed: the content must be exactly as long as it says, before anything is reserved.
+    # The header is not believed: the content must be exactly as long as it says, before
+    # anything is reserved.
     if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(content):
         raise WireError("an array whose header and content do not agree")
     if dtype.itemsize == 0:
@@ -251,9 +269,11 @@ def _travels(kind: type) -> bool:
 
 
 def _class_named(name: str, base: type) -> type:
-    """A dataclass or enumeration of an engine module that has been imported here already: a message imports nothing."""
+    """A dataclass or enumeration of an engine module that has been imported here already: a
+    message imports nothing."""
     module, _, qualname = name.partition(":")
-    kind = getattr(sys.modules.get(module), qualname, None) if module.startswith(ENGINE) else None
+    kind = (getattr(sys.modules.get(module), qualname, None) if module.startswith(ENGINE)
+            else None)
     if not isinstance(kind, type) or not issubclass(kind, base) or \
             not (issubclass(kind, Enum) or dataclasses.is_dataclass(kind)):
         raise WireError(f"a value of the class {name[:80]!r}, which may not travel")

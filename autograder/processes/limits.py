@@ -1,8 +1,9 @@
 """Time limits for code that may never end, on every system and without a process of its own.
 
-The clock is the processor time of this process, so that a busy machine changes no grade; a wall clock that is far more
-generous stands behind it, for code that waits for ever. What no limit inside a process can stop is one long call into
-C and code that catches everything in a loop; those need a process that can be killed (see `autograder.variants.mutation`).
+The clock is the processor time of this process, so that a busy machine changes no grade; a wall
+clock that is far more generous stands behind it, for code that waits for ever. What no limit
+inside a process can stop is one long call into C and code that catches everything in a loop;
+those need a process that can be killed (see `autograder.variants.mutation`).
 """
 
 import ctypes
@@ -12,19 +13,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-WALL_PER_CPU = 15           # how many seconds by the wall clock stand behind one second of processor time
+# how many seconds by the wall clock stand behind one second of processor time
+WALL_PER_CPU = 15
 POLL = 0.05                 # seconds between two looks at the clock
 
 
 class TimeLimit(BaseException):
-    """The limit was reached. Not an `Exception`, so that the limited code's own `except Exception` lets it pass."""
+    """The limit was reached. Not an `Exception`, so that the limited code's own `except
+    Exception` lets it pass."""
 
 
 @contextmanager
 def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Iterator[None]:
     """End the block with TimeLimit once it has used this much processor time.
 
-    also: called (in another thread) just before, to end what the block may be waiting for. Limits do not nest.
+    also: called (in another thread) just before, to end what the block may be waiting for.
+    Limits do not nest.
 
     >>> try:
     ...     with time_limit(0.1):
@@ -41,9 +45,10 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
     def watch() -> None:
         processor, wall = time.process_time(), time.monotonic()
         while not finished.wait(POLL):
-            if not (time.process_time() - processor > seconds or time.monotonic() - wall > seconds * WALL_PER_CPU):
+            if not (time.process_time() - processor > seconds
+                    or time.monotonic() - wall > seconds * WALL_PER_CPU):
                 continue
-            with guard:                                       # once `finished` is set, nothing may be raised any more
+            with guard:                 # once `finished` is set, nothing may be raised any more
                 if finished.is_set():
                     return
                 if not expired.is_set():
@@ -51,9 +56,10 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
                     if also is not None:
                         also()
                 elif is_main and hasattr(signal, "pthread_kill"):
-                    signal.pthread_kill(limited, signal.SIGINT)         # wakes a block that sleeps or waits for a lock
+                    # wakes a block that sleeps or waits for a lock
+                    signal.pthread_kill(limited, signal.SIGINT)
                 _raise_in(limited, TimeLimit)
-            finished.wait(10 * POLL)                          # again, should the code have swallowed it
+            finished.wait(10 * POLL)                  # again, should the code have swallowed it
 
     watcher = threading.Thread(target=watch, daemon=True, name="time-limit")
     watcher.start()
@@ -65,11 +71,11 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
                 try:
                     with guard:
                         finished.set()
-                except TimeLimit:                             # raised in these very lines: still to be told below
+                except TimeLimit:           # raised in these very lines: still to be told below
                     pass
             if expired.is_set():
                 _take_back(limited)
-    except BaseException:                                     # a lock that was interrupted raises errors of its own
+    except BaseException:                 # a lock that was interrupted raises errors of its own
         if expired.is_set():
             raise TimeLimit from None
         raise
@@ -80,8 +86,9 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
 def _take_back(thread: int) -> None:
     """Drop the TimeLimit that is still to be raised in this thread, the caller's own.
 
-    Setting none in its place would leave the interpreter's flag for it up, and in CPython 3.11 the next function that a
-    profiler or a debugger watches would never begin. So one is raised here, and caught.
+    Setting none in its place would leave the interpreter's flag for it up, and in CPython 3.11
+    the next function that a profiler or a debugger watches would never begin. So one is raised
+    here, and caught.
     """
     try:
         _raise_in(thread, TimeLimit)

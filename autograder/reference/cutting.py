@@ -1,28 +1,34 @@
 """Cuts definitions out of the reference: what a learner starts from, and what the solution is.
 
-A cut of a function or class keeps its decorators, signature, annotations, docstring and constants, empties the bodies
-that the learner writes, and brings the imports that those bodies need. It works on text, so that what was written by
-hand stays as it was. `autograder.submissions.grafting` goes the other way round, with the same definitions and spans.
+A cut of a function or class keeps its decorators, signature, annotations, docstring and
+constants, empties the bodies that the learner writes, and brings the imports that those bodies
+need. It works on text, so that what was written by hand stays as it was.
+`autograder.submissions.grafting` goes the other way round, with the same definitions and spans.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from autograder.reference.names import home_of
-from autograder.reference.source import CuttingError, ModuleSource, global_names, module_source, span
+from autograder.reference.source import (CuttingError, ModuleSource, global_names,
+                                         module_source, span)
 
-# nbgrader takes out what is between these marks. The first one goes on with the name of what stands between them.
+# nbgrader takes out what is between these marks. The first one goes on with the name of what
+# stands between them.
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 
 
-def import_lines(module: ModuleSource, names: Collection[str], own: Mapping[str, str]) -> list[str]:
+def import_lines(module: ModuleSource, names: Collection[str],
+                 own: Mapping[str, str]) -> list[str]:
     """The imports that give code cut out of a module these names of it.
 
-    own: name -> module of what is there already, such as what a learner has written before. It is not imported.
-    Raises CuttingError when the reference would take the place of the learner's own: by another name, as a module, or
-    because two modules use one name for different things.
+    own: name -> module of what is there already, such as what a learner has written before. It
+    is not imported. Raises CuttingError when the reference would take the place of the
+    learner's own: by another name, as a module, or because two modules use one name for
+    different things.
     """
-    wanted: dict[tuple[str, str], list[str]] = {}           # (module, name of it or "from") -> what its import lists
+    # (module, name of it or "from") -> what its import lists
+    wanted: dict[tuple[str, str], list[str]] = {}
     for name in [*module.imports, *sorted(module.bound_names - module.imports.keys())]:
         if name not in names:
             continue
@@ -32,12 +38,12 @@ def import_lines(module: ModuleSource, names: Collection[str], own: Mapping[str,
             continue
         if written or name in own:
             raise CuttingError(f"{module.home} knows {origin}.{there} as {name}",
-                               "the name of an exercise must mean the same in the whole reference",
-                               "give it one name everywhere")
+                               "the name of an exercise must mean the same in the whole "
+                               "reference", "give it one name everywhere")
         if f"{origin}.{there}".rstrip(".") in map(home_of, own.values()):
             raise CuttingError(f"{module.home} imports {there or origin} as a module",
-                               "an exercise is a part of it, and the learner's own would not be used",
-                               "import the names themselves")
+                               "an exercise is a part of it, and the learner's own would not "
+                               "be used", "import the names themselves")
         wanted.setdefault((origin, "from" if there else name), []).append(
             there if there in ("", name) else f"{there} as {name}")
     lines = []
@@ -52,19 +58,22 @@ def import_lines(module: ModuleSource, names: Collection[str], own: Mapping[str,
 
 @dataclass(frozen=True)
 class Cut:
-    """An exercise's cell in three states: as the learner gets it, solved, and solved between the marks of nbgrader."""
+    """An exercise's cell in three states: as the learner gets it, solved, and solved between
+    the marks of nbgrader."""
 
     stub: str
     solution: str
     marked: str
 
 
-def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (), own: Mapping[str, str] | None = None,
+def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (),
+        own: Mapping[str, str] | None = None,
         exhibit: tuple[str, ModuleSource] | None = None) -> Cut:
     """Cut definitions out of a module.
 
-    methods: as for `ModuleSource.bodies`. own: as for `import_lines`. exhibit: the name of a mutant and the module as
-    the mutant has it; its bodies, broken as they are, take the place of empty ones.
+    methods: as for `ModuleSource.bodies`. own: as for `import_lines`. exhibit: the name of a
+    mutant and the module as the mutant has it; its bodies, broken as they are, take the place
+    of empty ones.
     Raises CuttingError when a name is missing or has nothing to write.
     """
     cells: dict[str, list[str]] = {"stub": [], "solution": [], "marked": []}
@@ -86,14 +95,17 @@ def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (
                     lines += [body.margin + mark, *solution, body.margin + END]
                 at = body.last + 1
             texts.append("\n".join(lines + module.lines(at, last)))
-    used = global_names("\n".join(cells["solution"])) | (global_names("\n".join(cells["stub"])) if exhibit else set())
+    used = (global_names("\n".join(cells["solution"]))
+            | (global_names("\n".join(cells["stub"])) if exhibit else set()))
     imports = import_lines(module, used, own or {})
     head = ["\n".join(imports)] if imports else []
     return Cut(*("\n\n\n".join(head + texts) for texts in cells.values()))
 
 
-def starting_lines(component: str, margin: str, exhibit: ModuleSource | None = None) -> list[str]:
-    """What stands in the place of a body until the learner writes it: the error that names it, or the exhibit's body.
+def starting_lines(component: str, margin: str,
+                   exhibit: ModuleSource | None = None) -> list[str]:
+    """What stands in the place of a body until the learner writes it: the error that names it,
+    or the exhibit's body.
 
     component: `module.name` or `module.Class.method`.
 
@@ -109,7 +121,8 @@ def starting_lines(component: str, margin: str, exhibit: ModuleSource | None = N
 
 
 def stub_of(exercise: str, methods: Collection[str] = ()) -> str:
-    """The untouched start of an exercise, `module.name` or `module.a+b`, as source that runs by itself.
+    """The untouched start of an exercise, `module.name` or `module.a+b`, as source that runs by
+    itself.
 
     >>> print(stub_of("layers.silu").splitlines()[-1])
         raise NotImplementedError("layers.silu: write this function")

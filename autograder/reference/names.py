@@ -1,10 +1,12 @@
 """The names of exercises and components, and where in the reference what they name is written.
 
-A component is `module.name`, or `module.Class.method`; an exercise names one component or two that belong together,
-`module.a+b`. Its module is a short name: the one that learners, checks, mutants and grades know.
+A component is `module.name`, or `module.Class.method`; an exercise names one component or two
+that belong together, `module.a+b`. Its module is a short name: the one that learners, checks,
+mutants and grades know.
 """
 
-# Where a module is not at the top of the package, by its short name. All others are `gearworks.<short name>`.
+# Where a module is not at the top of the package, by its short name. All others are
+# `gearworks.<short name>`.
 HOMES = {
     "deepseek": "gearworks.families.deepseek",
     "gguf": "gearworks.formats.gguf",
@@ -31,22 +33,27 @@ def short_name(home: str) -> str:
     >>> short_name("gearworks.formats.gguf"), short_name("numpy.linalg")
     ('gguf', '')
     """
-    return _SHORT.get(home, home.removeprefix("gearworks.") if home.startswith("gearworks.") else "")
+    return _SHORT.get(home,
+                      home.removeprefix("gearworks.") if home.startswith("gearworks.") else "")
 
 
 def module_of(name: str) -> str:
-    """The short name of the module of a component or an exercise: what comes before a class, or before the last name.
+    """The short name of the module of a component or an exercise: what comes before a class, or
+    before the last name.
 
-    >>> module_of("tokenizer.count_pairs+merge_pair"), module_of("kernels.cpu.int4_matvec"), module_of("engine.Engine.step")
+    >>> module_of("tokenizer.count_pairs+merge_pair"), module_of(
+    ...     "kernels.cpu.int4_matvec"), module_of("engine.Engine.step")
     ('tokenizer', 'kernels.cpu', 'engine')
     """
     parts = name.split(".")
-    owner = next((index for index, part in enumerate(parts) if part[:1].isupper()), len(parts) - 1)
+    owner = next((index for index, part in enumerate(parts) if part[:1].isupper()),
+                 len(parts) - 1)
     return ".".join(parts[:owner])
 
 
 def names_of(exercise: str) -> list[str]:
-    """The functions or classes that an exercise names, in the order in which its checks take them.
+    """The functions or classes that an exercise names, in the order in which its checks take
+    them.
 
     >>> names_of("tokenizer.count_pairs+merge_pair"), names_of("engine.LLMEngine.step")
     (['count_pairs', 'merge_pair'], ['LLMEngine'])

@@ -23,13 +23,17 @@ class CuttingError(GearworksError, ValueError):
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
-    """The lines of a statement, first and last: from 1, both included, and so are decorators."""
-    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", []))]), node.end_lineno
+    """The lines of a statement, first and last: from 1, both included, and so are
+    decorators."""
+    return min([node.lineno,
+                *(decorator.lineno
+                  for decorator in getattr(node, "decorator_list", []))]), node.end_lineno
 
 
 @dataclass(frozen=True)
 class Body:
-    """What is to be written of a function or method: the lines `first` to `last`, below its docstring.
+    """What is to be written of a function or method: the lines `first` to `last`, below its
+    docstring.
 
     component: `module.name` or `module.Class.method`. margin: the spaces before its statements.
     """
@@ -68,7 +72,8 @@ class ModuleSource:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """What its imports bind: name -> (module, name there), or (module, "") for a module; not conditional ones.
+        """What its imports bind: name -> (module, name there), or (module, "") for a module;
+        not conditional ones.
 
         `import a.b` and `import a.c` bind one name, `a`, and need both: ("a.b, a.c", "").
         """
@@ -80,7 +85,8 @@ class ModuleSource:
                     before = f"{bound[name][0]}, " if name in bound and not alias.asname else ""
                     bound[name] = (before + alias.name, "")
             elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
-                bound |= {alias.asname or alias.name: (node.module, alias.name) for alias in node.names}
+                bound |= {alias.asname or alias.name: (node.module, alias.name)
+                          for alias in node.names}
         return bound
 
     @cached_property
@@ -91,39 +97,48 @@ class ModuleSource:
     @cached_property
     def delays_annotations(self) -> bool:
         """Whether it says `from __future__ import annotations`."""
-        return any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in self.tree.body)
+        return any(isinstance(node, ast.ImportFrom) and node.module == "__future__"
+                   for node in self.tree.body)
 
     def lines(self, first: int, last: int) -> list[str]:
         """The lines from `first` to `last`, both included, counted from 1."""
         return self.text.splitlines()[first - 1:last]
 
     def definition(self, name: str) -> Definition:
-        """A definition at the top level. Raises CuttingError when there is none of this name."""
+        """A definition at the top level. Raises CuttingError when there is none of this
+        name."""
         if name not in self.definitions:
-            raise CuttingError(f"there is no {self.name}.{name}", "the module defines no such function or class",
+            raise CuttingError(f"there is no {self.name}.{name}",
+                               "the module defines no such function or class",
                                "is the name right?")
         return self.definitions[name]
 
     def bodies(self, name: str, methods: Collection[str] = ()) -> list[Body]:
-        """What is to be written of a definition: a function's body, or the bodies of a class's methods in their order.
+        """What is to be written of a definition: a function's body, or the bodies of a class's
+        methods in their order.
 
         methods: empty means all that do not begin with a single underscore.
-        Raises CuttingError for a method that does not exist, a body on the line of its `def`, a class without methods.
+        Raises CuttingError for a method that does not exist, a body on the line of its `def`, a
+        class without methods.
         """
         node = self.definition(name)
         if isinstance(node, Function):
             if methods:
-                raise CuttingError(f"{self.name}.{name} has no methods", "it is a function", "leave `methods` out")
+                raise CuttingError(f"{self.name}.{name} has no methods", "it is a function",
+                                   "leave `methods` out")
             return [self._body(node, f"{self.name}.{name}")]
         found = [method for method in node.body if isinstance(method, Function)]
         unknown = {*methods} - {method.name for method in found}
         if unknown:
-            raise CuttingError(f"{self.name}.{name} has no method {min(unknown)}", "the exercise is to write it",
+            raise CuttingError(f"{self.name}.{name} has no method {min(unknown)}",
+                               "the exercise is to write it",
                                "its methods are " + ", ".join(method.name for method in found))
         wanted = [method for method in found
-                  if (method.name in methods if methods else method.name.startswith("__") or method.name[0] != "_")]
+                  if (method.name in methods if methods
+                      else method.name.startswith("__") or method.name[0] != "_")]
         if not wanted:
-            raise CuttingError(f"there is nothing to write in {self.name}.{name}", "it has no public method",
+            raise CuttingError(f"there is nothing to write in {self.name}.{name}",
+                               "it has no public method",
                                "exercise a function, or name the methods")
         return [self._body(method, f"{self.name}.{name}.{method.name}") for method in wanted]
 
@@ -131,22 +146,27 @@ class ModuleSource:
         documented = ast.get_docstring(node) is not None
         statements = node.body[documented:]
         if not statements:
-            raise CuttingError(f"{component} has no body", "there is nothing to write below its docstring",
+            raise CuttingError(f"{component} has no body",
+                               "there is nothing to write below its docstring",
                                "give the definition instead of exercising it")
-        above = node.body[0].end_lineno if documented else max(
-            [node.lineno, *(part.end_lineno for part in ast.walk(node.args) if hasattr(part, "end_lineno")),
-             node.returns.end_lineno if node.returns else 0])
+        above = node.body[0].end_lineno if documented else max([
+            node.lineno,
+            *(part.end_lineno for part in ast.walk(node.args) if hasattr(part, "end_lineno")),
+            node.returns.end_lineno if node.returns else 0])
         lines = self.text.splitlines()
         first = statements[0].lineno
         if first == above:
-            raise CuttingError(f"{component} cannot be cut", "its body is on the line of its `def`", "begin a new line")
-        while first - 1 > above and (not (line := lines[first - 2].strip()) or line.startswith("#")):
-            first -= 1                                      # comments above the first statement belong to the solution
+            raise CuttingError(f"{component} cannot be cut",
+                               "its body is on the line of its `def`", "begin a new line")
+        while (first - 1 > above
+               and (not (line := lines[first - 2].strip()) or line.startswith("#"))):
+            first -= 1               # comments above the first statement belong to the solution
         return Body(component, first, node.end_lineno, " " * statements[0].col_offset)
 
 
 def module_source(module: str) -> ModuleSource:
-    """A module of the `gearworks` that is first on the path. Raises CuttingError when there is none.
+    """A module of the `gearworks` that is first on the path. Raises CuttingError when there is
+    none.
 
     >>> "softmax" in module_source("layers").definitions
     True
@@ -156,15 +176,17 @@ def module_source(module: str) -> ModuleSource:
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.origin is None:
-        raise CuttingError(f"there is no module {home_of(module)}", "a component is named after it: `module.name`",
-                           "is the name right?")
+        raise CuttingError(f"there is no module {home_of(module)}",
+                           "a component is named after it: `module.name`", "is the name right?")
     return ModuleSource(module, Path(spec.origin).read_text(encoding="utf-8"))
 
 
 def global_names(source: str) -> set[str]:
-    """The names that code takes from around it, builtins included: anywhere in it, annotations too.
+    """The names that code takes from around it, builtins included: anywhere in it, annotations
+    too.
 
-    >>> sorted(global_names("def area(r: Length, n=TURNS):\\n    s = pi\\n    return [s * x for x in range(r)]"))
+    >>> sorted(global_names("def area(r: Length, n=TURNS):\\n    s = pi\\n    return [s * x "
+    ...                     "for x in range(r)]"))
     ['Length', 'TURNS', 'pi', 'range']
     """
     top = symtable.symtable(source, "cut", "exec")
@@ -172,7 +194,8 @@ def global_names(source: str) -> set[str]:
     inner = list(top.get_children())
     while inner:
         table = inner.pop()
-        names |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced() and symbol.is_global()}
+        names |= {symbol.get_name() for symbol in table.get_symbols()
+                  if symbol.is_referenced() and symbol.is_global()}
         inner += table.get_children()
     return names - _bound(top)
 

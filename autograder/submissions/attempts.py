@@ -1,8 +1,10 @@
-"""Finds what a learner has written of each component, in notebooks that editors may have rearranged.
+"""Finds what a learner has written of each component, in notebooks that editors may have
+rearranged.
 
-A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's id belongs to it when
-it defines one of its names. What equals the start that the learner was given is no attempt, and the last attempt wins,
-a finished one before one that is only begun. Nothing is run.
+A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's
+id belongs to it when it defines one of its names. What equals the start that the learner was
+given is no attempt, and the last attempt wins, a finished one before one that is only begun.
+Nothing is run.
 """
 
 import ast
@@ -23,7 +25,8 @@ from gearworks.errors import GearworksError
 class State(StrEnum):
     """How far a component is."""
 
-    FINISHED = "finished"                # nothing of it is left to write; whether it is right is another question
+    # nothing of it is left to write; whether it is right is another question
+    FINISHED = "finished"
     BEGUN = "begun"
     NOT_STARTED = "not started"
 
@@ -32,8 +35,9 @@ class State(StrEnum):
 class Component:
     """A function or class that an exercise asks for, and what was found of it.
 
-    chapter: the stem of its file. statements: the learner's definition. open_methods: of a class, those that are still
-    to be written. notebook, cell: where it was found. notes: what was strange about it.
+    chapter: the stem of its file. statements: the learner's definition. open_methods: of a
+    class, those that are still to be written. notebook, cell: where it was found. notes: what
+    was strange about it.
     """
 
     chapter: str
@@ -57,11 +61,14 @@ class Component:
 
     @property
     def fits_the_engine(self) -> bool:
-        """Whether an engine runs with it: all of it is there, or some of the methods that a class's exercise names.
+        """Whether an engine runs with it: all of it is there, or some of the methods that a
+        class's exercise names.
 
-        The methods of a class that is the learner's as a whole do not mix with those of the reference.
+        The methods of a class that is the learner's as a whole do not mix with those of the
+        reference.
         """
-        return self.state is State.FINISHED or 0 < len(self.open_methods) < len(self.exercise.methods)
+        return (self.state is State.FINISHED
+                or 0 < len(self.open_methods) < len(self.exercise.methods))
 
     @property
     def place(self) -> str:
@@ -69,7 +76,8 @@ class Component:
         return f"{self.notebook.name}, cell {self.cell.number}" if self.cell is not None else ""
 
 
-def find_components(chapters: Sequence[Chapter], notebooks: Sequence[Notebook]) -> list[Component]:
+def find_components(chapters: Sequence[Chapter],
+                    notebooks: Sequence[Notebook]) -> list[Component]:
     """What the notebooks hold of every component of the chapters, in the chapters' order.
 
     A notebook that has a chapter's name comes before its copies.
@@ -77,38 +85,48 @@ def find_components(chapters: Sequence[Chapter], notebooks: Sequence[Notebook]) 
     chapter_of = {notebook: _chapter_of(notebook, chapters) for notebook in notebooks}
     found = []
     for chapter in chapters:
-        candidates = sorted((notebook for notebook in notebooks if chapter_of[notebook] is chapter),
-                            key=lambda notebook: (not notebook.name.startswith(f"{chapter.stem}.ipynb"), notebook.name))
+        candidates = sorted((notebook for notebook in notebooks
+                             if chapter_of[notebook] is chapter),
+                            key=lambda notebook: (not notebook.name.startswith(
+                                f"{chapter.stem}.ipynb"), notebook.name))
         for exercise in chapter.exercises:
             try:
                 start = cut_of(exercise)
             except GearworksError as error:
-                found += [Component(chapter.stem, exercise, name, notes=(error.what,)) for name in exercise.names]
+                found += [Component(chapter.stem, exercise, name, notes=(error.what,))
+                          for name in exercise.names]
                 continue
             for name in exercise.names:
-                attempts = [_find(chapter, exercise, name, start, notebook) for notebook in candidates]
-                best = min(attempts, key=lambda component: list(State).index(component.state), default=None)
+                attempts = [_find(chapter, exercise, name, start, notebook)
+                            for notebook in candidates]
+                best = min(attempts, key=lambda component: list(State).index(component.state),
+                           default=None)
                 if best is None:
                     best = Component(chapter.stem, exercise, name)
                 others = [attempt.place for attempt in attempts
                           if attempt is not best and attempt.state is State.FINISHED]
-                notes = best.notes + ((f"also in {'; '.join(others)}: not used",) if others else ())
+                notes = (best.notes
+                         + ((f"also in {'; '.join(others)}: not used",) if others else ()))
                 found.append(replace(best, notes=notes))
     return found
 
 
 def _chapter_of(notebook: Notebook, chapters: Sequence[Chapter]) -> Chapter | None:
-    """The chapter that a notebook is of: by the ids of its cells, what they check, its name, what they define."""
+    """The chapter that a notebook is of: by the ids of its cells, what they check, its name,
+    what they define."""
     def evidence(chapter: Chapter) -> tuple[int, ...]:
         ids = {exercise.grade_id for exercise in chapter.exercises}
-        checks = {quote + exercise.name + quote for exercise in chapter.exercises for quote in "\"'"}
+        checks = {quote + exercise.name + quote for exercise in chapter.exercises
+                  for quote in "\"'"}
         names = {name for exercise in chapter.exercises for name in exercise.names}
         return (sum(bool(ids & _bare(cell.ids)) for cell in notebook.cells)
                 + sum("check(" in cell.source and any(check in cell.source for check in checks)
                       for cell in notebook.cells),
-                notebook.name.startswith(chapter.stem), notebook.name.startswith(chapter.stem[:2]),
-                len(names & {name for cell in notebook.cells for statement in cell.statements
-                             for name in statement.binds}))
+                notebook.name.startswith(chapter.stem),
+                notebook.name.startswith(chapter.stem[:2]),
+                len(names
+                    & {name for cell in notebook.cells for statement in cell.statements
+                       for name in statement.binds}))
 
     best = max(chapters, key=evidence, default=None)
     return best if best is not None and any(evidence(best)) else None
@@ -119,31 +137,35 @@ def _bare(ids: Collection[str]) -> set[str]:
     return {id.removeprefix("check-").removeprefix("about-") for id in ids}
 
 
-def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut, notebook: Notebook) -> Component:
+def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut,
+          notebook: Notebook) -> Component:
     blank = Component(chapter.stem, exercise, name, notebook=notebook)
     own, free, foreign = [], [], []
     ids = {other.grade_id for other in chapter.exercises}
     checks = {f"{prefix}-{id}" for id in ids for prefix in ("check", "about")}
     for cell in notebook.cells:
         if exercise.grade_id in cell.ids:
-            own.append(cell)                                 # a text cell, too: one key turns code into text
+            own.append(cell)                    # a text cell, too: one key turns code into text
         elif checks.isdisjoint(cell.ids) and cell.kind == "code":
             (free if ids.isdisjoint(cell.ids) else foreign).append(cell)
     notes = []
-    broken = [cell for cell in own if cell.error and (cell.kind == "code" or name in cell.source)]
+    broken = [cell for cell in own
+              if cell.error and (cell.kind == "code" or name in cell.source)]
     notes += [f"cell {cell.number} is no Python ({cell.error}): not used" for cell in broken]
     attempts = _attempts(sorted([*own, *free], key=lambda cell: cell.number), blank, start)
-    if not attempts and not own:                             # its cell is gone: merged with another, perhaps
+    if not attempts and not own:                # its cell is gone: merged with another, perhaps
         attempts = _attempts(foreign, blank, start)
         free_broken = [cell for cell in free if cell.error and f"def {name}(" in cell.source]
-        notes += [f"cell {cell.number} is no Python ({cell.error}): not used" for cell in free_broken]
+        notes += [f"cell {cell.number} is no Python ({cell.error}): not used"
+                  for cell in free_broken]
         if not attempts and not free_broken:
             notes.append("no cell defines it")
-    state = min((attempt.state for attempt in attempts), key=list(State).index, default=State.NOT_STARTED)
+    state = min((attempt.state for attempt in attempts), key=list(State).index,
+                default=State.NOT_STARTED)
     attempts = [attempt for attempt in attempts if attempt.state is state]
     if state is State.NOT_STARTED:
-        return replace(blank, state=State.BEGUN if broken else state, cell=broken[-1] if broken else None,
-                       notes=tuple(notes))
+        return replace(blank, state=State.BEGUN if broken else state,
+                       cell=broken[-1] if broken else None, notes=tuple(notes))
     if len(attempts) > 1:
         numbers = ", ".join(str(attempt.cell.number) for attempt in attempts)
         notes.append(f"cells {numbers} all define it: the last one counts")
@@ -155,7 +177,8 @@ def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut, notebook:
 
 def _attempts(cells: Sequence[Cell], blank: Component, start: Cut) -> list[Component]:
     exercise, name = blank.exercise, blank.name
-    given = next(node for node in ast.parse(start.stub).body if isinstance(node, Definition) and node.name == name)
+    given = next(node for node in ast.parse(start.stub).body
+                 if isinstance(node, Definition) and node.name == name)
     found = []
     for cell in cells:
         statements = _definition(cell.statements, name, given)
@@ -167,23 +190,28 @@ def _attempts(cells: Sequence[Cell], blank: Component, start: Cut) -> list[Compo
             state = State.BEGUN if _is_open(node) else State.FINISHED
         elif isinstance(node, ast.ClassDef) and isinstance(given, ast.ClassDef):
             state, open_methods = _class_state(node, given, exercise, name)
-        found.append(replace(blank, state=state, cell=cell, statements=statements, open_methods=open_methods))
+        found.append(replace(blank, state=state, cell=cell, statements=statements,
+                             open_methods=open_methods))
     return [component for component in found if component.state is not State.NOT_STARTED]
 
 
-def _definition(statements: Sequence[Statement], name: str, given: Definition) -> tuple[Statement, ...]:
-    """The statements of a cell that make up the definition of a name: the last attempt and what wraps it afterwards."""
+def _definition(statements: Sequence[Statement], name: str,
+                given: Definition) -> tuple[Statement, ...]:
+    """The statements of a cell that make up the definition of a name: the last attempt and what
+    wraps it afterwards."""
     binding = [statement for statement in statements
                if name in statement.binds and not _is_given(statement.node, given)]
     written = [statement for statement in binding
                if not isinstance(statement.node, Function) or not _is_open(statement.node)]
     binding = written or binding[-1:]
-    last = max((at for at, statement in enumerate(binding) if isinstance(statement.node, Definition)), default=0)
+    last = max((at for at, statement in enumerate(binding)
+                if isinstance(statement.node, Definition)), default=0)
     return tuple(binding[last:])
 
 
 def _is_given(node: ast.stmt, given: Definition) -> bool:
-    """Whether a statement that binds an exercise's name is no attempt: the stub, the reference, a plain value."""
+    """Whether a statement that binds an exercise's name is no attempt: the stub, the reference,
+    a plain value."""
     if isinstance(node, Definition):
         return _shape(node) == _shape(given)
     if isinstance(node, ast.ImportFrom):
@@ -202,9 +230,11 @@ def _shape(node: ast.AST) -> str:
 
 
 def _is_open(node: Function) -> bool:
-    """Whether a function is still to be written: it is empty, or every call ends with NotImplementedError."""
+    """Whether a function is still to be written: it is empty, or every call ends with
+    NotImplementedError."""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-    if all(isinstance(part, ast.Pass) or isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
+    if all(isinstance(part, ast.Pass)
+           or isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
            for part in body):
         return True
     for part in body:
@@ -231,17 +261,20 @@ def _ends(statement: ast.stmt) -> bool:
 def _class_state(node: ast.ClassDef, given: ast.ClassDef, exercise: Exercise, name: str) \
         -> tuple[State, tuple[str, ...]]:
     """How far a class is, and which of its methods are still to be written."""
-    wanted = [body.name for body in module_source(exercise.module).bodies(name, exercise.methods)]
+    wanted = [body.name
+              for body in module_source(exercise.module).bodies(name, exercise.methods)]
     starts = {part.name: part for part in given.body if isinstance(part, Function)}
     written = {part.name: part for part in node.body if isinstance(part, Function)}
-    assigned = {target.id for part in node.body if isinstance(part, ast.Assign) for target in part.targets
-                if isinstance(target, ast.Name)}
+    assigned = {target.id for part in node.body if isinstance(part, ast.Assign)
+                for target in part.targets if isinstance(target, ast.Name)}
     is_data = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
     open_methods = []
     for method in wanted:
-        if method in assigned or (method == "__init__" and method not in written and (is_data or node.bases)):
+        if (method in assigned
+            or (method == "__init__" and method not in written and (is_data or node.bases))):
             continue
-        if method not in written or _is_open(written[method]) or _shape(written[method]) == _shape(starts[method]):
+        if (method not in written or _is_open(written[method])
+            or _shape(written[method]) == _shape(starts[method])):
             open_methods.append(method)
     if not open_methods:
         return State.FINISHED, ()

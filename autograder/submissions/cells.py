@@ -1,7 +1,8 @@
 """The cells of a learner's notebook and their statements: what each binds, uses and changes.
 
-A definition is taken out of a notebook with the statements that it depends on, and the rest is left behind. So it has
-to be known, without running anything, what a statement does to the names around it.
+A definition is taken out of a notebook with the statements that it depends on, and the rest is
+left behind. So it has to be known, without running anything, what a statement does to the names
+around it.
 """
 
 import ast
@@ -18,19 +19,22 @@ from autograder.reference.source import Definition, Function, ModuleSource, glob
 PYTHON_CELLS = ("%%time", "%%timeit", "%%capture", "%%prun")
 
 # What these compute is for the eye, or must not be computed while a module loads.
-EFFECT_FUNCTIONS = frozenset({"print", "display", "input", "open", "exec", "eval", "exit", "quit", "breakpoint", "help",
-                              "get_ipython", "check"})
-EFFECT_METHODS = frozenset({"_exit", "abort", "exit", "system", "popen", "unlink", "rmdir", "rmtree", "mkdir",
-                            "makedirs", "chdir", "write", "write_text", "write_bytes", "savefig", "show", "plot",
-                            "sleep", "urlopen", "urlretrieve", "load", "from_pretrained", "find_model"})
-EFFECT_OWNERS = frozenset({"plt", "matplotlib", "subprocess", "shutil", "requests", "socket", "webbrowser", "widgets"})
-CHANGING = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "sort", "reverse", "pop",
-                      "remove", "clear", "fill"})
+EFFECT_FUNCTIONS = frozenset({"print", "display", "input", "open", "exec", "eval", "exit",
+                              "quit", "breakpoint", "help", "get_ipython", "check"})
+EFFECT_METHODS = frozenset({"_exit", "abort", "exit", "system", "popen", "unlink", "rmdir",
+                            "rmtree", "mkdir", "makedirs", "chdir", "write", "write_text",
+                            "write_bytes", "savefig", "show", "plot", "sleep", "urlopen",
+                            "urlretrieve", "load", "from_pretrained", "find_model"})
+EFFECT_OWNERS = frozenset({"plt", "matplotlib", "subprocess", "shutil", "requests", "socket",
+                           "webbrowser", "widgets"})
+CHANGING = frozenset({"append", "extend", "insert", "add", "update", "setdefault", "sort",
+                      "reverse", "pop", "remove", "clear", "fill"})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell. number: its place in the notebook, from 1, text cells included. ids: its grade id, then cell ids."""
+    """One cell. number: its place in the notebook, from 1, text cells included. ids: its grade
+    id, then cell ids."""
 
     number: int
     kind: str
@@ -39,7 +43,8 @@ class Cell:
 
     @cached_property
     def python(self) -> str:
-        """Its source as plain Python: magics are calls, as IPython makes them; "" for a cell in another language."""
+        """Its source as plain Python: magics are calls, as IPython makes them; "" for a cell in
+        another language."""
         source = self.source
         if source.lstrip().startswith("%%"):
             if not source.lstrip().startswith(PYTHON_CELLS):
@@ -49,7 +54,7 @@ class Cell:
             return source
         try:
             return python_of(source)
-        except Exception:                                   # IPython's reader of magics meets what no one has foreseen
+        except Exception:            # IPython's reader of magics meets what no one has foreseen
             return source
 
     @cached_property
@@ -61,29 +66,32 @@ class Cell:
     def tree(self) -> ast.Module:
         """Its syntax tree; an empty one when it is no Python."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")                  # "\d" in a learner's string is no news
+            warnings.simplefilter("ignore")              # "\d" in a learner's string is no news
             return ast.parse("" if self.error else self.python)
 
     @cached_property
     def statements(self) -> "tuple[Statement, ...]":
-        """Its statements in their order, each import of a name by itself. None, when the cell is no Python."""
+        """Its statements in their order, each import of a name by itself. None, when the cell
+        is no Python."""
         lines = self.python.split("\n")
         found: list[Statement] = []
         body = self.tree.body
         for at, node in enumerate(body):
             first, last = span(node)
-            shared = any(span(other)[0] <= last and span(other)[1] >= first for other in body[max(0, at - 1):at + 2]
-                         if other is not node)
+            shared = any(span(other)[0] <= last and span(other)[1] >= first
+                         for other in body[max(0, at - 1):at + 2] if other is not node)
             for part in _single_imports(node):
                 is_whole = part is node and not shared and not _calls_ipython(node)
-                text = "\n".join(lines[first - 1:last]) if is_whole else ast.unparse(_without_magics(part))
+                text = ("\n".join(lines[first - 1:last]) if is_whole
+                        else ast.unparse(_without_magics(part)))
                 found.append(Statement(part, text, self, len(found)))
         return tuple(found)
 
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement at the top level of a cell. text: its source, which stands on lines of its own."""
+    """A statement at the top level of a cell. text: its source, which stands on lines of its
+    own."""
 
     node: ast.stmt
     text: str
@@ -97,13 +105,15 @@ class Statement:
             return frozenset({self.node.name})
         try:
             return ModuleSource("cell", self.text).bound_names
-        except SyntaxError:                                  # an `await` outside of any function
+        except SyntaxError:                                 # an `await` outside of any function
             return frozenset()
 
     @cached_property
     def uses(self) -> frozenset[str]:
-        """The names that it takes from around it, inside of functions too, builtins included."""
-        shared = {name for part in ast.walk(self.node) if isinstance(part, ast.Global) for name in part.names}
+        """The names that it takes from around it, inside of functions too, builtins
+        included."""
+        shared = {name for part in ast.walk(self.node) if isinstance(part, ast.Global)
+                  for name in part.names}
         try:
             return frozenset(global_names(self.text)) | shared
         except SyntaxError:
@@ -111,20 +121,24 @@ class Statement:
 
     @cached_property
     def changes(self) -> frozenset[str]:
-        """The names whose values it changes in place: `table[i] = …`, `table.append(…)`, in a loop too."""
-        return frozenset() if isinstance(self.node, Definition) else frozenset(_changed(self.node))
+        """The names whose values it changes in place: `table[i] = …`, `table.append(…)`, in a
+        loop too."""
+        return (frozenset() if isinstance(self.node, Definition)
+                else frozenset(_changed(self.node)))
 
     @property
     def is_quiet(self) -> bool:
         """Whether it only defines and computes, as far as one can see."""
         if isinstance(self.node, Definition | ast.Import | ast.ImportFrom):
             return True
-        return not any(isinstance(part, ast.Await) or isinstance(part, ast.Call) and _has_effect(part.func)
+        return not any(isinstance(part, ast.Await)
+                       or isinstance(part, ast.Call) and _has_effect(part.func)
                        for part in ast.walk(self.node))
 
 
 def renamed(statement: Statement, names: Mapping[str, str]) -> str:
-    """Its text with names of the module's scope replaced, and with them variables of functions that are spelled so.
+    """Its text with names of the module's scope replaced, and with them variables of functions
+    that are spelled so.
 
     Parameters and attributes stay: others call them by their names.
     """
@@ -147,13 +161,15 @@ def _single_imports(node: ast.stmt) -> list[ast.stmt]:
 
 
 def _calls_ipython(node: ast.AST) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == "get_ipython" for part in ast.walk(node))
+    return any(isinstance(part, ast.Name) and part.id == "get_ipython"
+               for part in ast.walk(node))
 
 
 def _without_magics(node: ast.stmt) -> ast.stmt:
     class Removal(ast.NodeTransformer):
         def visit_Expr(self, expression: ast.Expr) -> ast.stmt:
-            return ast.copy_location(ast.Pass(), expression) if _calls_ipython(expression) else expression
+            return (ast.copy_location(ast.Pass(), expression) if _calls_ipython(expression)
+                    else expression)
 
     return Removal().visit(copy.deepcopy(node)) if isinstance(node, Definition) else node
 
@@ -173,7 +189,8 @@ def _owner(node: ast.expr) -> str:
 
 def _changed(node: ast.AST) -> Iterator[str]:
     for part in ast.walk(node):
-        if isinstance(part, ast.Subscript | ast.Attribute) and isinstance(part.ctx, ast.Store | ast.Del):
+        if (isinstance(part, ast.Subscript | ast.Attribute)
+            and isinstance(part.ctx, ast.Store | ast.Del)):
             yield _owner(part)
         elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
             yield part.target.id
@@ -183,7 +200,8 @@ def _changed(node: ast.AST) -> Iterator[str]:
 
 
 class _Renaming(ast.NodeVisitor):
-    """Renames in place: everywhere, but for what a parameter hides in its function, and a class within its own body."""
+    """Renames in place: everywhere, but for what a parameter hides in its function, and a class
+    within its own body."""
 
     def __init__(self, names: Mapping[str, str]):
         self._names = names
@@ -192,8 +210,9 @@ class _Renaming(ast.NodeVisitor):
         return _Renaming({old: new for old, new in self._names.items() if old not in hidden})
 
     def visit(self, node: ast.AST) -> None:
-        for field in ("id", "name", "rest"):                 # of names, definitions, handlers, patterns
-            if isinstance(name := getattr(node, field, None), str) and not isinstance(node, ast.alias):
+        for field in ("id", "name", "rest"):         # of names, definitions, handlers, patterns
+            if (isinstance(name := getattr(node, field, None), str)
+                and not isinstance(node, ast.alias)):
                 setattr(node, field, self._names.get(name, name))
         super().visit(node)
 
@@ -204,7 +223,7 @@ class _Renaming(ast.NodeVisitor):
 
     def visit_alias(self, node: ast.alias) -> None:
         bound = node.asname or node.name
-        if bound in self._names:                             # `import a.b` binds a, and has no other name for it
+        if bound in self._names:            # `import a.b` binds a, and has no other name for it
             node.asname = self._names[bound]
 
     def visit_FunctionDef(self, node: Function | ast.Lambda) -> None:
@@ -218,24 +237,29 @@ class _Renaming(ast.NodeVisitor):
             self.visit(part)
         inside = self._without(attributes(node))
         for part in node.body:
-            if isinstance(part, Function):                   # whose body does not see the names of its class
+            if isinstance(part, Function):      # whose body does not see the names of its class
                 inside._visit_head(part)
                 self._visit_body(part)
             else:
                 inside.visit(part)
 
     def _visit_head(self, node: Function | ast.Lambda) -> None:
-        """Decorators, defaults and annotations: they belong to the scope around the function."""
-        for part in [*getattr(node, "decorator_list", []), node.args, getattr(node, "returns", None)]:
+        """Decorators, defaults and annotations: they belong to the scope around the
+        function."""
+        for part in [*getattr(node, "decorator_list", []), node.args,
+                     getattr(node, "returns", None)]:
             if part is not None:
                 self.visit(part)
 
     def _visit_body(self, node: Function | ast.Lambda) -> None:
         arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-        dotted = {alias.name.partition(".")[0] for part in ast.walk(node) if isinstance(part, ast.Import)
-                  for alias in part.names if alias.asname is None and "." in alias.name}
-        inside = self._without({argument.arg for argument in every if argument is not None} | dotted)
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs,
+                 arguments.vararg, arguments.kwarg]
+        dotted = {alias.name.partition(".")[0] for part in ast.walk(node)
+                  if isinstance(part, ast.Import) for alias in part.names
+                  if alias.asname is None and "." in alias.name}
+        inside = self._without({argument.arg for argument in every if argument is not None}
+                               | dotted)
         for part in node.body if isinstance(node.body, list) else [node.body]:
             inside.visit(part)
 
@@ -243,10 +267,13 @@ class _Renaming(ast.NodeVisitor):
 def attributes(node: ast.ClassDef) -> set[str]:
     """The names that the body of a class binds, and those of comprehensions in it."""
     parts = [part for statement in node.body
-             for part in ([statement] if isinstance(statement, Definition) else ast.walk(statement))]
+             for part
+             in ([statement] if isinstance(statement, Definition) else ast.walk(statement))]
     return ({part.name for part in parts if isinstance(part, Definition)}
-            | {part.id for part in parts if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
-            | {part.asname or part.name.partition(".")[0] for part in parts if isinstance(part, ast.alias)})
+            | {part.id for part in parts
+               if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
+            | {part.asname or part.name.partition(".")[0] for part in parts
+               if isinstance(part, ast.alias)})
 
 
 def problem_of(source: str) -> str | None:
@@ -254,7 +281,8 @@ def problem_of(source: str) -> str | None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            compile(source, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            compile(source, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                    dont_inherit=True)
         except SyntaxError as error:
             return f"line {error.lineno}: {error.msg}" if error.lineno else str(error.msg)
         except (ValueError, RecursionError, MemoryError) as error:

@@ -1,8 +1,9 @@
 """Puts a learner's definitions into a module of the reference: the cut, the other way round.
 
-A definition brings the statements that it depends on: from its own cell first, then from other cells of its notebook.
-What else the cells do is left behind. Names that would mean something else in the module are renamed; its own globals,
-and those that the reference gives the learner, are the module's.
+A definition brings the statements that it depends on: from its own cell first, then from other
+cells of its notebook. What else the cells do is left behind. Names that would mean something
+else in the module are renamed; its own globals, and those that the reference gives the learner,
+are the module's.
 """
 
 import ast
@@ -17,7 +18,8 @@ from functools import cache
 
 from autograder.submissions.attempts import Component
 from autograder.reference.names import home_of, short_name
-from autograder.reference.source import CuttingError, Definition, Function, ModuleSource, module_source, span
+from autograder.reference.source import (CuttingError, Definition, Function, ModuleSource,
+                                         module_source, span)
 from autograder.submissions.cells import Cell, Statement, attributes, renamed
 
 FUTURE = "from __future__ import annotations"
@@ -28,7 +30,8 @@ ROOTS_TO_LOOK_INTO = sys.stdlib_module_names | {"numpy", "gearworks"}
 
 @dataclass(frozen=True)
 class Graft:
-    """A learner's component as it stands in a module. text: whole lines. notes: what could not be brought along."""
+    """A learner's component as it stands in a module. text: whole lines. notes: what could not
+    be brought along."""
 
     component: Component
     text: str
@@ -45,23 +48,26 @@ class Graft:
 
 @dataclass(frozen=True)
 class GraftedModule:
-    """A module of the reference with learners' definitions in the place of its own. text: of its file."""
+    """A module of the reference with learners' definitions in the place of its own. text: of
+    its file."""
 
     text: str
     grafts: tuple[Graft, ...]
 
     def graft_at(self, line: int) -> Graft | None:
-        """The graft that a line of the file stands in, from 1; None for the reference's own lines."""
+        """The graft that a line of the file stands in, from 1; None for the reference's own
+        lines."""
         lines = self.text.split("\n")
-        return next((graft for graft in self.grafts if lines.index(graft.begin) < line <= lines.index(graft.end) + 1),
-                    None)
+        return next((graft for graft in self.grafts
+                     if lines.index(graft.begin) < line <= lines.index(graft.end) + 1), None)
 
 
-def graft(module: str, components: Sequence[Component], others: Sequence[Component]) -> GraftedModule:
+def graft(module: str, components: Sequence[Component],
+          others: Sequence[Component]) -> GraftedModule:
     """Put components into the module of the reference that they belong to.
 
-    others: every component of the course: where one uses another of its chapter, it uses the engine's. What is still to
-    be written of a class is filled with the reference's methods.
+    others: every component of the course: where one uses another of its chapter, it uses the
+    engine's. What is still to be written of a class is filled with the reference's methods.
     """
     source = module_source(module)
     grafts = _grafts_of(source, components, others, whole=True)
@@ -73,14 +79,18 @@ def graft(module: str, components: Sequence[Component], others: Sequence[Compone
         first = source.tree.body[0] if source.tree.body else None
         documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
         lines.insert(first.end_lineno if documented else 0, f"\n{FUTURE}")
-    header = [f"# Assembled by `autograder assemble`: the reference's {module}, with definitions that are yours:",
-              *(f"#   {part.component.name}    from {part.component.place}" for part in reversed(grafts)),
+    header = [f"# Assembled by `autograder assemble`: the reference's {module}, with "
+              "definitions that are yours:",
+              *(f"#   {part.component.name}    from {part.component.place}"
+                for part in reversed(grafts)),
               "# It is made anew each time. Change the notebook, not this file."]
     return GraftedModule("\n".join([*header, *lines]) + "\n", tuple(grafts))
 
 
-def code_of(module: str, components: Sequence[Component], others: Sequence[Component]) -> tuple[str, tuple[str, ...]]:
-    """Components of one module as code that runs among its names, and notes on what could not be brought along.
+def code_of(module: str, components: Sequence[Component],
+            others: Sequence[Component]) -> tuple[str, tuple[str, ...]]:
+    """Components of one module as code that runs among its names, and notes on what could not
+    be brought along.
 
     What is still to be written of a class stays as the learner has it. others: as for `graft`.
     """
@@ -91,30 +101,37 @@ def code_of(module: str, components: Sequence[Component], others: Sequence[Compo
     return code, tuple(note for graft in grafts for note in graft.notes)
 
 
-def _grafts_of(module: ModuleSource, components: Sequence[Component], others: Sequence[Component],
-               whole: bool) -> list[Graft]:
-    """The grafts of components of one module, which share what they have in common, in the module's order."""
+def _grafts_of(module: ModuleSource, components: Sequence[Component],
+               others: Sequence[Component], whole: bool) -> list[Graft]:
+    """The grafts of components of one module, which share what they have in common, in the
+    module's order."""
     exercised = {(other.chapter, other.name): other for other in others}
-    taken: dict[str, str] = {}                               # name in the module -> the source that gives it
+    taken: dict[str, str] = {}                  # name in the module -> the source that gives it
     return [_graft(module, component, exercised, taken, whole)
-            for component in sorted(components, key=lambda component: module.definition(component.name).lineno)]
+            for component
+            in sorted(components,
+                      key=lambda component: module.definition(component.name).lineno)]
 
 
 def _delays_annotations(components: Sequence[Component]) -> bool:
-    """Whether annotations were not evaluated where one was written: IPython keeps that for all later cells."""
-    return any(isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__"
-               for component in components for cell in component.notebook.cells if cell.kind == "code"
+    """Whether annotations were not evaluated where one was written: IPython keeps that for all
+    later cells."""
+    return any(isinstance(statement.node, ast.ImportFrom)
+               and statement.node.module == "__future__" for component in components
+               for cell in component.notebook.cells if cell.kind == "code"
                for statement in cell.statements)
 
 
-def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[str, str], Component],
-           taken: dict[str, str], whole: bool) -> Graft:
+def _graft(module: ModuleSource, component: Component,
+           exercised: Mapping[tuple[str, str], Component], taken: dict[str, str],
+           whole: bool) -> Graft:
     search = _Search(module, component, exercised)
     for statement in component.statements:
         search.follow(statement)
-    brought = [statement for statement in search.brought if statement not in component.statements]
+    brought = [statement for statement in search.brought
+               if statement not in component.statements]
     names: dict[str, str] = {}                               # new names of what would clash
-    for statement in brought:                                # what it depends on has its name by now
+    for statement in brought:                           # what it depends on has its name by now
         text = renamed(statement, names)
         for name in sorted(statement.binds):
             _settle(module, component, name, text, names, taken)
@@ -123,14 +140,16 @@ def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[
     for statement in brought:
         text = renamed(statement, names)
         bound = {names.get(name, name) for name in statement.binds}
-        if bound and all(taken.get(name) == text for name in bound):         # an earlier graft has brought it
+        # an earlier graft has brought it
+        if bound and all(taken.get(name) == text for name in bound):
             continue
         own |= dict.fromkeys(bound, text)
         is_import = isinstance(statement.node, ast.Import | ast.ImportFrom)
         (imports if is_import else parts).append(text)
     taken |= own
     for statement in component.statements:
-        text = renamed(statement, {old: new for old, new in names.items() if old != component.name})
+        text = renamed(statement,
+                       {old: new for old, new in names.items() if old != component.name})
         if isinstance(statement.node, ast.ClassDef):
             text = _with_methods(text, module, component, whole)
         parts.append(text)
@@ -138,13 +157,15 @@ def _graft(module: ModuleSource, component: Component, exercised: Mapping[tuple[
     return Graft(component, "\n\n\n".join(head + parts), tuple(dict.fromkeys(search.notes)))
 
 
-def _settle(module: ModuleSource, component: Component, name: str, text: str, names: dict[str, str],
-            taken: Mapping[str, str]) -> None:
-    """Find a name for what a graft brings: its own, unless the module, Python or another graft has a use for it."""
+def _settle(module: ModuleSource, component: Component, name: str, text: str,
+            names: dict[str, str], taken: Mapping[str, str]) -> None:
+    """Find a name for what a graft brings: its own, unless the module, Python or another graft
+    has a use for it."""
     def is_free(name: str) -> bool:
         if name in taken:
             return taken[name] == text
-        return name not in module.bound_names and not hasattr(builtins, name) and not name.startswith("__")
+        return (name not in module.bound_names and not hasattr(builtins, name)
+                and not name.startswith("__"))
 
     if name in names or is_free(name):
         return
@@ -157,18 +178,20 @@ def _settle(module: ModuleSource, component: Component, name: str, text: str, na
 class _Search:
     """Finds the statements that a definition depends on.
 
-    brought: each after those that it depends on itself, those that lend something of the engine, or of IPython,
-    included. imports: lines that bind no name of their own.
+    brought: each after those that it depends on itself, those that lend something of the
+    engine, or of IPython, included. imports: lines that bind no name of their own.
     """
 
-    def __init__(self, module: ModuleSource, component: Component, exercised: Mapping[tuple[str, str], Component]):
+    def __init__(self, module: ModuleSource, component: Component,
+                 exercised: Mapping[tuple[str, str], Component]):
         self.brought: list[Statement] = []
         self.imports: list[str] = []
         self.notes: list[str] = []
         self._module, self._component, self._exercised = module, component, exercised
         self._seen: set[Statement] = set()
         self._resolved: set[tuple[str, Cell]] = set()
-        self._code = [cell for cell in component.notebook.cells if cell.kind == "code" or cell == component.cell]
+        self._code = [cell for cell in component.notebook.cells
+                      if cell.kind == "code" or cell == component.cell]
 
     def follow(self, statement: Statement) -> None:
         """Bring what a statement uses, then the statement."""
@@ -188,21 +211,26 @@ class _Search:
         if exercised is not None and not self._is_private(exercised, cell, providers):
             self._lend(exercised.module, name)
             return
-        if hasattr(builtins, name) and not any(isinstance(provider.node, Definition | ast.Import | ast.ImportFrom)
-                                               and provider.cell == cell for provider in providers):
+        if (hasattr(builtins, name)
+            and not any(isinstance(provider.node, Definition | ast.Import | ast.ImportFrom)
+                        and provider.cell == cell for provider in providers)):
             return
         for provider in providers:
             self._bring(name, provider)
-        if not providers and name not in self._module.bound_names and not hasattr(builtins, name):
+        if (not providers and name not in self._module.bound_names
+            and not hasattr(builtins, name)):
             self._guess(name)
 
-    def _is_private(self, exercised: Component, cell: Cell, providers: Sequence[Statement]) -> bool:
-        """Whether a name of an exercise means something else in a cell: a helper, beside the exercise's attempt."""
+    def _is_private(self, exercised: Component, cell: Cell,
+                    providers: Sequence[Statement]) -> bool:
+        """Whether a name of an exercise means something else in a cell: a helper, beside the
+        exercise's attempt."""
         return (exercised.name not in self._component.exercise.names and exercised.cell != cell
                 and any(provider.cell == cell for provider in providers))
 
     def _providers(self, name: str, cell: Cell) -> list[Statement]:
-        """The statements that make a name what it is for a cell: those of the cell, else of the nearest before it."""
+        """The statements that make a name what it is for a cell: those of the cell, else of the
+        nearest before it."""
         before = [other for other in self._code if other.number < cell.number]
         after = [other for other in self._code if other.number > cell.number]
         for place in [cell, *reversed(before), *after]:
@@ -210,18 +238,21 @@ class _Search:
             binding = [statement for statement in statements if name in statement.binds]
             if not binding:
                 continue
-            last = max((at for at, part in enumerate(binding) if isinstance(part.node, Definition)), default=0)
+            last = max((at for at, part in enumerate(binding)
+                        if isinstance(part.node, Definition)), default=0)
             binding = binding[last:]
-            if any(isinstance(statement.node, Definition | ast.Import | ast.ImportFrom) for statement in binding):
+            if any(isinstance(statement.node, Definition | ast.Import | ast.ImportFrom)
+                   for statement in binding):
                 return binding
             return [statement for statement in statements
-                    if statement in binding or name in statement.changes and statement.index > binding[0].index]
+                    if statement in binding
+                    or name in statement.changes and statement.index > binding[0].index]
         return []
 
     def _bring(self, name: str, provider: Statement) -> None:
         if not provider.is_quiet:
-            self.notes.append(f"{name} of cell {provider.cell.number} is not brought along: it does more than compute "
-                              "a value")
+            self.notes.append(f"{name} of cell {provider.cell.number} is not brought along: it "
+                              "does more than compute a value")
             return
         node = provider.node
         if isinstance(node, ast.ImportFrom) and self._is_the_modules(name, node):
@@ -234,13 +265,15 @@ class _Search:
             there, member = self._module.imports[name]
             if not member and alias.name in there.split(", "):
                 return
-            if not member and not alias.asname and there.partition(".")[0] == name:      # import a.b beside import a
+            # import a.b beside import a
+            if not member and not alias.asname and there.partition(".")[0] == name:
                 self.imports.append(provider.text)
                 return
         self.follow(provider)
 
     def _is_the_modules(self, name: str, node: ast.ImportFrom) -> bool:
-        return not node.level and self._module.imports.get(name) == (node.module, node.names[0].name)
+        return (not node.level
+                and self._module.imports.get(name) == (node.module, node.names[0].name))
 
     def _lend(self, module: str, there: str, name: str = "") -> None:
         """Make a name mean what a module of the engine has by that name, or by another."""
@@ -248,24 +281,28 @@ class _Search:
         if module == self._module.name and name == there or \
                 self._module.imports.get(name) == (home_of(module), there):
             return
-        if _is_cycle(self._module.name, module):               # it comes after this module, so look when it is called
-            self._borrow(f"def {name}(*arguments, **named):\n    from {home_of(module)} import {there} as found\n"
-                         "    return found(*arguments, **named)")
+        # it comes after this module, so look when it is called
+        if _is_cycle(self._module.name, module):
+            self._borrow(f"def {name}(*arguments, **named):\n    from {home_of(module)} import "
+                         f"{there} as found\n    return found(*arguments, **named)")
         else:
             self._borrow(_import_line(home_of(module), there, name))
 
     def _borrow(self, text: str) -> None:
         if all(statement.text != text for statement in self.brought):
-            self.brought.append(Statement(ast.parse(text).body[0], text, self._component.cell, -1))
+            self.brought.append(Statement(ast.parse(text).body[0], text, self._component.cell,
+                                          -1))
 
     def _guess(self, name: str) -> None:
-        """A name that no cell binds: IPython's, or one of those that an import of everything brings."""
+        """A name that no cell binds: IPython's, or one of those that an import of everything
+        brings."""
         if name in LENT:
             self._borrow(_import_line(LENT[name], name))
             return
         for cell in self._code:
             for node in (statement.node for statement in cell.statements):
-                if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and _has(node.module or "", name):
+                if (isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+                    and _has(node.module or "", name)):
                     self._borrow(_import_line(node.module, name))
                     return
         self.notes.append(f"no cell defines {name}, which it uses")
@@ -296,18 +333,20 @@ def _is_cycle(module: str, imported: str) -> bool:
         if home in seen or not short_name(home):
             continue
         seen.add(home)
-        waiting.append(home.rpartition(".")[0])              # a package is loaded before what is in it
+        waiting.append(home.rpartition(".")[0])       # a package is loaded before what is in it
         try:
             source = module_source(short_name(home))
         except CuttingError:                                 # a name in a module
             continue
         for origin, there in source.imports.values():
-            waiting += [name for each in origin.split(", ") for name in (each, f"{each}.{there}")]
+            waiting += [name for each in origin.split(", ")
+                        for name in (each, f"{each}.{there}")]
     return False
 
 
 def _with_methods(text: str, module: ModuleSource, component: Component, whole: bool) -> str:
-    """A class's text with the reference's methods in place of lost given ones, and if `whole` of unwritten ones."""
+    """A class's text with the reference's methods in place of lost given ones, and if `whole`
+    of unwritten ones."""
     node = _class_in(text)
     if node.body[0].lineno == node.lineno:                   # a body on the line of its `class`
         text = ast.unparse(node)
@@ -324,17 +363,19 @@ def _with_methods(text: str, module: ModuleSource, component: Component, whole: 
         if not isinstance(method, Function):
             continue
         is_open = method.name in component.open_methods
-        if is_open and not whole or not is_open and (method.name in wanted or method.name in bound):
+        if (is_open and not whole
+            or not is_open and (method.name in wanted or method.name in bound)):
             continue
         own = textwrap.dedent("\n".join(module.lines(*span(method))))
         added.append(textwrap.indent(own, margin))
-    if whole:                                                # from the last to the first, so that the others stay put
+    if whole:                          # from the last to the first, so that the others stay put
         for part in reversed(node.body):
             if isinstance(part, Function) and part.name in component.open_methods:
                 first, last = span(part)
                 lines[first - 1:last] = [f"{margin}# {part.name} is the reference's, below"]
     if added:
-        lines += ["", f"{margin}# The reference's: not yours to write, or still to be written.", *added]
+        lines += ["", f"{margin}# The reference's: not yours to write, or still to be written.",
+                  *added]
     return "\n".join(lines)
 
 

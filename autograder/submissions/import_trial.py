@@ -1,9 +1,11 @@
-"""Loads modules of an assembled engine, one after the other, each as the first, and tells which cannot be loaded.
+"""Loads modules of an assembled engine, one after the other, each as the first, and tells which
+cannot be loaded.
 
-Run as a file, by an interpreter that has the engine's folder first on its path: it imports nothing of the course
-itself. Arguments: seconds, then `package.module:name,name` for each module, with the names that it must define. For each one a
-line of JSON: {"module", "error", "lines"}; lines are the places that the error passed through, outermost first. When
-the time is up, the stack goes to standard error.
+Run as a file, by an interpreter that has the engine's folder first on its path: it imports
+nothing of the course itself. Arguments: seconds, then `package.module:name,name` for each
+module, with the names that it must define. For each one a line of JSON: {"module", "error",
+"lines"}; lines are the places that the error passed through, outermost first. When the time is
+up, the stack goes to standard error.
 """
 
 import faulthandler
@@ -32,13 +34,14 @@ def main() -> None:
                 getattr(loaded, name)
         except BaseException as caught:                      # sys.exit, too
             error = traceback.format_exception_only(caught)[-1].strip()
-            lines = [[frame.filename, frame.lineno] for frame in traceback.extract_tb(caught.__traceback__)]
+            lines = [[frame.filename, frame.lineno]
+                     for frame in traceback.extract_tb(caught.__traceback__)]
             if isinstance(caught, SyntaxError) and caught.filename:
                 lines.append([caught.filename, caught.lineno])
         faulthandler.cancel_dump_traceback_later()
         news.write(json.dumps({"module": module, "error": error, "lines": lines}) + "\n")
         news.flush()
-    os._exit(0)                                              # a thread that a learner started keeps nothing alive
+    os._exit(0)                            # a thread that a learner started keeps nothing alive
 
 
 if __name__ == "__main__":

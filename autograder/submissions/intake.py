@@ -1,8 +1,9 @@
-"""Reads notebooks as they really come: edited, cut off, converted, saved in another encoding, with their metadata gone.
+"""Reads notebooks as they really come: edited, cut off, converted, saved in another encoding,
+with their metadata gone.
 
-Nothing that a file holds raises an error here. What cannot be read is left out, and what was repaired is noted, in
-words for the person whose notebook it is. Left out on purpose: which cell solves which exercise (see
-`autograder.submissions.attempts`).
+Nothing that a file holds raises an error here. What cannot be read is left out, and what was
+repaired is noted, in words for the person whose notebook it is. Left out on purpose: which cell
+solves which exercise (see `autograder.submissions.attempts`).
 """
 
 import json
@@ -20,7 +21,8 @@ SOURCE_START = re.compile(r'"(?:source|input)"\s*:\s*')
 
 @dataclass(frozen=True)
 class Notebook:
-    """What could be read of a notebook's file. notes: what was wrong with it, and what was done about it."""
+    """What could be read of a notebook's file. notes: what was wrong with it, and what was done
+    about it."""
 
     name: str
     cells: tuple[Cell, ...] = ()
@@ -28,16 +30,18 @@ class Notebook:
 
 
 def notebook_paths(places: Iterable[Path]) -> list[Path]:
-    """The notebooks in folders, by name, and the files that are named. Raises GearworksError for a place that is not
-    there.
+    """The notebooks in folders, by name, and the files that are named. Raises GearworksError
+    for a place that is not there.
 
-    A download may have given a file another ending (`.ipynb.txt`, `.ipynb.json`). Hidden files are passed over.
+    A download may have given a file another ending (`.ipynb.txt`, `.ipynb.json`). Hidden files
+    are passed over.
     """
     found: dict[Path, None] = {}
     for place in map(Path, places):
         if place.is_dir():
-            found |= dict.fromkeys(path for path in sorted(place.iterdir()) if path.is_file()
-                                   and not path.name.startswith(".") and ".ipynb" in path.name.lower())
+            found |= dict.fromkeys(path for path in sorted(place.iterdir())
+                                   if path.is_file() and not path.name.startswith(".")
+                                   and ".ipynb" in path.name.lower())
         elif place.is_file():
             found[place] = None
         else:
@@ -47,7 +51,8 @@ def notebook_paths(places: Iterable[Path]) -> list[Path]:
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Read a notebook, whatever has happened to its file. Never raises because of what it holds."""
+    """Read a notebook, whatever has happened to its file. Never raises because of what it
+    holds."""
     notes: list[str] = []
     try:
         text = _text(path.read_bytes(), notes)
@@ -82,7 +87,8 @@ def _cells(text: str, notes: list[str]) -> list[Cell]:
         notes.append("empty")
         return []
     try:
-        content = json.loads(text, strict=False)             # a raw line break within a string is no reason to give up
+        # a raw line break within a string is no reason to give up
+        content = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         cells = list(_salvaged(text))
         notes.append(f"damaged or cut off: {len(cells)} cells could be read")
@@ -91,10 +97,11 @@ def _cells(text: str, notes: list[str]) -> list[Cell]:
         notes.append("no notebook")
         return []
     cells = content.get("cells")
-    if not isinstance(cells, list):                          # nbformat 3 and before: sheets of cells
+    if not isinstance(cells, list):                     # nbformat 3 and before: sheets of cells
         sheets = content.get("worksheets")
-        cells = [cell for sheet in sheets if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
-                 for cell in sheet["cells"]] if isinstance(sheets, list) else []
+        cells = ([cell for sheet in sheets
+                  if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
+                  for cell in sheet["cells"]] if isinstance(sheets, list) else [])
         if cells:
             notes.append("in the format of an old Jupyter: read all the same")
     if not cells:
@@ -112,7 +119,7 @@ def _salvaged(text: str) -> Iterator[dict]:
     starts = [found.start(2) for found in CELL_START.finditer(text) if not found[1]]
     end = 0
     for start, following in zip(starts, [*starts[1:], len(text)]):
-        if start < end:                                      # within the cell before, in an output
+        if start < end:                                   # within the cell before, in an output
             continue
         try:
             cell, end = decoder.raw_decode(text, start)
@@ -150,27 +157,34 @@ def _cell(cell: dict) -> Cell:
     if not isinstance(source, str):
         source = ""
     source = source.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    source = source.encode("utf-8", "replace").decode("utf-8")      # half of a surrogate pair fits no file
+    # half of a surrogate pair fits no file
+    source = source.encode("utf-8", "replace").decode("utf-8")
     metadata = cell.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     grading = metadata.get("nbgrader")
     grade_id = grading.get("grade_id") if isinstance(grading, dict) else None
-    ids = [id for id in (grade_id, cell.get("id"), metadata.get("id")) if isinstance(id, str) and id]
+    ids = [id for id in (grade_id, cell.get("id"), metadata.get("id"))
+           if isinstance(id, str) and id]
     kind = cell.get("cell_type", "code")
     return Cell(0, kind if isinstance(kind, str) else "code", source, tuple(dict.fromkeys(ids)))
 
 
 def _rejoined(cells: list[Cell], notes: list[str]) -> list[Cell]:
-    """The cells, with those joined again that an editor has split in the middle of a definition."""
+    """The cells, with those joined again that an editor has split in the middle of a
+    definition."""
     joined: list[Cell] = []
     for cell in cells:
-        before = next((at for at in reversed(range(len(joined))) if joined[at].kind == "code"), None)
-        if before is not None and cell.kind == "code" and re.match(r"\n*[ \t]+\S", cell.source) \
-                and problem_of(cell.source) is not None:
-            whole = replace(joined[before], source=f"{joined[before].source.rstrip()}\n{cell.source}",
+        before = next((at for at in reversed(range(len(joined))) if joined[at].kind == "code"),
+                      None)
+        if (before is not None and cell.kind == "code"
+                and re.match(r"\n*[ \t]+\S", cell.source)
+                and problem_of(cell.source) is not None):
+            whole = replace(joined[before],
+                            source=f"{joined[before].source.rstrip()}\n{cell.source}",
                             ids=joined[before].ids or cell.ids)
             if problem_of(whole.source) is None:
-                notes.append(f"cell {cell.number} goes on with cell {whole.number}: read as one")
+                notes.append(f"cell {cell.number} goes on with cell {whole.number}: read as "
+                             "one")
                 joined[before] = whole
                 continue
         if cell.kind != "code" or cell.source.strip():

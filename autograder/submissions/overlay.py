@@ -1,8 +1,10 @@
-"""Assembles the learner's engine: the reference package, in which the learner's definitions replace the reference's.
+"""Assembles the learner's engine: the reference package, in which the learner's definitions
+replace the reference's.
 
-`my_engine/gearworks/` is a package like the reference. It stands first on the path of a child process, so everything
-that runs there runs what the learner wrote: `gearworks chat --engine my_engine`, `pytest solutions/tests --engine
-my_engine`. What is unfinished, and what cannot be loaded, is the reference's, and gears.json lists which is whose.
+`my_engine/gearworks/` is a package like the reference. It stands first on the path of a child
+process, so everything that runs there runs what the learner wrote: `gearworks chat --engine
+my_engine`, `pytest solutions/tests --engine my_engine`. What is unfinished, and what cannot be
+loaded, is the reference's, and gears.json lists which is whose.
 """
 
 import importlib.util
@@ -29,7 +31,8 @@ PARTS = {"gearworks", LIST, "__pycache__", ".DS_Store"}
 
 @dataclass(frozen=True)
 class Gear:
-    """A component of the assembled engine. why: of the reference's, what is wrong with the learner's.
+    """A component of the assembled engine. why: of the reference's, what is wrong with the
+    learner's.
 
     notes: of the learner's, what was strange about it.
     """
@@ -43,10 +46,11 @@ class Gear:
 def assemble(components: Sequence[Component], folder: Path) -> list[Gear]:
     """Make the engine of a learner's components in a folder, in place of the one that is there.
 
-    components: what was found of every component of the course. Returns what the engine is made of.
+    components: what was found of every component of the course. Returns what the engine is made
+    of.
 
-    The folder is complete or as it was before. Raises GearworksError when it holds anything else than an engine, or
-    cannot be written; never because of what the notebooks hold.
+    The folder is complete or as it was before. Raises GearworksError when it holds anything
+    else than an engine, or cannot be written; never because of what the notebooks hold.
     """
     reference = _reference()
     _require_engine_or_nothing(folder)
@@ -64,7 +68,8 @@ def assemble(components: Sequence[Component], folder: Path) -> list[Gear]:
         _swap(draft, folder)
     except OSError as error:
         raise GearworksError(f"cannot make an engine in {folder}", str(error),
-                             "close programs that use the folder, or name another one that you may write to") from None
+                             "close programs that use the folder, or name another one that you "
+                             "may write to") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return gears
@@ -78,17 +83,20 @@ def summary(gears: Sequence[Gear], notebooks: Sequence[Notebook] = ()) -> str:
         told = component.place if gear.is_learners else gear.why
         if gear.is_learners and component.open_methods:
             told += f"; the reference's in it: {', '.join(component.open_methods)}"
-        lines.append(f"  {'yours' if gear.is_learners else 'reference':<9}  {component.path}  ({told})")
+        lines.append(f"  {'yours' if gear.is_learners else 'reference':<9}  {component.path}  "
+                     f"({told})")
         lines += [f"             Note: {note}" for note in gear.notes]
     lines += [f"{notebook.name}: {note}" for notebook in notebooks for note in notebook.notes]
     return "\n".join(lines)
 
 
 def _reference() -> Path:
-    """The folder of the reference. It is not asked of the module, since an engine may be the one that runs."""
+    """The folder of the reference. It is not asked of the module, since an engine may be the
+    one that runs."""
     package = Path(importlib.util.find_spec("gearworks").origin).parent
     if (package.parent / LIST).exists():
-        raise GearworksError("cannot assemble an engine from an engine", f"gearworks is the one in {package.parent}",
+        raise GearworksError("cannot assemble an engine from an engine",
+                             f"gearworks is the one in {package.parent}",
                              "run this without that folder on PYTHONPATH")
     return package
 
@@ -96,18 +104,22 @@ def _reference() -> Path:
 def _require_engine_or_nothing(folder: Path) -> None:
     if not folder.exists():
         return
-    strange = [] if not folder.is_dir() else sorted(entry.name for entry in folder.iterdir() if entry.name not in PARTS)
+    strange = ([] if not folder.is_dir()
+               else sorted(entry.name for entry in folder.iterdir() if entry.name not in PARTS))
     if not folder.is_dir() or strange or any(folder.iterdir()) and not (folder / LIST).exists():
         raise GearworksError(f"{folder} would be lost",
-                             f"it holds {strange[0]}" if strange else "it is no assembled engine",
+                             f"it holds {strange[0]}" if strange
+                             else "it is no assembled engine",
                              "name a folder that is not there yet, such as my_engine")
 
 
 def _one_of_each(components: Sequence[Component]) -> list[Component]:
-    """The components, where two chapters exercise the same: the later one of those that fit the engine."""
+    """The components, where two chapters exercise the same: the later one of those that fit the
+    engine."""
     chosen: dict[str, Component] = {}
     for component in components:
-        if component.path not in chosen or component.fits_the_engine or not chosen[component.path].fits_the_engine:
+        if (component.path not in chosen or component.fits_the_engine
+            or not chosen[component.path].fits_the_engine):
             chosen[component.path] = component
     return list(chosen.values())
 
@@ -118,18 +130,22 @@ def _fill(package: Path, components: Sequence[Component]) -> list[Gear]:
     while True:
         fitting = [component for component in components
                    if component.fits_the_engine and component.path not in refused]
-        modules = {module: graft(module, [part for part in fitting if part.module == module], components)
+        modules = {module: graft(module, [part for part in fitting if part.module == module],
+                                 components)
                    for module in dict.fromkeys(component.module for component in fitting)}
         for module, grafted in modules.items():
-            (package / _file_of(module)).write_text(grafted.text, encoding="utf-8", newline="\n")
+            (package / _file_of(module)).write_text(grafted.text, encoding="utf-8",
+                                                    newline="\n")
         more = _refused(package, modules)
         if not more:
             break
         refused |= more
-        for module in modules:                               # those without a graft left are the reference's again
+        for module in modules:            # those without a graft left are the reference's again
             shutil.copyfile(_reference() / _file_of(module), package / _file_of(module))
-    notes = {part.component.path: part.notes for grafted in modules.values() for part in grafted.grafts}
-    return [Gear(component, component.path in notes, refused.get(component.path) or _why(component),
+    notes = {part.component.path: part.notes for grafted in modules.values()
+             for part in grafted.grafts}
+    return [Gear(component, component.path in notes,
+                 refused.get(component.path) or _why(component),
                  component.notes + notes.get(component.path, ())) for component in components]
 
 
@@ -143,48 +159,59 @@ def _refused(package: Path, modules: dict[str, GraftedModule]) -> dict[str, str]
     """The components, by path, on account of which a module cannot be loaded, and why."""
     refused: dict[str, str] = {}
     waiting = {home_of(module): grafted for module, grafted in modules.items()}
-    files = {(package / _file_of(module)).resolve(): grafted for module, grafted in modules.items()}
+    files = {(package / _file_of(module)).resolve(): grafted
+             for module, grafted in modules.items()}
     while waiting:
-        news, stack = _load(package.parent, [
-            f"{home}:{','.join(part.component.name for part in grafted.grafts)}" for home, grafted in waiting.items()])
+        news, stack = _load(
+            package.parent,
+            [f"{home}:{','.join(part.component.name for part in grafted.grafts)}"
+             for home, grafted in waiting.items()])
         for each in news:
             grafted = waiting.pop(each["module"])
             if each["error"]:
                 refused |= _culprits(each["lines"], each["error"], files, grafted)
         if waiting:                                          # it ended within the next one
-            lines = [[file, int(line)] for file, line in reversed(re.findall(r'File "(.+?)", line (\d+)', stack))]
-            why = f"loading it takes more than {LOADING_SECONDS} seconds" if lines else "loading it ends the process"
+            lines = [[file, int(line)]
+                     for file, line in reversed(re.findall(r'File "(.+?)", line (\d+)', stack))]
+            why = (f"loading it takes more than {LOADING_SECONDS} seconds" if lines
+                   else "loading it ends the process")
             refused |= _culprits(lines, why, files, waiting.pop(next(iter(waiting))))
     return refused
 
 
 def _load(folder: Path, modules: Sequence[str]) -> tuple[list[dict], str]:
-    """Load modules, `package.module:name,name`, in a child process. Returns what it told of each, and its standard error."""
+    """Load modules, `package.module:name,name`, in a child process. Returns what it told of
+    each, and its standard error."""
     environment = os.environ | {"PYTHONPATH": engine_path(folder), "PYTHONIOENCODING": "utf-8"}
     trial = Path(__file__).with_name("import_trial.py")
     try:
-        done = subprocess.run([sys.executable, "-P", "-B", str(trial), str(LOADING_SECONDS), *modules], env=environment,
-                              stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace",
+        done = subprocess.run([sys.executable, "-P", "-B", str(trial), str(LOADING_SECONDS),
+                               *modules], env=environment, stdin=subprocess.DEVNULL,
+                              capture_output=True, encoding="utf-8", errors="replace",
                               timeout=LOADING_SECONDS * (1 + len(modules)))
     except subprocess.TimeoutExpired:
         return [], ""
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"module"')], done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()
+            if line.startswith('{"module"')], done.stderr
 
 
 def engine_path(folder: Path) -> str:
     """The value of PYTHONPATH that puts an engine first."""
-    return os.pathsep.join(filter(None, [str(folder.resolve()), os.environ.get("PYTHONPATH", "")]))
+    return os.pathsep.join(filter(None,
+                                  [str(folder.resolve()), os.environ.get("PYTHONPATH", "")]))
 
 
 def _culprits(lines: Sequence[Sequence], why: str, files: Mapping[Path, GraftedModule],
               loaded: GraftedModule) -> dict[str, str]:
-    """The graft in which the last of these lines stands that stands in any; else every graft of the loaded module."""
+    """The graft in which the last of these lines stands that stands in any; else every graft of
+    the loaded module."""
     for file, line in reversed(lines):
         grafted = files.get(Path(file))
         part = grafted and grafted.graft_at(line)
         if part:
             return {part.component.path: f"it cannot be loaded: {why}"}
-    return {part.component.path: f"its module cannot be loaded: {why}" for part in loaded.grafts}
+    return {part.component.path: f"its module cannot be loaded: {why}"
+            for part in loaded.grafts}
 
 
 def _why(component: Component) -> str:

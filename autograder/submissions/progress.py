@@ -1,8 +1,9 @@
-"""How far a learner is: every exercise with what its public checks found, in plain text or as JSON.
+"""How far a learner is: every exercise with what its public checks found, in plain text or as
+JSON.
 
-The checks run in a child process, one exercise after the other, on the learner's code with the reference for everything
-else. Whatever the code does (exit, loop, eat its own exceptions) ends as the outcome of the check that met it, and a
-new child goes on with the next exercise.
+The checks run in a child process, one exercise after the other, on the learner's code with the
+reference for everything else. Whatever the code does (exit, loop, eat its own exceptions) ends
+as the outcome of the check that met it, and a new child goes on with the next exercise.
 """
 
 import dataclasses
@@ -22,14 +23,17 @@ from autograder.chapters.chapter import Chapter
 from autograder.checking import Check, checks_of
 from autograder.processes.child import Child, pipes
 from autograder.reference.names import home_of, names_of
-from autograder.checking.running import Outcome, Report, Status, collected_remarks, fresh_seed, run_check
+from autograder.checking.running import (Outcome, Report, Status, collected_remarks, fresh_seed,
+                                         run_check)
 from autograder.submissions.grafting import code_of
 from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError
 
-EXERCISE_SECONDS = 20       # of processor time: what the checks of one exercise may take together
-GRACE_SECONDS = 5           # of processor time: after it a child ends itself, whatever the learner's code catches
-SILENCE_SECONDS = 300       # by the wall clock: for code that waits, or that lets nothing else in its process run
+EXERCISE_SECONDS = 20     # of processor time: what the checks of one exercise may take together
+# of processor time: after it a child ends itself, whatever the learner's code catches
+GRACE_SECONDS = 5
+# by the wall clock: for code that waits, or that lets nothing else in its process run
+SILENCE_SECONDS = 300
 TOO_LONG = 77               # the exit code of a child that ended itself
 WIDTH = 100
 
@@ -46,7 +50,8 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class ExerciseProgress:
-    """An exercise. failing: the title of the first check that does not pass; found: what that found, in words."""
+    """An exercise. failing: the title of the first check that does not pass; found: what that
+    found, in words."""
 
     exercise: str
     optional: bool
@@ -63,7 +68,8 @@ class ExerciseProgress:
 
 @dataclass(frozen=True)
 class ChapterProgress:
-    """A chapter: its exercises, its points out of 100, and those of optional exercises, which are a bonus."""
+    """A chapter: its exercises, its points out of 100, and those of optional exercises, which
+    are a bonus."""
 
     chapter: str
     title: str
@@ -82,35 +88,44 @@ class ChapterProgress:
         return sum(exercise.points for exercise in self.exercises if exercise.optional)
 
 
-def measure(chapters: Sequence[Chapter], components: Sequence[Component], bar: Bar = iter) -> list[ChapterProgress]:
-    """Run the public checks of everything that a learner has written. Never raises because of what that is.
+def measure(chapters: Sequence[Chapter], components: Sequence[Component],
+            bar: Bar = iter) -> list[ChapterProgress]:
+    """Run the public checks of everything that a learner has written. Never raises because of
+    what that is.
 
-    components: what was found of every component of the chapters. bar: what goes through the exercises, such as a progress bar.
+    components: what was found of every component of the chapters. bar: what goes through the
+    exercises, such as a progress bar.
     """
     exercises = [(chapter, exercise) for chapter in chapters for exercise in chapter.exercises]
     found: dict[str, list[ExerciseProgress]] = {chapter.stem: [] for chapter in chapters}
     with Child("autograder.submissions.progress") as child:
         for chapter, exercise in bar(exercises):
-            own = [part for part in components if part.chapter == chapter.stem and part.exercise == exercise]
+            own = [part for part in components
+                   if part.chapter == chapter.stem and part.exercise == exercise]
             found[chapter.stem].append(_measured(own, components, child))
-    return [ChapterProgress(chapter.stem, _title(chapter), tuple(found[chapter.stem])) for chapter in chapters]
+    return [ChapterProgress(chapter.stem, _title(chapter), tuple(found[chapter.stem]))
+            for chapter in chapters]
 
 
 def text(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()) -> str:
-    """The progress as plain text that reads well aloud: one line for each exercise, its state first."""
+    """The progress as plain text that reads well aloud: one line for each exercise, its state
+    first."""
     lines = []
     for chapter in chapters:
         bonus = f", and {chapter.bonus:g} as a bonus" if chapter.bonus else ""
-        lines.append(f"{chapter.title}: {_points(chapter.points)} of {chapter.total:g} points{bonus}")
+        lines.append(f"{chapter.title}: {_points(chapter.points)} of {chapter.total:g} "
+                     f"points{bonus}")
         for exercise in chapter.exercises:
             optional = " (optional)" if exercise.optional else ""
             score = f"{_points(exercise.points)} of {exercise.total:g}"
             lines.append(f"  {exercise.stage:<11}  {score:>10}  {exercise.exercise}{optional}")
-            details = [f"{exercise.failing} {exercise.found}".strip()] if exercise.failing or exercise.found else []
+            details = ([f"{exercise.failing} {exercise.found}".strip()]
+                       if exercise.failing or exercise.found else [])
             details += [f"Try: {exercise.hint}"] if exercise.hint else []
             details += [f"Note: {note}" for note in exercise.notes]
             for detail in details:
-                lines += textwrap.wrap(detail, WIDTH, initial_indent=" " * 15, subsequent_indent=" " * 17)
+                lines += textwrap.wrap(detail, WIDTH, initial_indent=" " * 15,
+                                       subsequent_indent=" " * 17)
         lines.append("")
     for notebook in notebooks:
         lines += [f"{notebook.name}: {note}" for note in notebook.notes]
@@ -119,11 +134,13 @@ def text(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()
 
 def as_json(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()) -> dict:
     """The same as one JSON object."""
-    return {"chapters": [{"chapter": chapter.chapter, "title": chapter.title, "points": chapter.points,
-                          "total": chapter.total, "bonus": chapter.bonus,
-                          "exercises": [dataclasses.asdict(exercise) for exercise in chapter.exercises]}
+    return {"chapters": [{
+        "chapter": chapter.chapter, "title": chapter.title, "points": chapter.points,
+        "total": chapter.total, "bonus": chapter.bonus,
+        "exercises": [dataclasses.asdict(exercise) for exercise in chapter.exercises]}
                          for chapter in chapters],
-            "notes": {notebook.name: list(notebook.notes) for notebook in notebooks if notebook.notes}}
+            "notes": {notebook.name: list(notebook.notes) for notebook in notebooks
+                      if notebook.notes}}
 
 
 def _points(points: float) -> str:
@@ -131,11 +148,13 @@ def _points(points: float) -> str:
 
 
 def _title(chapter: Chapter) -> str:
-    heading = next((cell.source for cell in chapter.cells if cell.kind == "markdown"), "").split("\n")[0]
+    heading = next((cell.source for cell in chapter.cells if cell.kind == "markdown"),
+                   "").split("\n")[0]
     return heading.removeprefix("# ") if heading.startswith("# ") else chapter.stem
 
 
-def _measured(own: Sequence[Component], components: Sequence[Component], child: Child) -> ExerciseProgress:
+def _measured(own: Sequence[Component], components: Sequence[Component],
+              child: Child) -> ExerciseProgress:
     exercise = own[0].exercise
     notes = tuple(dict.fromkeys(note for part in own for note in part.notes))
     place = next((part for part in own if part.cell is not None), own[0])
@@ -151,7 +170,8 @@ def _measured(own: Sequence[Component], components: Sequence[Component], child: 
         return ExerciseProgress(exercise.name, exercise.optional, stage, points, total,
                                 notes=tuple(dict.fromkeys(told)),
                                 notebook=place.notebook.name if place.cell is not None else "",
-                                cell=place.cell.number if place.cell is not None else None, **more)
+                                cell=place.cell.number if place.cell is not None else None,
+                                **more)
 
     started = [part for part in own if part.state is not State.NOT_STARTED]
     if not started:
@@ -165,16 +185,19 @@ def _measured(own: Sequence[Component], components: Sequence[Component], child: 
         return progress(Stage.FAILING, found=f"What it needs could not be gathered: {error}.")
     notes += more
     missing = [part.name for part in own if part not in written]
-    task = _Task(exercise.name, exercise.module, place.place, code, tuple(missing), EXERCISE_SECONDS, fresh_seed())
+    task = _Task(exercise.name, exercise.module, place.place, code, tuple(missing),
+                 EXERCISE_SECONDS, fresh_seed())
     report = _report(task, checks, child)
-    first = next((outcome for outcome in report.outcomes if outcome.status is not Status.PASSED), None)
+    first = next((outcome for outcome in report.outcomes
+                  if outcome.status is not Status.PASSED), None)
     if first is None and not report.problem:
         return progress(Stage.PASSED, report.score, notes=notes)
     if first is None or report.problem:
         return progress(Stage.FAILING, found=report.problem, notes=notes)
     if not report.attempted:
         return progress(Stage.NOT_STARTED, notes=notes)
-    return progress(Stage.FAILING, report.score, failing=first.title, found=_found(first), hint=first.hint, notes=notes)
+    return progress(Stage.FAILING, report.score, failing=first.title, found=_found(first),
+                    hint=first.hint, notes=notes)
 
 
 def _found(outcome: Outcome) -> str:
@@ -186,7 +209,8 @@ def _found(outcome: Outcome) -> str:
 
 @dataclass(frozen=True)
 class _Task:
-    """What the child is to check. code: the learner's, as it would stand in the module. missing: names it lacks."""
+    """What the child is to check. code: the learner's, as it would stand in the module.
+    missing: names it lacks."""
 
     exercise: str
     module: str
@@ -200,8 +224,8 @@ class _Task:
 def _report(task: _Task, checks: Sequence[Check], child: Child) -> Report:
     """What the public checks found, as far as they came.
 
-    Code that works leaves its process in order, as a rule; of other code one cannot know what it has closed or
-    replaced, so its child ends with it.
+    Code that works leaves its process in order, as a rule; of other code one cannot know what
+    it has closed or replaced, so its child ends with it.
     """
     public = [check for check in checks if check.public]
     total = float(sum(check.points for check in checks))
@@ -210,7 +234,8 @@ def _report(task: _Task, checks: Sequence[Check], child: Child) -> Report:
     child.tell(dataclasses.asdict(task))
     while (news := child.hear(SILENCE_SECONDS)) is not None:
         if "outcome" in news:
-            outcomes.append(Outcome(**news["outcome"] | {"status": Status(news["outcome"]["status"])}))
+            outcomes.append(Outcome(**news["outcome"]
+                                    | {"status": Status(news["outcome"]["status"])}))
         elif "check" in news:
             begun = True
         elif "problem" in news or "end" in news:
@@ -219,9 +244,11 @@ def _report(task: _Task, checks: Sequence[Check], child: Child) -> Report:
                 child.end()
             return Report(task.exercise, tuple(outcomes), total, problem=problem)
     too_long = child.end() in (TOO_LONG, None)
-    why = f"no end after {task.seconds:g} seconds of computing" if too_long else "that it ended the Python that ran it"
+    why = (f"no end after {task.seconds:g} seconds of computing" if too_long
+           else "that it ended the Python that ran it")
     if not begun:
-        return Report(task.exercise, (), total, problem=f"Its cell was run, and found was {why}.")
+        return Report(task.exercise, (), total,
+                      problem=f"Its cell was run, and found was {why}.")
     status = Status.OUT_OF_TIME if too_long else Status.RAISED
     outcomes += [Outcome(check.name, check.title, check.points, True, status, found=why)
                  for check in public[len(outcomes):]]
@@ -235,7 +262,8 @@ def _subjects(task: _Task) -> list[Any]:
     for name in task.missing:
         namespace[name] = _not_written(f"{task.module}.{name}")
     filename = f"<cell of {task.place}>"
-    linecache.cache[filename] = (len(task.code), None, task.code.splitlines(keepends=True), filename)
+    linecache.cache[filename] = (len(task.code), None, task.code.splitlines(keepends=True),
+                                 filename)
     exec(compile(task.code, filename, "exec", dont_inherit=True), namespace)
     return [namespace[name] for name in names_of(task.exercise)]
 

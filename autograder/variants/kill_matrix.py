@@ -1,6 +1,8 @@
-"""How good the checks are: every mutant must die by a named check, and every right version must pass.
+"""How good the checks are: every mutant must die by a named check, and every right version must
+pass.
 
-`autograder mutants [component] [--json]` prints the matrix, and the tests hold every exercise to it.
+`autograder mutants [component] [--json]` prints the matrix, and the tests hold every exercise
+to it.
 """
 
 import difflib
@@ -24,9 +26,9 @@ FEWEST_ACCEPTED = 3         # of each exercise
 class Row:
     """One exercise of the matrix.
 
-    reference, stub: the lowest and the highest part of the points, over all seeds. killed: mutant -> the checks that
-    killed it. survived: mutant -> seeds. accepted: version -> the first check that it failed, or "". errors: what could
-    not be tried.
+    reference, stub: the lowest and the highest part of the points, over all seeds. killed:
+    mutant -> the checks that killed it. survived: mutant -> seeds. accepted: version -> the
+    first check that it failed, or "". errors: what could not be tried.
     """
 
     exercise: str
@@ -44,26 +46,34 @@ class Row:
             found.append(f"the reference gets {self.reference:.0%}")
         if self.stub > 0:
             found.append(f"an untouched stub gets {self.stub:.0%}")
-        found += [f"the mutant {name} survives seed {seeds[0]}" for name, seeds in self.survived.items()]
-        found += [f"the accepted version {name} fails {check}" for name, check in self.accepted.items() if check]
+        found += [f"the mutant {name} survives seed {seeds[0]}"
+                  for name, seeds in self.survived.items()]
+        found += [f"the accepted version {name} fails {check}"
+                  for name, check in self.accepted.items() if check]
         for component in components_of(self.exercise):
-            count = sum(name.startswith(f"{component}:") for name in {**self.killed, **self.survived})
+            count = sum(name.startswith(f"{component}:")
+                        for name in {**self.killed, **self.survived})
             if count < FEWEST_MUTANTS:
-                found.append(f"{component} has {count} mutants, and {FEWEST_MUTANTS} are the least")
+                found.append(f"{component} has {count} mutants, and {FEWEST_MUTANTS} are the "
+                             "least")
         if len(self.accepted) < FEWEST_ACCEPTED:
-            found.append(f"there are {len(self.accepted)} accepted versions, and {FEWEST_ACCEPTED} are the least")
+            found.append(f"there are {len(self.accepted)} accepted versions, and "
+                         f"{FEWEST_ACCEPTED} are the least")
         return found
 
 
 def trials_of(exercise: str, seeds: int = 1) -> list[Trial]:
     """All trials of an exercise, for the seeds 1 to `seeds`."""
     versions = [("reference", ""), ("stub", ""),
-                *(("mutant", f"{mutant.component}:{mutant.name}") for mutant in mutants_of(exercise)),
+                *(("mutant", f"{mutant.component}:{mutant.name}")
+                  for mutant in mutants_of(exercise)),
                 *(("accepted", version.name) for version in accepted_of(exercise))]
-    return [Trial(exercise, kind, seed, name) for kind, name in versions for seed in range(1, seeds + 1)]
+    return [Trial(exercise, kind, seed, name) for kind, name in versions
+            for seed in range(1, seeds + 1)]
 
 
-def examine(exercise: str, worker: Worker, seeds: int = 1, progress: Callable[[], object] = lambda: None) -> Row:
+def examine(exercise: str, worker: Worker, seeds: int = 1,
+            progress: Callable[[], object] = lambda: None) -> Row:
     """Run all trials of an exercise. progress: called after each."""
     row = Row(exercise)
     for trial in trials_of(exercise, seeds):
@@ -101,7 +111,8 @@ def named(component: str | None) -> list[str]:
     if not found:
         near = difflib.get_close_matches(component, known, 1)
         raise VariantError(f"no exercise is named {component}", "it has no checks",
-                           f"did you mean {near[0]}?" if near else "their names are those in autograder/checks")
+                           f"did you mean {near[0]}?" if near
+                           else "their names are those in autograder/checks")
     return found
 
 
@@ -114,15 +125,18 @@ def table(rows: list[Row]) -> str:
         lines.append(f"{row.exercise}: {count - len(row.survived)} of {count} mutants killed, "
                      f"{passed} of {len(row.accepted)} accepted versions passed, "
                      f"reference {row.reference:.0%}, stub {row.stub:.0%}")
-        killed = {name: checks for name, checks in row.killed.items() if name not in row.survived}
+        killed = {name: checks for name, checks in row.killed.items()
+                  if name not in row.survived}
         width = max((len(_short(row, name)) for name in killed), default=0)
-        lines += [f"    {_short(row, name):<{width}}  {', '.join(checks)}" for name, checks in killed.items()]
+        lines += [f"    {_short(row, name):<{width}}  {', '.join(checks)}"
+                  for name, checks in killed.items()]
         lines += [f"  ! {complaint}" for complaint in row.complaints()]
     return "\n".join(lines)
 
 
 def main(component: str | None = None, json: bool = False, seeds: int = 1) -> int:
-    """Examine exercises and print what was found. Returns 1 when there is anything to complain of, else 0.
+    """Examine exercises and print what was found. Returns 1 when there is anything to complain
+    of, else 0.
 
     Raises VariantError when no exercise has the name, or a file of mutants is wrong.
     """

@@ -1,6 +1,8 @@
-"""Versions of a component beside the reference: mutants must fail its checks, accepted versions must pass them.
+"""Versions of a component beside the reference: mutants must fail its checks, accepted versions
+must pass them.
 
-A mutant is a list of small edits of the reference's source, so that it stays in step with it. mutants/<module>.toml:
+A mutant is a list of small edits of the reference's source, so that it stays in step with it.
+mutants/<module>.toml:
 
     [[mutant]]
     component = "attention.attention"
@@ -9,13 +11,15 @@ A mutant is a list of small edits of the reference's source, so that it stays in
     story = "Causal mask aligned top-left with a cache (pytorch#108108)"
     says = "This is what you get when the mask is aligned to the top left."
 
-`in` names a definition at the top level of the component's module, or a `Class.method`; `find` occurs in its text once,
-wherever its lines are broken.
-`says`, which may be left out, is what a learner reads whose results equal the mutant's. Every name that a mutant uses
-must be defined, since any check kills what raises NameError; where that is the mistake, `undefined` lists the names.
+`in` names a definition at the top level of the component's module, or a `Class.method`; `find`
+occurs in its text once, wherever its lines are broken.
+`says`, which may be left out, is what a learner reads whose results equal the mutant's. Every
+name that a mutant uses must be defined, since any check kills what raises NameError; where that
+is the mistake, `undefined` lists the names.
 
-An accepted version is a file, accept/<module>/<name>__<style>.py, that defines the component in another style; <name>
-is a name of the exercise, or all of them with + between. What the file does not define is the reference's.
+An accepted version is a file, accept/<module>/<name>__<style>.py, that defines the component in
+another style; <name> is a name of the exercise, or all of them with + between. What the file
+does not define is the reference's.
 """
 
 import ast
@@ -48,7 +52,8 @@ class VariantError(GearworksError, ValueError):
 
 @dataclass(frozen=True)
 class Edit:
-    """One replacement of text: `find` occurs once in the definition `where`, which may be `Class.method`."""
+    """One replacement of text: `find` occurs once in the definition `where`, which may be
+    `Class.method`."""
 
     where: str
     find: str
@@ -57,7 +62,8 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A plausible wrong version. story: what it is, and who met it. says: what a learner reads who gets its results.
+    """A plausible wrong version. story: what it is, and who met it. says: what a learner reads
+    who gets its results.
 
     undefined: names that it uses and nothing defines.
     """
@@ -93,7 +99,8 @@ def reference_subjects(exercise: str) -> list[Any]:
 
 @cache
 def mutants_of(exercise: str) -> tuple[Mutant, ...]:
-    """The mutants of an exercise's components, in the file's order. Raises VariantError for a file that is wrong."""
+    """The mutants of an exercise's components, in the file's order. Raises VariantError for a
+    file that is wrong."""
     path = FOLDER / "mutants" / f"{exercise.partition('.')[0]}.toml"
     if not path.exists():
         return ()
@@ -107,18 +114,22 @@ def accepted_of(exercise: str) -> tuple[Accepted, ...]:
     names = names_of(exercise)
     prefixes = tuple(f"{name}__" for name in (*names, "+".join(names)))
     folder = FOLDER / "accept" / exercise.partition(".")[0]
-    return tuple(Accepted(path) for path in sorted(folder.glob("*__*.py")) if path.name.startswith(prefixes))
+    return tuple(Accepted(path) for path in sorted(folder.glob("*__*.py"))
+                 if path.name.startswith(prefixes))
 
 
 def load_mutant(exercise: str, mutant: Mutant) -> list[Any]:
-    """The subjects of an exercise as the mutant has them. Raises VariantError when an edit no longer applies."""
+    """The subjects of an exercise as the mutant has them. Raises VariantError when an edit no
+    longer applies."""
     component = _member(_module_of(exercise), names_of(mutant.component)[0], exercise)
     mutated = mutated_namespace(inspect.getmodule(component), mutant)
-    return [mutated.get(name, subject) for name, subject in zip(names_of(exercise), reference_subjects(exercise))]
+    return [mutated.get(name, subject)
+            for name, subject in zip(names_of(exercise), reference_subjects(exercise))]
 
 
 def load_accepted(exercise: str, accepted: Accepted) -> list[Any]:
-    """The subjects of an exercise as the accepted version has them. Raises VariantError when it has none of them."""
+    """The subjects of an exercise as the accepted version has them. Raises VariantError when it
+    has none of them."""
     spec = importlib.util.spec_from_file_location(f"accepted_{accepted.name}", accepted.path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                          # dataclasses look their module up
@@ -126,26 +137,30 @@ def load_accepted(exercise: str, accepted: Accepted) -> list[Any]:
     names = names_of(exercise)
     if not any(hasattr(module, name) for name in names):
         raise VariantError(f"{accepted.path.name} is no version of {exercise}",
-                           f"it defines none of {', '.join(names)}", "define the function or class under its own name")
-    return [getattr(module, name, subject) for name, subject in zip(names, reference_subjects(exercise))]
+                           f"it defines none of {', '.join(names)}",
+                           "define the function or class under its own name")
+    return [getattr(module, name, subject)
+            for name, subject in zip(names, reference_subjects(exercise))]
 
 
 def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
     """The module's names, with the edited definitions, and those that use them, made anew.
 
-    All others are the module's own objects, so that a dataclass of a mutant's result is the dataclass that checks know.
-    Raises VariantError when it uses a name that nothing defines.
+    All others are the module's own objects, so that a dataclass of a mutant's result is the
+    dataclass that checks know. Raises VariantError when it uses a name that nothing defines.
     """
     source = _with_edits(inspect.getsource(module), mutant)
     tree = ast.parse(source)
     affected = _affected(tree, {edit.where.partition(".")[0] for edit in mutant.edits})
-    tree.body = [node for node in tree.body if _names_bound(node) & affected or _is_future_import(node)]
+    tree.body = [node for node in tree.body
+                 if _names_bound(node) & affected or _is_future_import(node)]
     filename = f"<mutant {mutant.component} {mutant.name}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     namespace = dict(vars(module))
     code = compile(tree, filename, "exec")
     exec(code, namespace)
-    unknown = [name for name in _globals_read(code) if name not in namespace and not hasattr(builtins, name)]
+    unknown = [name for name in _globals_read(code)
+               if name not in namespace and not hasattr(builtins, name)]
     if {*unknown} - {*mutant.undefined}:
         raise _refusal(mutant, f"it uses {unknown[0]}, which {module.__name__} does not define")
     return namespace
@@ -157,11 +172,13 @@ def exhibit_source(module: str, name: str) -> ModuleSource:
     Raises VariantError when there is no such mutant, or when it no longer applies.
     """
     path = FOLDER / "mutants" / f"{module.partition('.')[0]}.toml"
-    found = [mutant for mutant in (_read_mutants(path) if path.exists() else ()) if mutant.name == name]
+    found = [mutant for mutant in (_read_mutants(path) if path.exists() else ())
+             if mutant.name == name]
     if len(found) != 1:
-        raise VariantError(f"cannot make the mutant {name} of {module}", f"{path.name} has {len(found)} of this name",
-                           "is the name right?")
-    return ModuleSource(module, _with_edits(inspect.getsource(_module_of(f"{module}.{name}")), found[0]))
+        raise VariantError(f"cannot make the mutant {name} of {module}",
+                           f"{path.name} has {len(found)} of this name", "is the name right?")
+    return ModuleSource(
+        module, _with_edits(inspect.getsource(_module_of(f"{module}.{name}")), found[0]))
 
 
 def _module_of(name: str) -> ModuleType:
@@ -172,13 +189,14 @@ def _module_of(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{home}.".startswith(f"{error.name}."):
             raise
-    raise VariantError(f"there is no component {name}", f"there is no module {home}", "is the name right?")
+    raise VariantError(f"there is no component {name}", f"there is no module {home}",
+                       "is the name right?")
 
 
 def _member(module: ModuleType, name: str, exercise: str) -> Any:
     if not hasattr(module, name):
-        raise VariantError(f"there is no component {exercise}", f"{module.__name__} defines no {name}",
-                           "is the name right?")
+        raise VariantError(f"there is no component {exercise}",
+                           f"{module.__name__} defines no {name}", "is the name right?")
     return getattr(module, name)
 
 
@@ -187,24 +205,29 @@ def _read_mutants(path: Path) -> tuple[Mutant, ...]:
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", [])
     except tomllib.TOMLDecodeError as error:
-        raise VariantError(f"{path.name} cannot be read", str(error), "correct the TOML") from error
+        raise VariantError(f"{path.name} cannot be read", str(error),
+                           "correct the TOML") from error
     mutants = []
     for number, entry in enumerate(entries, start=1):
         try:
-            edits = tuple(Edit(edit["in"], edit["find"], edit["replace"]) for edit in entry["edits"])
-            mutants.append(Mutant(entry["component"], entry["name"], edits, entry["story"], entry.get("says", ""),
-                                  tuple(entry.get("undefined", ()))))
+            edits = tuple(Edit(edit["in"], edit["find"], edit["replace"])
+                          for edit in entry["edits"])
+            mutants.append(Mutant(entry["component"], entry["name"], edits, entry["story"],
+                                  entry.get("says", ""), tuple(entry.get("undefined", ()))))
         except (KeyError, TypeError) as error:
-            raise VariantError(f"mutant {number} of {path.name} is incomplete", f"it lacks {error}",
-                               "give component, name, story and edits, each edit with in, find and replace") from error
+            raise VariantError(f"mutant {number} of {path.name} is incomplete",
+                               f"it lacks {error}",
+                               "give component, name, story and edits, each edit with in, find "
+                               "and replace") from error
         if not edits:
-            raise VariantError(f"mutant {number} of {path.name} changes nothing", "it has no edits",
+            raise VariantError(f"mutant {number} of {path.name} changes nothing",
+                               "it has no edits",
                                "give one, or remove it")
     names = [(mutant.component, mutant.name) for mutant in mutants]
     for name in names:
         if names.count(name) > 1:
-            raise VariantError(f"{path.name} has two mutants {name[1]} of {name[0]}", "names tell them apart",
-                               "rename one")
+            raise VariantError(f"{path.name} has two mutants {name[1]} of {name[0]}",
+                               "names tell them apart", "rename one")
     return tuple(mutants)
 
 
@@ -226,8 +249,10 @@ def _edited(source: str, edit: Edit, mutant: Mutant) -> str:
     own = "".join(lines[first - 1:last])
     count = len(_anywhere(edit.find).findall(own))
     if count != 1:
-        raise _refusal(mutant, f"{edit.find!r} occurs {count} times in {edit.where}, and must occur once")
-    edited = "".join([*lines[:first - 1], _anywhere(edit.find).sub(lambda found: edit.replace, own), *lines[last:]])
+        raise _refusal(
+            mutant, f"{edit.find!r} occurs {count} times in {edit.where}, and must occur once")
+    edited = "".join([*lines[:first - 1],
+                      _anywhere(edit.find).sub(lambda found: edit.replace, own), *lines[last:]])
     try:
         ast.parse(edited)
     except SyntaxError as error:
@@ -236,7 +261,8 @@ def _edited(source: str, edit: Edit, mutant: Mutant) -> str:
 
 
 def _anywhere(text: str) -> re.Pattern:
-    """What finds a piece of code wherever its lines are broken: at a space, and inside of brackets."""
+    """What finds a piece of code wherever its lines are broken: at a space, and inside of
+    brackets."""
     return re.compile(re.sub(r"(?<=\S)\\ (?=\S)", r"\\s+", re.sub(
         r"(?<=[(\[{])(?=\S)|(?<=\S)(?=\\[)\]}])", r"\\s*", re.escape(text))))
 
@@ -258,7 +284,8 @@ def _globals_read(code: CodeType) -> Iterator[str]:
 
 def _affected(tree: ast.Module, edited: set[str]) -> set[str]:
     """The names whose definitions are edited or use, however indirectly, one that is."""
-    uses = [(_names_bound(node), {part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
+    uses = [(_names_bound(node),
+             {part.id for part in ast.walk(node) if isinstance(part, ast.Name)})
             for node in tree.body]
     affected = set(edited)
     while True:
@@ -273,7 +300,8 @@ def _names_bound(node: ast.AST) -> set[str]:
         return {node.name}
     if isinstance(node, (ast.Assign, ast.AnnAssign)):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+        return {part.id for target in targets for part in ast.walk(target)
+                if isinstance(part, ast.Name)}
     return set()
 
 

@@ -1,7 +1,9 @@
-"""Trials of an exercise's checks, on the reference, the stub, mutants and accepted versions, in a process of their own.
+"""Trials of an exercise's checks, on the reference, the stub, mutants and accepted versions, in
+a process of their own.
 
-A mutant may loop for ever, eat memory or end its process. So trials run in a worker process, one after the other, which
-announces every check before it starts it; when nothing more comes, the check announced last has killed the mutant.
+A mutant may loop for ever, eat memory or end its process. So trials run in a worker process,
+one after the other, which announces every check before it starts it; when nothing more comes,
+the check announced last has killed the mutant.
 """
 
 import dataclasses
@@ -14,16 +16,19 @@ from autograder.checking import checks_of
 from autograder.reference.names import names_of
 from autograder.reference.cutting import stub_of
 from autograder.checking.running import CHECK_SECONDS, Status, collected_remarks, run_check
-from autograder.variants.mutation import accepted_of, load_accepted, load_mutant, mutants_of, reference_subjects
+from autograder.variants.mutation import (accepted_of, load_accepted, load_mutant, mutants_of,
+                                          reference_subjects)
 from gearworks.errors import GearworksError
 
 MUTANT_SECONDS = 3          # of processor time that a mutant may take for one check
-SILENCE_SECONDS = 300       # by the wall clock: what cannot be stopped from within is killed after this
+# by the wall clock: what cannot be stopped from within is killed after this
+SILENCE_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One version of an exercise under its checks. kind: "reference", "stub", "mutant" or "accepted"."""
+    """One version of an exercise under its checks. kind: "reference", "stub", "mutant" or
+    "accepted"."""
 
     exercise: str
     kind: str
@@ -33,7 +38,8 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a trial ended. score: a fraction; failed, how: the first check that failed; error: why there was no trial."""
+    """How a trial ended. score: a fraction; failed, how: the first check that failed; error:
+    why there was no trial."""
 
     score: float = 0.0
     failed: str = ""
@@ -42,7 +48,8 @@ class Verdict:
 
 
 class Worker:
-    """A process that runs trials. It is started when the first is due, and again after it had to be killed."""
+    """A process that runs trials. It is started when the first is due, and again after it had
+    to be killed."""
 
     def __init__(self):
         self._child = Child("autograder.variants.trials")
@@ -54,7 +61,8 @@ class Worker:
         self._child.end()
 
     def run(self, trial: Trial, silence: float = SILENCE_SECONDS) -> Verdict:
-        """Run one trial. silence: seconds without any news after which the process is killed."""
+        """Run one trial. silence: seconds without any news after which the process is
+        killed."""
         self._child.tell(dataclasses.asdict(trial))
         check = ""
         while (news := self._child.hear(silence)) is not None:
@@ -62,29 +70,35 @@ class Worker:
                 return Verdict(**news["verdict"])
             check = news.get("check", check)
         self._child.end()
-        return Verdict(failed=check, how="ended its process") if check else Verdict(error="the worker did not start")
+        return (Verdict(failed=check, how="ended its process") if check
+                else Verdict(error="the worker did not start"))
 
 
 def trial_subjects(trial: Trial) -> list[Any]:
-    """The functions or classes that a trial is about. Raises GearworksError when there is no such version."""
+    """The functions or classes that a trial is about. Raises GearworksError when there is no
+    such version."""
     match trial.kind:
         case "reference":
             return reference_subjects(trial.exercise)
         case "stub":
             namespace: dict[str, Any] = {"__name__": "stub"}
-            exec(compile(stub_of(trial.exercise), "<stub>", "exec", dont_inherit=True), namespace)
+            exec(compile(stub_of(trial.exercise), "<stub>", "exec", dont_inherit=True),
+                 namespace)
             return [namespace[name] for name in names_of(trial.exercise)]
         case "mutant":
-            mutant = next(each for each in mutants_of(trial.exercise) if f"{each.component}:{each.name}" == trial.name)
+            mutant = next(each for each in mutants_of(trial.exercise)
+                          if f"{each.component}:{each.name}" == trial.name)
             return load_mutant(trial.exercise, mutant)
         case "accepted":
-            return load_accepted(trial.exercise, next(each for each in accepted_of(trial.exercise)
-                                                      if each.name == trial.name))
+            return load_accepted(trial.exercise,
+                                 next(each for each in accepted_of(trial.exercise)
+                                      if each.name == trial.name))
     raise ValueError(f"a trial of an unknown kind, {trial.kind!r}")
 
 
 def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
-    """Run a trial in this process. A mutant's ends with the first check that kills it; others meet every check.
+    """Run a trial in this process. A mutant's ends with the first check that kills it; others
+    meet every check.
 
     say: is told of each check before it runs.
     """
@@ -97,11 +111,13 @@ def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
     for check in checks:
         say({"check": check.name})
         with collected_remarks():
-            outcome = run_check(check, subjects, trial.seed,
-                                seconds=MUTANT_SECONDS if trial.kind == "mutant" else CHECK_SECONDS)
+            outcome = run_check(
+                check, subjects, trial.seed,
+                seconds=MUTANT_SECONDS if trial.kind == "mutant" else CHECK_SECONDS)
         earned += outcome.earned
         if outcome.status is not Status.PASSED and not failed:
-            failed, how = check.name, f"raised {outcome.error}" if outcome.status is Status.RAISED else outcome.status
+            raised = outcome.status is Status.RAISED
+            failed, how = check.name, f"raised {outcome.error}" if raised else outcome.status
             if trial.kind == "mutant":
                 break
     return Verdict(earned / sum(check.points for check in checks), failed, str(how))
@@ -110,8 +126,9 @@ def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
 def main() -> None:
     """Run the trials that come in.
 
-    What checks load once, such as Hugging Face's models, must not count as time that a mutant takes: before the first
-    mutant of an exercise, its checks have met the reference in this very process.
+    What checks load once, such as Hugging Face's models, must not count as time that a mutant
+    takes: before the first mutant of an exercise, its checks have met the reference in this
+    very process.
     """
     told, say = pipes()
     loaded: set[str] = set()

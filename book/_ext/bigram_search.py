@@ -1,6 +1,8 @@
-"""Sphinx extension: the book's search finds Chinese, Japanese and Korean words, which no spaces separate.
+"""Sphinx extension: the book's search finds Chinese, Japanese and Korean words, which no spaces
+separate.
 
-A run of such characters is indexed by its characters and by its pairs of neighbours; a query is split into the pairs.
+A run of such characters is indexed by its characters and by its pairs of neighbours; a query is
+split into the pairs.
 """
 
 import re
@@ -20,7 +22,8 @@ class BigramSearch(SearchEnglish):
 var splitQuery = (query) => query
   .split(/[^\\p{Letter}\\p{Number}_\\p{Emoji_Presentation}]+/gu)
   .flatMap((word) => word.match(/[CJK]+|[^CJK]+/gu) || [])
-  .flatMap((run) => /^[CJK]{3,}$/u.test(run) ? Array.from(run).slice(1).map((c, i) => Array.from(run)[i] + c) : [run]);
+  .flatMap((run) => /^[CJK]{3,}$/u.test(run)
+    ? Array.from(run).slice(1).map((c, i) => Array.from(run)[i] + c) : [run]);
 """.replace("CJK", CJK)
 
     def split(self, input: str) -> list[str]:
@@ -31,7 +34,8 @@ var splitQuery = (query) => query
         """
         words = []
         for run in (run for word in super().split(input) for run in _RUNS.findall(word)):
-            words += [*run, *(a + b for a, b in zip(run, run[1:]))] if re.match(f"[{CJK}]", run) else [run]
+            words += ([*run, *(a + b for a, b in zip(run, run[1:]))]
+                      if re.match(f"[{CJK}]", run) else [run])
         return words
 
 

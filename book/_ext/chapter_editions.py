@@ -1,8 +1,9 @@
 """Sphinx extension: a page of `chapters/NN_name.ipynb` shows the chapter's book edition.
 
-The file on the disk is the learner's notebook: without outputs, and with a cell that installs the course. While Sphinx
-reads it, its text is replaced by the edition that was executed with the reference. So page names, the Colab button and
-the download are the learner notebook's, and the page has outputs.
+The file on the disk is the learner's notebook: without outputs, and with a cell that installs
+the course. While Sphinx reads it, its text is replaced by the edition that was executed with
+the reference. So page names, the Colab button and the download are the learner notebook's, and
+the page has outputs.
 """
 
 import re
@@ -47,9 +48,11 @@ def chapter_of(app: Sphinx, docname: str) -> Chapter | None:
 
 def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
                      removed: set[str]) -> list[str]:
-    """The pages to read again although their notebook is as it was: the reference gives other outputs, for example."""
+    """The pages to read again although their notebook is as it was: the reference gives other
+    outputs, for example."""
     try:
-        chapters = {docname: chapter_of(app, docname) for docname in env.found_docs - added - changed}
+        chapters = {docname: chapter_of(app, docname)
+                    for docname in env.found_docs - added - changed}
         return [docname for docname, chapter in chapters.items()
                 if chapter and env.metadata[docname].get(KEY) != edition_key(chapter)]
     except GearworksError as error:
@@ -64,7 +67,8 @@ def swap(app: Sphinx, docname: str, source: list[str]) -> None:
             return
         key = edition_key(chapter)
         with Bar(chapter.stem) as bar:
-            notebook = executed_edition(chapter, key, Path(app.srcdir), hub.home() / "book", bar.on_cell)
+            notebook = executed_edition(chapter, key, Path(app.srcdir), hub.home() / "book",
+                                        bar.on_cell)
     except GearworksError as error:
         raise EditionError(str(error)) from error
     for cell in notebook.cells:
@@ -80,11 +84,13 @@ def without_dead_links(text: str, pages: set[str]) -> str:
     >>> without_dead_links("[one](01_a.ipynb), [two](02_b.ipynb#x)", {"chapters/01_a"})
     '[one](01_a.ipynb), two'
     """
-    return _CHAPTER_LINK.sub(lambda link: link[0] if f"chapters/{link[2]}" in pages else link[1], text)
+    return _CHAPTER_LINK.sub(lambda link: link[
+        0] if f"chapters/{link[2]}" in pages else link[1], text)
 
 
 class Bar:
-    """Shows how far the execution of a chapter is; says nothing when the chapter comes from the cache."""
+    """Shows how far the execution of a chapter is; says nothing when the chapter comes from the
+    cache."""
 
     def __init__(self, stem: str):
         self.stem, self.bar = stem, None
@@ -99,5 +105,6 @@ class Bar:
     def on_cell(self, done: int, total: int) -> None:
         if self.bar is None:
             logger.info(f"running {self.stem}: {total} cells")
-            self.bar = tqdm(total=total, desc=self.stem, unit=" cells", disable=None, leave=False)
+            self.bar = tqdm(total=total, desc=self.stem, unit=" cells", disable=None,
+                            leave=False)
         self.bar.update(done - self.bar.n)

@@ -37,7 +37,8 @@ class KillMatrix(SphinxDirective):
         for source in (path, *folder.glob("mutants/*.toml"), *folder.glob("checks/*.py")):
             self.env.note_dependency(str(source))
         rows = json.loads(path.read_text(encoding="utf-8"))["exercises"]
-        return [_summary(rows), nodes.container("", *(_details(row) for row in rows), classes=["kill-details"])]
+        return [_summary(rows),
+                nodes.container("", *(_details(row) for row in rows), classes=["kill-details"])]
 
 
 def _summary(rows: list[dict]) -> nodes.container:
@@ -46,18 +47,24 @@ def _summary(rows: list[dict]) -> nodes.container:
         count = len({**row["killed"], **row["survived"]})
         passed = sum(not failed for failed in row["accepted"].values())
         found = checks_of(row["exercise"])
-        body.append([nodes.literal("", row["exercise"]), f"{len(found)}", f"{sum(not check.public for check in found)}",
-                     f"{count - len(row['survived'])} of {count}", f"{passed} of {len(row['accepted'])}",
+        body.append([nodes.literal("", row["exercise"]), f"{len(found)}",
+                     f"{sum(not check.public for check in found)}",
+                     f"{count - len(row['survived'])} of {count}",
+                     f"{passed} of {len(row['accepted'])}",
                      f"{row['reference']:.0%} / {row['stub']:.0%}"])
-    return _table(["Exercise", "Checks", "Hidden", "Mutants killed", "Right versions passed", "Reference / stub"], body)
+    return _table(["Exercise", "Checks", "Hidden", "Mutants killed", "Right versions passed",
+                   "Reference / stub"], body)
 
 
 def _details(row: dict) -> nodes.container:
     titles = {check.name: check.title for check in checks_of(row["exercise"])}
-    body = [[f"{mutant.story}.", " · ".join(titles.get(name, name) for name in row["killed"].get(
-        f"{mutant.component}:{mutant.name}", []))] for mutant in mutants_of(row["exercise"])]
+    body = [[f"{mutant.story}.",
+             " · ".join(titles.get(name, name)
+                        for name in row["killed"].get(f"{mutant.component}:{mutant.name}", []))]
+            for mutant in mutants_of(row["exercise"])]
     table = _table(["A plausible mistake", "Caught by the check"], body)
-    opening = nodes.raw("", f"<details><summary><code>{row['exercise']}</code></summary>", format="html")
+    opening = nodes.raw("", f"<details><summary><code>{row['exercise']}</code></summary>",
+                        format="html")
     return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
 
 
@@ -69,8 +76,11 @@ def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.contain
 
 
 def _row(cells: list[str | nodes.Node]) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", nodes.Text(cell) if isinstance(cell, str) else cell))
-                           for cell in cells))
+    return nodes.row("",
+                     *(nodes.entry("",
+                                   nodes.paragraph("", "",
+                                                   nodes.Text(cell) if isinstance(cell, str)
+                                                   else cell)) for cell in cells))
 
 
 def setup(app: Sphinx) -> dict:

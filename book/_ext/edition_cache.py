@@ -1,7 +1,9 @@
-"""Executed chapters, kept: a chapter runs again only when something has changed that can change its outputs.
+"""Executed chapters, kept: a chapter runs again only when something has changed that can change
+its outputs.
 
-What decides: the chapter, every module of `gearworks` and `autograder` that it imports, directly or through others, the
-checks and exhibits of its exercises, the pins of the model, which stand in a module, and the versions of other packages.
+What decides: the chapter, every module of `gearworks` and `autograder` that it imports,
+directly or through others, the checks and exhibits of its exercises, the pins of the model,
+which stand in a module, and the versions of other packages.
 """
 
 import ast
@@ -25,7 +27,7 @@ from autograder.reference.names import home_of
 
 PACKAGES = ("gearworks", "autograder")
 MAKERS = "import autograder.chapters.editions"          # what turns a chapter into an edition
-KEPT = 4                                       # executed editions of one chapter, for switching between branches
+KEPT = 4                      # executed editions of one chapter, for switching between branches
 
 
 def edition_key(chapter: Chapter) -> str:
@@ -34,10 +36,12 @@ def edition_key(chapter: Chapter) -> str:
     cells = [python_of(cell.source) for cell in chapter.cells
              if cell.kind == "code" and "raises-exception" not in cell.tags]
     modules = {exercise.module for exercise in chapter.exercises}
-    checks = [f"import {home_of(module)}, autograder.checks.{module}" for module in sorted(modules)]
-    files, others = imported_files([*cells, *checks, MAKERS, "from autograder import check"], packages)
-    files |= {packages["autograder"] / "mutants" / f"{exercise.module}.toml" for exercise in chapter.exercises
-              if exercise.exhibit}
+    checks = [f"import {home_of(module)}, autograder.checks.{module}"
+              for module in sorted(modules)]
+    files, others = imported_files([*cells, *checks, MAKERS, "from autograder import check"],
+                                   packages)
+    files |= {packages["autograder"] / "mutants" / f"{exercise.module}.toml"
+              for exercise in chapter.exercises if exercise.exhibit}
     files |= {Path(__file__), Path(__file__).with_name("inline_plots.py")}
 
     digest = hashlib.sha256(f"{sys.version_info[:2]} {chapter.stem}\n".encode())
@@ -48,15 +52,18 @@ def edition_key(chapter: Chapter) -> str:
         try:
             digest.update(f"{name} {metadata.version(name)}\n".encode())
         except metadata.PackageNotFoundError:
-            continue                           # of the standard library, or installed under another name
+            continue                  # of the standard library, or installed under another name
     return digest.hexdigest()[:20]
 
 
-def imported_files(sources: Iterable[str], packages: Mapping[str, Path]) -> tuple[set[Path], set[str]]:
-    """What code imports, directly and through others: files of `packages`, and the names of all other packages.
+def imported_files(sources: Iterable[str],
+                   packages: Mapping[str, Path]) -> tuple[set[Path], set[str]]:
+    """What code imports, directly and through others: files of `packages`, and the names of all
+    other packages.
 
-    packages: name -> its folder. A package counts with the files in its folder that are no Python, such as scripts and
-    styles. Imports inside functions count; `import_module` does not.
+    packages: name -> its folder. A package counts with the files in its folder that are no
+    Python, such as scripts and styles. Imports inside functions count; `import_module` does
+    not.
     """
     files: set[Path] = set()
     others: set[str] = set()
@@ -68,7 +75,7 @@ def imported_files(sources: Iterable[str], packages: Mapping[str, Path]) -> tupl
             continue
         path = packages[first]
         found = [path / "__init__.py"]
-        for part in rest:                      # the last part may be a name in the module before it
+        for part in rest:                  # the last part may be a name in the module before it
             path = path / part
             found += [path.with_suffix(".py"), path / "__init__.py"]
         for file in found:
@@ -77,7 +84,8 @@ def imported_files(sources: Iterable[str], packages: Mapping[str, Path]) -> tupl
             files.add(file)
             if file.name == "__init__.py":
                 files |= {other for other in file.parent.iterdir()
-                          if other.is_file() and not other.suffix.startswith(".py") and other.name[0] != "."}
+                          if other.is_file() and not other.suffix.startswith(".py")
+                          and other.name[0] != "."}
             waiting += _imports(file.read_text(encoding="utf-8"))
     return files, others
 
@@ -97,23 +105,27 @@ def executed_edition(chapter: Chapter, key: str, root: Path, folder: Path,
                      on_cell: Callable[[int, int], None]) -> NotebookNode:
     """A chapter's book edition from the cache, or executed now and kept there.
 
-    key: from `edition_key`. folder: of the cache; several builds may share it. on_cell: called while the chapter runs,
-    with how many code cells are done and how many there are. Raises ChapterError when the chapter does not run.
+    key: from `edition_key`. folder: of the cache; several builds may share it. on_cell: called
+    while the chapter runs, with how many code cells are done and how many there are. Raises
+    ChapterError when the chapter does not run.
     """
     path = folder / f"{chapter.stem}-{key}.ipynb"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{chapter.stem}.lock"):
         if not path.is_file():
             check_descriptions(chapter)
-            notebook = with_inline_plots(book_edition(chapter, root, on_cell, KERNEL_ARGUMENTS), chapter)
+            notebook = with_inline_plots(book_edition(chapter, root, on_cell, KERNEL_ARGUMENTS),
+                                         chapter)
             _write(path, nbformat.writes(notebook, version=4))
-            for old in sorted(folder.glob(f"{chapter.stem}-*.ipynb"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+            for old in sorted(folder.glob(f"{chapter.stem}-*.ipynb"),
+                              key=lambda path: path.stat().st_mtime)[:-KEPT]:
                 old.unlink()
         return nbformat.read(path, as_version=4)
 
 
 def _write(path: Path, text: str) -> None:
     """Write a file whole or not at all."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".new", delete=False) as draft:
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, suffix=".new",
+                                     delete=False) as draft:
         draft.write(text)
     os.replace(draft.name, path)

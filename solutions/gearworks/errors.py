@@ -1,7 +1,8 @@
 """Errors that a user can meet, each in three parts: what happened, why, and what to try.
 
-`assert` and plain `ValueError` are for programmers; everything that a file, an argument or a machine can cause
-is a `GearworksError`. The command line prints the three parts and no traceback.
+`assert` and plain `ValueError` are for programmers; everything that a file, an argument or a
+machine can cause is a `GearworksError`. The command line prints the three parts and no
+traceback.
 """
 
 

@@ -1,10 +1,12 @@
 """The decoder: from token ids to logits, in one call for any mix of sequences.
 
-Everything is token-major: T is the number of tokens in this step, of however many sequences, in whatever phase.
-The model never sees where one sequence ends; `positions` tell it where each token stands, and the cache knows whose
-keys each query may see. So prefill, chunked prefill, decoding and batches are the same call with different rows.
+Everything is token-major: T is the number of tokens in this step, of however many sequences, in
+whatever phase. The model never sees where one sequence ends; `positions` tell it where each
+token stands, and the cache knows whose keys each query may see. So prefill, chunked prefill,
+decoding and batches are the same call with different rows.
 
-Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, V vocabulary. All float32.
+Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, V vocabulary.
+All float32.
 """
 
 from pathlib import Path
@@ -23,14 +25,18 @@ from gearworks.rope_scaling import scaled_angles
 from gearworks.weights import load_checkpoint
 
 
-def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos: np.ndarray, sin: np.ndarray,
-                  cache: Cache, index: int, rows: Rows = slice(None)) -> np.ndarray:
-    """One pre-norm layer: attention, then the feed-forward network, each added to the residual stream.
+def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos: np.ndarray,
+                  sin: np.ndarray, cache: Cache, index: int,
+                  rows: Rows = slice(None)) -> np.ndarray:
+    """One pre-norm layer: attention, then the feed-forward network, each added to the residual
+    stream.
 
-    x: (T, D); cos, sin: (T, 1, d) from `rotations`; index: the layer's number in the cache; rows: the tokens whose
-    output is wanted, by default all; returns (rows, D). The cache receives this step's rotated keys, of every token.
-    Where the family has them, the products q, k and v add `weights.qkv_bias` (Qwen2), and every head of the queries and
-    of the keys passes through a norm of its own, `weights.q_norm` and `weights.k_norm`, before it turns (Qwen3).
+    x: (T, D); cos, sin: (T, 1, d) from `rotations`; index: the layer's number in the cache;
+    rows: the tokens whose output is wanted, by default all; returns (rows, D). The cache
+    receives this step's rotated keys, of every token. Where the family has them, the products
+    q, k and v add `weights.qkv_bias` (Qwen2), and every head of the queries and of the keys
+    passes through a norm of its own, `weights.q_norm` and `weights.k_norm`, before it turns
+    (Qwen3).
     """
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     hidden = rms_norm(x, weights.input_layernorm, config.rms_norm_eps)
@@ -40,7 +46,7 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
         qk = np.concatenate([rms_norm(qk[:, :H], weights.q_norm, config.rms_norm_eps),
                              rms_norm(qk[:, H:], weights.k_norm, config.rms_norm_eps)], axis=1)
     qk = apply_rope(qk, cos, sin)
-    attended = cache.attend(index, qk[:, :H], qk[:, H:], v)                           # (T, H, d)
+    attended = cache.attend(index, qk[:, :H], qk[:, H:], v)                          # (T, H, d)
     x = x[rows] + linear(attended[rows].reshape(-1, H * d), weights.o_proj)
 
     hidden = rms_norm(x, weights.post_attention_layernorm, config.rms_norm_eps)
@@ -48,10 +54,11 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
 
 
 def feed_forward(hidden: np.ndarray, weights: LayerWeights, config: ModelConfig) -> np.ndarray:
-    """The second half of a layer: one network with a gate, or a mixture of experts. hidden: (T, D), returns (T, D)."""
+    """The second half of a layer: one network with a gate, or a mixture of experts. hidden: (T,
+    D), returns (T, D)."""
     if weights.router is not None:
-        experts, gates = route(linear(hidden, weights.router), config.experts.num_experts_per_tok,
-                               config.experts.normalize)
+        experts, gates = route(linear(hidden, weights.router),
+                               config.experts.num_experts_per_tok, config.experts.normalize)
         return mixture(hidden, experts, gates, weights.gate_up_proj, weights.down_proj)
     gate_up = linear(hidden, weights.gate_up_proj)                                    # (T, 2F)
     gate, up = gate_up[:, :config.intermediate_size], gate_up[:, config.intermediate_size:]
@@ -59,31 +66,35 @@ def feed_forward(hidden: np.ndarray, weights: LayerWeights, config: ModelConfig)
 
 
 def rotations(config: ModelConfig, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cosine and sine of every token's rotations, in whatever way the model stretches its RoPE.
+    """The cosine and sine of every token's rotations, in whatever way the model stretches its
+    RoPE.
 
     positions: (T,) integers; returns two arrays (T, 1, d), as `rope_angles`.
     """
     return scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
 
 
-def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
-            logits_at: Rows = slice(None)) -> np.ndarray:
+def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray,
+            cache: Cache, logits_at: Rows = slice(None)) -> np.ndarray:
     """Run the decoder over the tokens of one step.
 
-    input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence; logits_at: which rows'
-    logits are wanted, by default all; returns (rows, V). The cache grows by these T tokens.
+    input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence;
+    logits_at: which rows' logits are wanted, by default all; returns (rows, V). The cache grows
+    by these T tokens.
     """
     cos, sin = rotations(config, positions)
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                         # (T, D)
     last = len(weights.layers) - 1
     for index, layer in enumerate(weights.layers):
-        rows = logits_at if index == last else slice(None)         # what the others would say, nobody asks any more
+        # what the others would say, nobody asks any more
+        rows = logits_at if index == last else slice(None)
         x = decoder_layer(x, layer, config, cos, sin, cache, index, rows)
     return linear(rms_norm(x, weights.norm, config.rms_norm_eps), weights.lm_head)
 
 
 _FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
-            "DeepseekV2ForCausalLM": deepseek.forward, "DeepseekV3ForCausalLM": deepseek.forward}
+            "DeepseekV2ForCausalLM": deepseek.forward,
+            "DeepseekV3ForCausalLM": deepseek.forward}
 
 
 class Model:
@@ -106,14 +117,18 @@ class Model:
                 logits_at: Rows = slice(None)) -> np.ndarray:
         """See the function `forward`; some families have one of their own.
 
-        Raises ModelError for ids that the vocabulary does not have, ValueError unless each has a position.
+        Raises ModelError for ids that the vocabulary does not have, ValueError unless each has
+        a position.
         """
         input_ids, positions = np.asarray(input_ids), np.asarray(positions)
         if input_ids.shape != positions.shape or input_ids.ndim != 1:
-            raise ValueError(f"ids of shape {input_ids.shape} and positions of shape {positions.shape}; both are (T,)")
-        if len(input_ids) and not 0 <= input_ids.min() <= input_ids.max() < self.config.vocab_size:
+            raise ValueError(f"ids of shape {input_ids.shape} and positions of shape "
+                             f"{positions.shape}; both are (T,)")
+        if (len(input_ids)
+            and not 0 <= input_ids.min() <= input_ids.max() < self.config.vocab_size):
             raise ModelError("cannot run the model on these token ids",
-                             f"they go from {input_ids.min()} to {input_ids.max()}, and the vocabulary has "
-                             f"{self.config.vocab_size}", "does the tokenizer belong to this model?")
+                             f"they go from {input_ids.min()} to {input_ids.max()}, and the "
+                             f"vocabulary has {self.config.vocab_size}",
+                             "does the tokenizer belong to this model?")
         run = _FORWARD.get(self.config.architecture, forward)
         return run(self.weights, self.config, input_ids, positions, cache, logits_at)

@@ -1,7 +1,9 @@
-"""A mixture of experts: many feed-forward networks in a layer, of which each token visits a few.
+"""A mixture of experts: many feed-forward networks in a layer, of which each token visits a
+few.
 
-Shapes: T tokens, D hidden size, E experts, k experts for each token, F an expert's feed-forward size. All float32.
-Left out on purpose: the losses that keep the load even in training, and any limit on how many tokens an expert takes.
+Shapes: T tokens, D hidden size, E experts, k experts for each token, F an expert's feed-forward
+size. All float32. Left out on purpose: the losses that keep the load even in training, and any
+limit on how many tokens an expert takes.
 """
 
 import numpy as np
@@ -12,9 +14,10 @@ from gearworks.layers import linear, softmax, swiglu
 def route(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.ndarray]:
     """Choose the k experts of each token, and how much each of them counts.
 
-    scores: (T, E) logits of the router; normalize: whether the chosen weights are scaled to sum to 1, as Mixtral does.
-    Returns (T, k) integers, best expert first, and (T, k) float32, their probabilities among all E experts.
-    Source: Shazeer et al. 2017; Jiang et al. 2024, "Mixtral of Experts", section 2.1.
+    scores: (T, E) logits of the router; normalize: whether the chosen weights are scaled to sum
+    to 1, as Mixtral does. Returns (T, k) integers, best expert first, and (T, k) float32, their
+    probabilities among all E experts. Source: Shazeer et al. 2017; Jiang et al. 2024, "Mixtral
+    of Experts", section 2.1.
 
     >>> experts, weights = route(np.array([[0., 2., 1.]], np.float32), k=2, normalize=True)
     >>> experts, weights.round(3)
@@ -28,27 +31,35 @@ def route(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.n
     return experts, chosen
 
 
-def choose_experts(weights: np.ndarray, k: int, normalize: bool, ranking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The k best experts of each token by a ranking that is not their weight, as DeepSeek's routers have it.
+def choose_experts(weights: np.ndarray, k: int, normalize: bool,
+                   ranking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The k best experts of each token by a ranking that is not their weight, as DeepSeek's
+    routers have it.
 
-    weights, ranking: (T, E); returns as `route`. The two share no code, since `route` is an exercise and stands alone.
+    weights, ranking: (T, E); returns as `route`. The two share no code, since `route` is an
+    exercise and stands alone.
     """
     experts = np.argsort(-ranking, axis=-1, kind="stable")[:, :k]
     chosen = np.take_along_axis(weights, experts, axis=-1)
     if normalize:
-        chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + 1e-20)     # sigmoids may all be zero
+        # sigmoids may all be zero
+        chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + 1e-20)
     return experts, chosen
 
 
-def keep_best_groups(scores: np.ndarray, groups: int, kept: int, best: int, rest: float) -> np.ndarray:
-    """Replace by `rest` the scores of all experts outside the best groups, so that a token visits few machines.
+def keep_best_groups(scores: np.ndarray, groups: int, kept: int, best: int,
+                     rest: float) -> np.ndarray:
+    """Replace by `rest` the scores of all experts outside the best groups, so that a token
+    visits few machines.
 
-    scores: (T, E), E in `groups` neighbouring groups of equal size; kept: how many groups stay; best: how many of a
-    group's best experts are added up to its score. Returns (T, E).
-    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.2.2 (best = 1); "DeepSeek-V3", section 2.1.2 (best = 2).
+    scores: (T, E), E in `groups` neighbouring groups of equal size; kept: how many groups stay;
+    best: how many of a group's best experts are added up to its score. Returns (T, E).
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.2.2 (best = 1); "DeepSeek-V3", section
+    2.1.2 (best = 2).
     """
-    grouped = scores.reshape(len(scores), groups, scores.shape[1] // groups)              # (T, groups, E / groups)
-    strength = np.sort(grouped, axis=-1)[..., -best:].sum(axis=-1)                        # (T, groups)
+    # (T, groups, E / groups)
+    grouped = scores.reshape(len(scores), groups, scores.shape[1] // groups)
+    strength = np.sort(grouped, axis=-1)[..., -best:].sum(axis=-1)                 # (T, groups)
     winners = np.argsort(-strength, axis=-1, kind="stable")[:, :kept]
     is_kept = np.zeros(strength.shape, bool)
     np.put_along_axis(is_kept, winners, True, axis=-1)
@@ -59,19 +70,21 @@ def mixture(x: np.ndarray, experts: np.ndarray, weights: np.ndarray, gate_up_pro
             down_proj: np.ndarray) -> np.ndarray:
     """The weighted sum of what each token's experts say.
 
-    x: (T, D); experts, weights: (T, k) from `route`; gate_up_proj: (E, 2F, D), gate then up; down_proj: (E, D, F);
-    returns (T, D). An expert that no token chose costs nothing.
+    x: (T, D); experts, weights: (T, k) from `route`; gate_up_proj: (E, 2F, D), gate then up;
+    down_proj: (E, D, F); returns (T, D). An expert that no token chose costs nothing.
     """
     out = np.zeros_like(x)
     for expert in np.unique(experts):
-        token, place = np.nonzero(experts == expert)             # a token names an expert once, so `+=` adds each once
+        # a token names an expert once, so `+=` adds each once
+        token, place = np.nonzero(experts == expert)
         said = gated_network(x[token], gate_up_proj[expert], down_proj[expert])
         out[token] += weights[token, place, None] * said
     return out
 
 
 def gated_network(x: np.ndarray, gate_up_proj: np.ndarray, down_proj: np.ndarray) -> np.ndarray:
-    """One feed-forward network with a gate. x: (T, D); gate_up_proj: (2F, D); down_proj: (D, F); returns (T, D)."""
-    gate_up = linear(x, gate_up_proj)                                                     # (T, 2F)
+    """One feed-forward network with a gate. x: (T, D); gate_up_proj: (2F, D); down_proj: (D,
+    F); returns (T, D)."""
+    gate_up = linear(x, gate_up_proj)                                                  # (T, 2F)
     F = gate_up.shape[-1] // 2
     return linear(swiglu(gate_up[:, :F], gate_up[:, F:]), down_proj)

@@ -1,6 +1,8 @@
-"""Pieces of engines that were found broken in public, repaired; the chapters show them as they were found.
+"""Pieces of engines that were found broken in public, repaired; the chapters show them as they
+were found.
 
-Left out on purpose: the damage, which is written down once, beside the other wrong versions that the checks must catch.
+Left out on purpose: the damage, which is written down once, beside the other wrong versions
+that the checks must catch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,16 +17,19 @@ from gearworks.errors import ModelError
 PAD, BOS, EOS = 0, 1, 2
 
 
-def conversation_ids(past: Sequence[int], message: str, characters: str) -> dict[str, list[int]]:
-    """What a character-level model reads after the user's next message: {"input_ids": [...], "positions": [...]}.
+def conversation_ids(past: Sequence[int], message: str,
+                     characters: str) -> dict[str, list[int]]:
+    """What a character-level model reads after the user's next message: {"input_ids": [...],
+    "positions": [...]}.
 
-    past: the ids of the conversation so far, empty at its beginning; left as it is. characters: the alphabet, each
-    character once. Ids 0, 1 and 2 are PAD, BOS and EOS and no character's; the first character's id is 3, and so on.
-    input_ids: the whole conversation, message included. It begins with BOS, once. EOS is the model's word for "I have
-    finished"; the engine never says it on the user's behalf. positions: each id's place in the conversation, from 0.
-    The message "/reset" forgets everything: both lists are empty.
-    Raises ModelError(what, why, hint), an error of three texts, for a character that is not in the alphabet, since text
-    is never dropped in silence.
+    past: the ids of the conversation so far, empty at its beginning; left as it is. characters:
+    the alphabet, each character once. Ids 0, 1 and 2 are PAD, BOS and EOS and no character's;
+    the first character's id is 3, and so on. input_ids: the whole conversation, message
+    included. It begins with BOS, once. EOS is the model's word for "I have finished"; the
+    engine never says it on the user's behalf. positions: each id's place in the conversation,
+    from 0. The message "/reset" forgets everything: both lists are empty.
+    Raises ModelError(what, why, hint), an error of three texts, for a character that is not in
+    the alphabet, since text is never dropped in silence.
 
     >>> conversation_ids([], "ba", "abc")
     {'input_ids': [1, 4, 3], 'positions': [0, 1, 2]}
@@ -41,17 +46,20 @@ def conversation_ids(past: Sequence[int], message: str, characters: str) -> dict
     return {"input_ids": ids, "positions": list(range(len(ids)))}
 
 
-def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str], dict[str, list[int]]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless `conversation_ids` is right.
+def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
+                                                     dict[str, list[int]]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless
+    `conversation_ids` is right.
 
-    It passes on every function that does what the docstring of `conversation_ids` says, and on no other that anybody
-    has yet written into a tutorial.
+    It passes on every function that does what the docstring of `conversation_ids` says, and on
+    no other that anybody has yet written into a tutorial.
 
     >>> conversation_ids_test(conversation_ids)
     """
     begun = conversation_ids([], "ba", "abc")
     assert begun == {"input_ids": [1, 4, 3], "positions": [0, 1, 2]}
-    assert conversation_ids([1, 4, 3], "c", "abc") == {"input_ids": [1, 4, 3, 5], "positions": [0, 1, 2, 3]}
+    assert conversation_ids([1, 4, 3], "c", "abc") == {"input_ids": [1, 4, 3, 5],
+                                                       "positions": [0, 1, 2, 3]}
     assert conversation_ids([1, 4, 3], "/reset", "abc") == {"input_ids": [], "positions": []}
     try:
         conversation_ids([], "é", "abc")
@@ -62,17 +70,22 @@ def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str], 
 
 def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
                encode: Callable[..., list[int]]) -> list[int]:
-    """The ids that a model reads for a request: {"messages": [...]}, a conversation, or {"prompt": "..."}, a text.
+    """The ids that a model reads for a request: {"messages": [...]}, a conversation, or
+    {"prompt": "..."}, a text.
 
-    template: the model's chat template, for `render_chat`; bos_token: the text of its BOS. encode: the model's own
-    `Tokenizer.encode`, called as encode(text, add_special_tokens=...), which knows whether the model wants BOS.
-    A conversation is the model's as its template writes it, special tokens included, no more and no fewer, and it ends
-    with the words that open the assistant's answer. A text to continue is given to the model as its tokenizer wants it.
+    template: the model's chat template, for `render_chat`; bos_token: the text of its BOS.
+    encode: the model's own `Tokenizer.encode`, called as encode(text, add_special_tokens=...),
+    which knows whether the model wants BOS. A conversation is the model's as its template
+    writes it, special tokens included, no more and no fewer, and it ends with the words that
+    open the assistant's answer. A text to continue is given to the model as its tokenizer wants
+    it.
 
-    >>> template = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    >>> template = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% "
+    ...             "endfor %}")
     >>> def encode(text, parse_special=True, add_special_tokens=False):
     ...     return [*b"^" * add_special_tokens, *text.encode("utf-8")]
-    >>> bytes(prompt_ids({"messages": [{"role": "user", "content": "Hi"}]}, template, "^", encode))
+    >>> bytes(prompt_ids({"messages": [{"role": "user", "content": "Hi"}]}, template, "^",
+    ...                  encode))
     b'^<user>Hi'
     >>> bytes(prompt_ids({"prompt": "Hi"}, template, "^", encode))
     b'^Hi'
@@ -83,21 +96,27 @@ def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
     return encode(request["prompt"], add_special_tokens=True)
 
 
-def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str, Callable[..., list[int]]], list[int]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless `prompt_ids` is right.
+def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str,
+                                          Callable[..., list[int]]], list[int]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless
+    `prompt_ids` is right.
 
-    It passes on every function that does what the docstring of `prompt_ids` says, whichever way, and fails on those
-    that have been found in servers: BOS twice, BOS never, an answer that is not opened.
+    It passes on every function that does what the docstring of `prompt_ids` says, whichever
+    way, and fails on those that have been found in servers: BOS twice, BOS never, an answer
+    that is not opened.
 
     >>> prompt_ids_test(prompt_ids)
     """
-    template = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-                "{% if add_generation_prompt %}<assistant>{% endif %}")
+    template = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor "
+                "%}{% if add_generation_prompt %}<assistant>{% endif %}")
 
-    def encode(text: str, parse_special: bool = True, add_special_tokens: bool = False) -> list[int]:
-        return [*b"^" * add_special_tokens, *text.encode("utf-8")]       # one byte, one token; "^" is BOS
+    def encode(text: str, parse_special: bool = True,
+               add_special_tokens: bool = False) -> list[int]:
+        # one byte, one token; "^" is BOS
+        return [*b"^" * add_special_tokens, *text.encode("utf-8")]
 
-    def encode_without_bos(text: str, parse_special: bool = True, add_special_tokens: bool = False) -> list[int]:
+    def encode_without_bos(text: str, parse_special: bool = True,
+                           add_special_tokens: bool = False) -> list[int]:
         return [*text.encode("utf-8")]
 
     chat = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -107,11 +126,13 @@ def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str, Callable[
     assert prompt_ids({"prompt": "Hi"}, template, "^", encode_without_bos) == [*b"Hi"]
 
 
-def split_heads(qkv: np.ndarray, num_heads: int, num_kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def split_heads(qkv: np.ndarray, num_heads: int,
+                num_kv_heads: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Cut what a fused projection gives into heads: q (T, H, d), k (T, K, d), v (T, K, d).
 
-    qkv: (T, (H + 2K) · d). Each token's row holds its H query heads, then its K key heads, then its K value heads, one
-    after the other, and the d numbers of a head stand side by side. num_heads is H, num_kv_heads is K.
+    qkv: (T, (H + 2K) · d). Each token's row holds its H query heads, then its K key heads, then
+    its K value heads, one after the other, and the d numbers of a head stand side by side.
+    num_heads is H, num_kv_heads is K.
 
     >>> q, k, v = split_heads(np.arange(16).reshape(2, 8), num_heads=2, num_kv_heads=1)
     >>> q.tolist()
@@ -125,11 +146,14 @@ def split_heads(qkv: np.ndarray, num_heads: int, num_kv_heads: int) -> tuple[np.
     return heads[:, :H], heads[:, H:H + K], heads[:, H + K:]
 
 
-def split_heads_test(split_heads: Callable[[np.ndarray, int, int], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless `split_heads` is right.
+def split_heads_test(split_heads: Callable[[np.ndarray, int, int],
+                                           tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless
+    `split_heads` is right.
 
-    It passes on every function that does what the docstring of `split_heads` says, and fails on those that deal the
-    numbers out otherwise: to other tokens, to other heads, to other places in a head, to the wrong one of q, k and v.
+    It passes on every function that does what the docstring of `split_heads` says, and fails on
+    those that deal the numbers out otherwise: to other tokens, to other heads, to other places
+    in a head, to the wrong one of q, k and v.
 
     >>> split_heads_test(split_heads)
     """
@@ -145,11 +169,13 @@ def split_heads_test(split_heads: Callable[[np.ndarray, int, int], tuple[np.ndar
 
 def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarray,
                  v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Store this step's keys and values in a layer's memory, and give what this step's queries may look at.
+    """Store this step's keys and values in a layer's memory, and give what this step's queries
+    may look at.
 
-    keys, values: (K, capacity, d), the memory, of which the first `length` tokens are filled; it is written in place,
-    behind them, and nothing else of it is touched. k, v: (T, K, d), the new tokens; the caller knows that they fit.
-    Returns the keys and the values of all length + T tokens, (K, length + T, d) each: a token looks at itself, too.
+    keys, values: (K, capacity, d), the memory, of which the first `length` tokens are filled;
+    it is written in place, behind them, and nothing else of it is touched. k, v: (T, K, d), the
+    new tokens; the caller knows that they fit. Returns the keys and the values of all length +
+    T tokens, (K, length + T, d) each: a token looks at itself, too.
 
     >>> memory, other = np.zeros((1, 4, 2), int), np.zeros((1, 4, 2), int)
     >>> update_cache(memory, other, 0, np.array([[[1, 2]]]), np.array([[[5, 6]]]))[0].tolist()
@@ -164,41 +190,48 @@ def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarra
 
 
 def update_cache_test(update_cache: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless `update_cache` is right.
+    """A test: raises AssertionError, or whatever the tested function raises, unless
+    `update_cache` is right.
 
-    It passes on every function that does what the docstring of `update_cache` says, and fails on those that lose a
-    token, show one too many, or store it in another place.
+    It passes on every function that does what the docstring of `update_cache` says, and fails
+    on those that lose a token, show one too many, or store it in another place.
 
     >>> update_cache_test(update_cache)
     """
-    numbers = np.arange(1, 61, dtype=np.float32).reshape(5, 2, 2, 3)                # (tokens, k or v, K, d)
+    numbers = np.arange(1, 61, dtype=np.float32).reshape(5, 2, 2, 3)    # (tokens, k or v, K, d)
     keys, values = np.zeros((2, 7, 3), np.float32), np.zeros((2, 7, 3), np.float32)
     length = 0
-    for count in (3, 1, 1):                                                        # a prompt, then two tokens
+    for count in (3, 1, 1):                                          # a prompt, then two tokens
         k, v = numbers[length:length + count].swapaxes(0, 1)
         seen = update_cache(keys, values, length, k.copy(), v.copy())
         length += count
         for kind, memory in enumerate((keys, values)):
-            stored = numbers[:length, kind].swapaxes(0, 1)                         # (K, length, d)
-            assert np.array_equal(seen[kind], stored), f"what the step sees after {length} tokens"
-            assert np.array_equal(memory[:, :length], stored), f"what is stored after {length} tokens"
+            stored = numbers[:length, kind].swapaxes(0, 1)                      # (K, length, d)
+            assert np.array_equal(seen[kind],
+                                  stored), f"what the step sees after {length} tokens"
+            assert np.array_equal(memory[:, :length],
+                                  stored), f"what is stored after {length} tokens"
             assert not memory[:, length:].any(), "memory that nothing belongs in yet"
 
 
-# Parts that training tools put into the names of what they wrap: data parallelism, and torch.compile.
+# Parts that training tools put into the names of what they wrap: data parallelism, and
+# torch.compile.
 WRAPPERS = ("module", "_orig_mod")
 
 
-def load_state(parameters: Mapping[str, np.ndarray], checkpoint: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parameters of a model after a checkpoint has been loaded into it, by name, in the model's order.
+def load_state(parameters: Mapping[str, np.ndarray],
+               checkpoint: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The parameters of a model after a checkpoint has been loaded into it, by name, in the
+    model's order.
 
-    parameters: what the model was initialised with, random numbers by name. checkpoint: what a training run saved,
-    arrays by name. A name is made of parts with dots between them. A tool that wraps a piece of a model puts a part of
-    its own, one of `WRAPPERS`, into the names of all that is inside: "layers.0._orig_mod.attn.q". It may stand anywhere
-    but at the end, and several times; the model's names have no such parts. Both arguments stay as they are.
-    Raises ModelError(what, why, hint), an error of three texts, that names everything which does not fit: parameters
-    that the checkpoint lacks, tensors that the model does not have, shapes that differ. Nothing keeps its random
-    numbers.
+    parameters: what the model was initialised with, random numbers by name. checkpoint: what a
+    training run saved, arrays by name. A name is made of parts with dots between them. A tool
+    that wraps a piece of a model puts a part of its own, one of `WRAPPERS`, into the names of
+    all that is inside: "layers.0._orig_mod.attn.q". It may stand anywhere but at the end, and
+    several times; the model's names have no such parts. Both arguments stay as they are. Raises
+    ModelError(what, why, hint), an error of three texts, that names everything which does not
+    fit: parameters that the checkpoint lacks, tensors that the model does not have, shapes that
+    differ. Nothing keeps its random numbers.
 
     >>> load_state({"attn.q": np.zeros(2)}, {"module.attn._orig_mod.q": np.array([3., 4.])})
     {'attn.q': array([3., 4.])}
@@ -206,24 +239,30 @@ def load_state(parameters: Mapping[str, np.ndarray], checkpoint: Mapping[str, np
     found = {".".join(part for part in name.split(".") if part not in WRAPPERS): array
              for name, array in checkpoint.items()}
     wrong = [name for name in parameters.keys() | found.keys()
-             if name not in found or name not in parameters or found[name].shape != parameters[name].shape]
+             if name not in found or name not in parameters
+             or found[name].shape != parameters[name].shape]
     if wrong:
-        raise ModelError("the checkpoint does not fit the model", "missing, unexpected or misshapen: "
-                         + ", ".join(sorted(wrong)), "compare these names with those of the model")
+        raise ModelError("the checkpoint does not fit the model",
+                         "missing, unexpected or misshapen: "
+                         + ", ".join(sorted(wrong)),
+                         "compare these names with those of the model")
     return {name: found[name] for name in parameters}
 
 
-def load_state_test(
-        load_state: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], dict[str, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless `load_state` is right.
+def load_state_test(load_state: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
+                                         dict[str, np.ndarray]]) -> None:
+    """A test: raises AssertionError, or whatever the tested function raises, unless
+    `load_state` is right.
 
-    It passes on every function that does what the docstring of `load_state` says, and fails on those that let a
-    parameter keep its random numbers, or overlook what does not fit.
+    It passes on every function that does what the docstring of `load_state` says, and fails on
+    those that let a parameter keep its random numbers, or overlook what does not fit.
 
     >>> load_state_test(load_state)
     """
-    random = {"embed": np.full(2, 9.), "layers.0.attn.q": np.full((2, 3), 9.), "layers.0.submodule": np.full(1, 9.)}
-    saved = {"module.embed": np.array([1., 2.]), "module.layers.0._orig_mod.attn.q": np.arange(6.).reshape(2, 3),
+    random = {"embed": np.full(2, 9.), "layers.0.attn.q": np.full((2, 3), 9.),
+              "layers.0.submodule": np.full(1, 9.)}
+    saved = {"module.embed": np.array([1., 2.]),
+             "module.layers.0._orig_mod.attn.q": np.arange(6.).reshape(2, 3),
              "module._orig_mod.layers.0.submodule": np.array([7.])}
     loaded = load_state(random, saved)
     assert list(loaded) == list(random)
@@ -240,11 +279,13 @@ def load_state_test(
 
 
 def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
-    """What a reader is shown of a text that arrives in pieces, and ends before a stop string. stop: not empty.
+    """What a reader is shown of a text that arrives in pieces, and ends before a stop string.
+    stop: not empty.
 
-    Returns one string for each piece, what is shown when it has arrived, and one more, what is shown when the text is
-    over. Nothing of the stop string is ever shown, nothing before it is lost, and nothing behind it counts. What can no
-    longer be the beginning of the stop string is shown at once.
+    Returns one string for each piece, what is shown when it has arrived, and one more, what is
+    shown when the text is over. Nothing of the stop string is ever shown, nothing before it is
+    lost, and nothing behind it counts. What can no longer be the beginning of the stop string
+    is shown at once.
 
     >>> stream_pieces(["one E", "N", "GINE E", "ND two", " three"], "END")
     ['one ', '', 'ENGINE ', '', '', '']
@@ -260,7 +301,8 @@ def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
             ended = end >= 0
             if not ended:
                 lengths = range(min(len(stop) - 1, len(waiting)), 0, -1)
-                end = len(waiting) - next((length for length in lengths if stop.startswith(waiting[-length:])), 0)
+                end = len(waiting) - next((length for length in lengths
+                                           if stop.startswith(waiting[-length:])), 0)
             shown.append(waiting[:end])
             waiting = "" if ended else waiting[end:]
         else:
@@ -269,18 +311,20 @@ def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
 
 
 def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless `stream_pieces` is right.
+    """A test: raises AssertionError, or whatever the tested function raises, unless
+    `stream_pieces` is right.
 
-    It passes on every function that does what the docstring of `stream_pieces` says, and fails on those that show a
-    part of the stop string, lose a part of the text, or show it later than they could.
+    It passes on every function that does what the docstring of `stream_pieces` says, and fails
+    on those that show a part of the stop string, lose a part of the text, or show it later than
+    they could.
 
     >>> stream_pieces_test(stream_pieces)
     """
     for stop, pieces, shown in (
-        ("END", ["one E", "ND two", "three"], ["one ", "", "", ""]),           # over a border
-        ("END", ["one END two", "END"], ["one ", "", ""]),                     # inside a piece
-        ("END", ["E", "N", "JOY"], ["", "", "ENJOY", ""]),                     # a false alarm
-        ("END", ["the E", "N"], ["the ", "", "EN"]),                           # the text is over before the stop string
-        ("aab", ["xa", "aa", "b"], ["x", "a", "", ""]),                        # a beginning within a beginning
+        ("END", ["one E", "ND two", "three"], ["one ", "", "", ""]),    # over a border
+        ("END", ["one END two", "END"], ["one ", "", ""]),              # inside a piece
+        ("END", ["E", "N", "JOY"], ["", "", "ENJOY", ""]),              # a false alarm
+        ("END", ["the E", "N"], ["the ", "", "EN"]),                    # over before the stop
+        ("aab", ["xa", "aa", "b"], ["x", "a", "", ""]),                 # begins within itself
     ):
         assert stream_pieces(pieces, stop) == shown, (stop, pieces)

@@ -1,7 +1,8 @@
 """RoPE stretched over contexts longer than a model was first trained on.
 
-Every method slows the rotations down, so that a far position looks like one that the model has seen; they differ in
-which pairs they slow, and by how much. `attention.rope_frequencies` is where all of them start.
+Every method slows the rotations down, so that a far position looks like one that the model has
+seen; they differ in which pairs they slow, and by how much. `attention.rope_frequencies` is
+where all of them start.
 
 Shapes: d head size, so d/2 pairs. Frequencies are float32, in radians per position.
 """
@@ -18,8 +19,8 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
                        length: int = 0) -> tuple[np.ndarray, float]:
     """The frequencies of a model, and the factor by which its cosines and sines are multiplied.
 
-    length: tokens of the sequence so far, which only the dynamic kind looks at. Returns (d/2,) float32, and 1.0 for
-    every kind but yarn.
+    length: tokens of the sequence so far, which only the dynamic kind looks at. Returns (d/2,)
+    float32, and 1.0 for every kind but yarn.
 
     >>> scaled_frequencies(4, 10000.0, RopeScaling("linear", 2.0, 64))
     (array([0.5  , 0.005], dtype=float32), 1.0)
@@ -31,7 +32,8 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
 
 def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
                   scaling: RopeScaling | None) -> tuple[np.ndarray, np.ndarray]:
-    """The cosine and sine of every token's rotations, as `attention.rope_angles` gives them, but for the scaling.
+    """The cosine and sine of every token's rotations, as `attention.rope_angles` gives them,
+    but for the scaling.
 
     positions: (T,) integers; returns two arrays (T, 1, d), multiplied by the scaling's factor.
     """
@@ -41,46 +43,57 @@ def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
     return (cos, sin) if magnitude == 1 else (cos * magnitude, sin * magnitude)
 
 
-def _linear(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
-    """Every pair turns slower by the same factor. Source: Chen et al. 2023, "Positional Interpolation"."""
+def _linear(head_dim: int, theta: float, scaling: RopeScaling,
+            length: int) -> tuple[np.ndarray, float]:
+    """Every pair turns slower by the same factor. Source: Chen et al. 2023, "Positional
+    Interpolation"."""
     return rope_frequencies(head_dim, theta) / np.float32(scaling.factor), 1.0
 
 
-def _dynamic(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
+def _dynamic(head_dim: int, theta: float, scaling: RopeScaling,
+             length: int) -> tuple[np.ndarray, float]:
     """Beyond the trained context, theta grows with the sequence.
 
-    All tokens of a step turn by the longest sequence's frequencies, and cached keys keep those of their own step, as in
-    Hugging Face. So this kind alone does not give the same logits however a sequence is cut into steps.
+    All tokens of a step turn by the longest sequence's frequencies, and cached keys keep those
+    of their own step, as in Hugging Face. So this kind alone does not give the same logits
+    however a sequence is cut into steps.
     """
     context = scaling.original_max_position_embeddings
     stretch = scaling.factor * max(length, context) / context - (scaling.factor - 1)
     return rope_frequencies(head_dim, theta * stretch ** (head_dim / (head_dim - 2))), 1.0
 
 
-def llama3_frequencies(frequencies: np.ndarray, factor: float, low_freq_factor: float, high_freq_factor: float,
-                       original_context: int) -> np.ndarray:
-    """Slow the pairs that never finish a turn within the original context, and leave the fast ones alone.
+def llama3_frequencies(frequencies: np.ndarray, factor: float, low_freq_factor: float,
+                       high_freq_factor: float, original_context: int) -> np.ndarray:
+    """Slow the pairs that never finish a turn within the original context, and leave the fast
+    ones alone.
 
-    frequencies: (d/2,) float32; returns the same. A pair that turns fewer than `low_freq_factor` times within
-    `original_context` tokens is slowed by `factor`; one that turns more than `high_freq_factor` times is left as it
-    is; between the two, the slowed and the original frequency are mixed in proportion to the number of turns.
-    Source: Meta 2024, the reference code of Llama 3.1; as Hugging Face computes it.
+    frequencies: (d/2,) float32; returns the same. A pair that turns fewer than
+    `low_freq_factor` times within `original_context` tokens is slowed by `factor`; one that
+    turns more than `high_freq_factor` times is left as it is; between the two, the slowed and
+    the original frequency are mixed in proportion to the number of turns. Source: Meta 2024,
+    the reference code of Llama 3.1; as Hugging Face computes it.
 
     >>> llama3_frequencies(np.array([1.0, 0.001], np.float32), 8.0, 1.0, 4.0, 512)
     array([1.00e+00, 1.25e-04], dtype=float32)
     """
     turns = original_context / (2 * math.pi / frequencies)
-    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clip(0, 1)   # how much of the original
+    # how much of the original
+    kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clip(0, 1)
     return (1 - kept) * frequencies / factor + kept * frequencies
 
 
-def _llama3(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
-    return llama3_frequencies(rope_frequencies(head_dim, theta), scaling.factor, scaling.low_freq_factor,
-                              scaling.high_freq_factor, scaling.original_max_position_embeddings), 1.0
+def _llama3(head_dim: int, theta: float, scaling: RopeScaling,
+            length: int) -> tuple[np.ndarray, float]:
+    return llama3_frequencies(rope_frequencies(head_dim, theta), scaling.factor,
+                              scaling.low_freq_factor, scaling.high_freq_factor,
+                              scaling.original_max_position_embeddings), 1.0
 
 
-def _yarn(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tuple[np.ndarray, float]:
-    """Slow pairs are slowed, fast ones are not, with a ramp between; attention gets sharper to make up for it.
+def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
+          length: int) -> tuple[np.ndarray, float]:
+    """Slow pairs are slowed, fast ones are not, with a ramp between; attention gets sharper to
+    make up for it.
 
     Source: Peng et al. 2023, "YaRN"; `mscale` as in DeepSeek-V2's configuration.
     """
@@ -93,18 +106,21 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling, length: int) -> tup
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, head_dim - 1)
     pairs = np.arange(head_dim // 2, dtype=np.float32)
-    slowed = ((pairs - low) / ((high - low) or 0.001)).clip(0, 1)                          # how much of the slow one
+    slowed = ((pairs - low) / ((high - low) or 0.001)).clip(0, 1)     # how much of the slow one
     frequencies = rope_frequencies(head_dim, theta)
     factor = scaling.attention_factor
     if factor is None and scaling.mscale and scaling.mscale_all_dim:
-        factor = yarn_mscale(scaling.factor, scaling.mscale) / yarn_mscale(scaling.factor, scaling.mscale_all_dim)
+        factor = (yarn_mscale(scaling.factor, scaling.mscale)
+                  / yarn_mscale(scaling.factor, scaling.mscale_all_dim))
     elif factor is None:
         factor = yarn_mscale(scaling.factor)
-    return frequencies / np.float32(scaling.factor) * slowed + frequencies * (1 - slowed), factor
+    return frequencies / np.float32(scaling.factor) * slowed + frequencies * (1
+                                                                              - slowed), factor
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """How much sharper attention gets in a context that is `factor` times as long. Source: YaRN, section 3.4."""
+    """How much sharper attention gets in a context that is `factor` times as long. Source:
+    YaRN, section 3.4."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

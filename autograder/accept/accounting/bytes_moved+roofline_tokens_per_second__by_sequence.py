@@ -13,8 +13,9 @@ def bytes_moved(shape, dtype, batch=1, new_tokens=1, past_tokens=0, cache_dtype=
     return moved + batch * (read + written)
 
 
-def roofline_tokens_per_second(shape, dtype, *, bandwidth, flops_per_second, batch=1, new_tokens=1, past_tokens=0,
-                               cache_dtype="float16"):
-    seconds = max(bytes_moved(shape, dtype, batch, new_tokens, past_tokens, cache_dtype) / bandwidth,
+def roofline_tokens_per_second(shape, dtype, *, bandwidth, flops_per_second, batch=1,
+                               new_tokens=1, past_tokens=0, cache_dtype="float16"):
+    seconds = max(bytes_moved(shape, dtype, batch, new_tokens, past_tokens, cache_dtype)
+                  / bandwidth,
                   batch * forward_flops(shape, new_tokens, past_tokens) / flops_per_second)
     return batch * new_tokens / seconds

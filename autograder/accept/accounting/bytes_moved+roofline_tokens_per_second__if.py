@@ -11,8 +11,8 @@ def bytes_moved(shape, dtype, batch=1, new_tokens=1, past_tokens=0, cache_dtype=
     return stored_bytes(weights, dtype) + stored_bytes(read + written, cache_dtype)
 
 
-def roofline_tokens_per_second(shape, dtype, *, bandwidth, flops_per_second, batch=1, new_tokens=1, past_tokens=0,
-                               cache_dtype="float16"):
+def roofline_tokens_per_second(shape, dtype, *, bandwidth, flops_per_second, batch=1,
+                               new_tokens=1, past_tokens=0, cache_dtype="float16"):
     moving = bytes_moved(shape, dtype, batch, new_tokens, past_tokens, cache_dtype) / bandwidth
     computing = batch * forward_flops(shape, new_tokens, past_tokens) / flops_per_second
     if moving > computing:

@@ -15,5 +15,6 @@ def stored_bytes(count, dtype):
 
 def memory_bytes(shape, dtype, tokens=0, cache_dtype="float16"):
     keys = (shape.num_hidden_layers, shape.num_key_value_heads, tokens, shape.head_dim)
-    sizes = {"weights": (parameter_count(shape), dtype), "kv_cache": (2 * prod(keys), cache_dtype)}
+    sizes = {"weights": (parameter_count(shape), dtype),
+             "kv_cache": (2 * prod(keys), cache_dtype)}
     return {name: stored_bytes(*size) for name, size in sizes.items()}

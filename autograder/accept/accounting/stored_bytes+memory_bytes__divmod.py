@@ -8,7 +8,8 @@ def stored_bytes(count, dtype):
     try:
         per_block, size = BLOCKS[dtype]
     except KeyError:
-        raise ModelError(f"unknown storage type {dtype}", "it is not in BLOCKS", "use one that is") from None
+        raise ModelError(f"unknown storage type {dtype}", "it is not in BLOCKS",
+                         "use one that is") from None
     blocks, rest = divmod(count, per_block)
     return (blocks + bool(rest)) * size
 

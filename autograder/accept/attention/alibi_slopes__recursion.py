@@ -13,4 +13,5 @@ def alibi_slopes(num_heads):
     nearest = 2 ** math.floor(math.log2(num_heads))
     if nearest == num_heads:
         return np.array(series(num_heads), np.float32)
-    return np.concatenate([alibi_slopes(nearest), np.float32(series(2 * nearest)[::2][:num_heads - nearest])])
+    return np.concatenate([alibi_slopes(nearest),
+                           np.float32(series(2 * nearest)[::2][:num_heads - nearest])])

@@ -12,7 +12,8 @@ def attention(q, k, v, mask=None):
     out = np.zeros((T, H, v.shape[-1]))
     for key in range(S):
         seen = np.arange(S - T, S) >= key if mask is None else mask[:, key]
-        score = np.where(seen[:, None], (q.astype(np.float64) * k[key, shared]).sum(-1) / np.sqrt(d), -np.inf)
+        score = np.where(seen[:, None],
+                         (q.astype(np.float64) * k[key, shared]).sum(-1) / np.sqrt(d), -np.inf)
         higher = np.maximum(peak, score)
         safe = np.where(np.isfinite(higher), higher, 0)
         old, new = np.exp(peak - safe), np.exp(score - safe)

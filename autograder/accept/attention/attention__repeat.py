@@ -14,4 +14,5 @@ def attention(q, k, v, mask=None):
     peak = scores.max(axis=-1, keepdims=True)
     powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
     total = powers.sum(axis=-1, keepdims=True)
-    return np.einsum("hts,shd->thd", powers / np.where(total == 0, 1, total), v).astype(np.float32)
+    return np.einsum("hts,shd->thd", powers / np.where(total == 0, 1, total),
+                     v).astype(np.float32)

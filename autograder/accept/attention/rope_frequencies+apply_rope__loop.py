@@ -4,7 +4,8 @@ import numpy as np
 
 
 def rope_frequencies(head_dim, theta):
-    return np.array([float(theta) ** (-exponent / head_dim) for exponent in range(0, head_dim, 2)], np.float32)
+    return np.array([float(theta) ** (-exponent / head_dim)
+                     for exponent in range(0, head_dim, 2)], np.float32)
 
 
 def apply_rope(x, cos, sin):

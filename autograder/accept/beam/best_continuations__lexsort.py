@@ -10,4 +10,6 @@ def best_continuations(running, logprobs, count):
     table = logprobs + np.float32([hypothesis.score for hypothesis in running]).reshape(B, 1)
     flat = table.reshape(-1)
     order = np.lexsort((np.arange(B * V), -flat))[:count]
-    return [(int(i // V), Hypothesis(tuple(running[i // V].ids) + (int(i % V),), float(flat[i]))) for i in order]
+    return [(int(i // V),
+             Hypothesis(tuple(running[i // V].ids) + (int(i % V),), float(flat[i])))
+            for i in order]

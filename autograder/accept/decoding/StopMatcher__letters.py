@@ -7,7 +7,8 @@ class StopMatcher:
     def __init__(self, stops):
         self.stops = list(stops)
         if "" in self.stops:
-            raise ModelError("a stop string is empty", "it would end every text", "give it a letter")
+            raise ModelError("a stop string is empty", "it would end every text",
+                             "give it a letter")
         self.found = None
         self.queue = ""
 

@@ -9,9 +9,11 @@ class StopMatcher:
     def __init__(self, stops):
         if not all(stops):
             raise ModelError("cannot stop", "an empty stop string", "leave it out")
-        beginnings = sorted({stop[:end] for stop in stops for end in range(1, len(stop))}, key=len, reverse=True)
+        beginnings = sorted({stop[:end] for stop in stops for end in range(1, len(stop))},
+                            key=len, reverse=True)
         self._stops = sorted(stops, key=len, reverse=True)
-        self._tail = re.compile(f"(?:{'|'.join(map(re.escape, beginnings))})\\Z") if beginnings else None
+        self._tail = (re.compile(f"(?:{'|'.join(map(re.escape, beginnings))})\\Z") if beginnings
+                      else None)
         self._rest = ""
         self.found = None
 
@@ -20,7 +22,7 @@ class StopMatcher:
             text, self._rest = self._rest + text, ""
             ends = {stop: text.index(stop) + len(stop) for stop in self._stops if stop in text}
             if ends:
-                self.found = min(ends, key=ends.get)             # the longest comes first of equal ones
+                self.found = min(ends, key=ends.get)     # the longest comes first of equal ones
                 return text[:ends[self.found] - len(self.found)]
             tail = self._tail.search(text) if self._tail else None
             cut = tail.start() if tail else len(text)

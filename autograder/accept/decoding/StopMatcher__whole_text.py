@@ -19,7 +19,8 @@ class StopMatcher:
             start = self.text.find(stop)
             if start != -1:
                 end = start + len(stop)
-                if best is None or end < best[0] or (end == best[0] and len(stop) > len(best[1])):
+                if (best is None or end < best[0]
+                    or (end == best[0] and len(stop) > len(best[1]))):
                     best = (end, stop)
         if best is not None:
             self.found = best[1]

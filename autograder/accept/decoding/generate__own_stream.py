@@ -1,4 +1,5 @@
-"""The request loop with a class of its own for what it remembers, and the text put together from parts."""
+"""The request loop with a class of its own for what it remembers, and the text put together
+from parts."""
 
 import time
 
@@ -35,8 +36,9 @@ class Request:
         return self.text
 
 
-def generate(model, tokenizer, prompt, *, params=SamplingParams(), max_tokens=256, eos_ids=(), stop=(), stop_ids=(),
-             add_special_tokens=True, top_logprobs=None, grammar=None, on_text=None, context=None):
+def generate(model, tokenizer, prompt, *, params=SamplingParams(), max_tokens=256, eos_ids=(),
+             stop=(), stop_ids=(), add_special_tokens=True, top_logprobs=None, grammar=None,
+             on_text=None, context=None):
     times = [time.perf_counter()]
     ids = tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
     if max_tokens < 0:
@@ -66,11 +68,12 @@ def generate(model, tokenizer, prompt, *, params=SamplingParams(), max_tokens=25
         numbers.append(None if top_logprobs is None else logprobs(logits, token, top_logprobs))
         return token
 
-    done = run_request(prompt, encode=lambda text: ids, forward=forward, choose=choose_next, decode=request.finish,
-                       eos_ids=frozenset(eos_ids) | frozenset(stop_ids),
-                       max_tokens=min(max_tokens, context.cache.capacity - len(ids)), on_token=request.on_token)
+    done = run_request(prompt, encode=lambda text: ids, forward=forward, choose=choose_next,
+                       decode=request.finish, eos_ids=frozenset(eos_ids) | frozenset(stop_ids),
+                       max_tokens=min(max_tokens, context.cache.capacity - len(ids)),
+                       on_token=request.on_token)
     times.append(time.perf_counter())
-    return Generation(done.prompt_ids, done.ids, done.text, done.finish_reason, known[0] if known else 0,
-                      times[1] - times[0],
+    return Generation(done.prompt_ids, done.ids, done.text, done.finish_reason,
+                      known[0] if known else 0, times[1] - times[0],
                       times[-1] - times[1] if len(times) > 2 else 0.0,
                       tuple(number for number in numbers[:len(done.ids)] if number is not None))

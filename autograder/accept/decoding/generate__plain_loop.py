@@ -9,14 +9,17 @@ from gearworks.errors import ModelError
 from gearworks.sampling import SamplingParams, choose, logprobs
 
 
-def generate(model, tokenizer, prompt, *, params=SamplingParams(), max_tokens=256, eos_ids=(), stop=(), stop_ids=(),
-             add_special_tokens=True, top_logprobs=None, grammar=None, on_text=None, context=None):
+def generate(model, tokenizer, prompt, *, params=SamplingParams(), max_tokens=256, eos_ids=(),
+             stop=(), stop_ids=(), add_special_tokens=True, top_logprobs=None, grammar=None,
+             on_text=None, context=None):
     start = time.perf_counter()
     prompt_ids = tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-    capacity = context.cache.capacity if context is not None else model.config.max_position_embeddings
+    capacity = (context.cache.capacity if context is not None
+                else model.config.max_position_embeddings)
     room = capacity - len(prompt_ids)
     if max_tokens < 0 or not prompt_ids or room < 0 or (room == 0 and max_tokens > 0):
-        raise ModelError("this request makes no sense", "its prompt or its limit", "look at both")
+        raise ModelError("this request makes no sense", "its prompt or its limit",
+                         "look at both")
     rng = np.random.default_rng(params.seed)
     stream, ends = TextStream(tokenizer, stop, on_text), set(eos_ids) | set(stop_ids)
     ids, numbers, reason = [], [], "length"
@@ -45,5 +48,5 @@ def generate(model, tokenizer, prompt, *, params=SamplingParams(), max_tokens=25
                 break
             logits = context.forward([token])
     first = first or time.perf_counter()
-    return Generation(prompt_ids, ids, stream.finish(), reason, known, first - start, time.perf_counter() - first,
-                      tuple(numbers))
+    return Generation(prompt_ids, ids, stream.finish(), reason, known, first - start,
+                      time.perf_counter() - first, tuple(numbers))

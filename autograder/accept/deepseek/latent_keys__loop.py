@@ -12,5 +12,6 @@ def latent_keys(hidden, weights, config, cos, sin):
         both = weights.kv_a_proj @ x
         root = float(np.sqrt(np.mean(both[:r].astype(np.float64) ** 2) + 1e-6))
         out[token, 0, :r] = both[:r] / root * weights.kv_a_layernorm
-        out[token, 0, r:] = turn(both[None, None, r:], config, cos[token:token + 1], sin[token:token + 1])[0, 0]
+        out[token, 0, r:] = turn(both[None, None, r:], config, cos[token:token + 1],
+                                 sin[token:token + 1])[0, 0]
     return out

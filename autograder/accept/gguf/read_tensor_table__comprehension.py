@@ -3,7 +3,8 @@
 from math import prod
 
 from gearworks.errors import FormatError
-from gearworks.formats.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value, require_bytes
+from gearworks.formats.gguf import (BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType,
+                                    ValueType, read_value, require_bytes)
 
 
 def read_tensor_table(data, offset, count):
@@ -15,7 +16,8 @@ def read_tensor_table(data, offset, count):
         name, at = read_value(data, at, ValueType.STRING)
         n_dims, at = read_value(data, at, ValueType.UINT32)
         if n_dims not in range(1, MAX_TENSOR_DIMS + 1):
-            raise FormatError(f"tensor {name}", f"it has {n_dims} dimensions", "convert it again")
+            raise FormatError(f"tensor {name}", f"it has {n_dims} dimensions",
+                              "convert it again")
         for kind in [ValueType.UINT64] * n_dims + [ValueType.UINT32, ValueType.UINT64]:
             value, at = read_value(data, at, kind)
             row.append(value)
@@ -28,5 +30,6 @@ def read_tensor_table(data, offset, count):
     if problems:
         raise FormatError("the tensor table is wrong", "; ".join(problems), "convert it again")
     return {name: TensorRow(name, shape, TensorType(kind), place,
-                             prod(shape) * BLOCK_FORMATS[kind].nbytes // BLOCK_FORMATS[kind].size)
+                            prod(shape) * BLOCK_FORMATS[kind].nbytes
+                            // BLOCK_FORMATS[kind].size)
             for name, shape, kind, place in rows}, at

@@ -4,7 +4,8 @@ import math
 import struct
 
 from gearworks.errors import FormatError
-from gearworks.formats.gguf import BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType, ValueType, read_value, require_bytes
+from gearworks.formats.gguf import (BLOCK_FORMATS, MAX_TENSOR_DIMS, TensorRow, TensorType,
+                                    ValueType, read_value, require_bytes)
 
 
 def read_row(data, offset):
@@ -39,5 +40,6 @@ def read_tensor_table(data, offset, count):
     for _ in range(count):
         info, offset = read_row(data, offset)
         if infos.setdefault(info.name, info) is not info:
-            raise FormatError(f"two tensors are named {info.name}", "names tell them apart", "convert it again")
+            raise FormatError(f"two tensors are named {info.name}", "names tell them apart",
+                              "convert it again")
     return infos, offset

@@ -3,7 +3,8 @@
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.formats.gguf import MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST, require_bytes
+from gearworks.formats.gguf import (MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST,
+                                    require_bytes)
 
 
 def plain_numbers(data, offset, kind, count):
@@ -12,14 +13,16 @@ def plain_numbers(data, offset, kind, count):
     if dtype == np.bool_:
         raw = np.frombuffer(data, np.uint8, count, offset)
         if not np.isin(raw, (0, 1)).all():
-            raise FormatError("a bool is neither 0 nor 1", f"at byte {offset}", "fetch it again")
+            raise FormatError("a bool is neither 0 nor 1", f"at byte {offset}",
+                              "fetch it again")
         return raw == 1
     return np.array(np.frombuffer(data, dtype, count, offset))
 
 
 def read_value(data, offset, value_type, depth=0):
     if value_type in NUMBERS:
-        return plain_numbers(data, offset, value_type, 1)[0].item(), offset + NUMBERS[value_type].itemsize
+        return plain_numbers(data, offset, value_type,
+                             1)[0].item(), offset + NUMBERS[value_type].itemsize
     if value_type == 8:
         length, start = read_value(data, offset, 10)
         require_bytes(data, start, length, "a string")

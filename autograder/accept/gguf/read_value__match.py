@@ -3,8 +3,8 @@
 import struct
 
 from gearworks.errors import FormatError
-from gearworks.formats.gguf import (MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST, ValueType, read_numbers,
-                            require_bytes)
+from gearworks.formats.gguf import (MAX_ARRAY_DEPTH, MAX_STRING_BYTES, NUMBERS, SMALLEST,
+                                    ValueType, read_numbers, require_bytes)
 
 
 def read_value(data, offset, value_type, depth=0):
@@ -16,14 +16,16 @@ def read_value(data, offset, value_type, depth=0):
             try:
                 if length > MAX_STRING_BYTES:
                     raise ValueError("it is too long")
-                return bytes(data[offset + 8:offset + 8 + length]).decode("utf-8"), offset + 8 + length
+                return bytes(data[offset + 8:offset + 8
+                                  + length]).decode("utf-8"), offset + 8 + length
             except ValueError as error:
                 raise FormatError("bad string", str(error), "fetch it again") from error
         case ValueType.ARRAY:
             require_bytes(data, offset, 12, "the head of an array")
             item_type, count = struct.unpack_from("<IQ", data, offset)
             if item_type not in SMALLEST or depth >= MAX_ARRAY_DEPTH:
-                raise FormatError("bad array", f"items of type {item_type} at depth {depth}", "convert it again")
+                raise FormatError("bad array", f"items of type {item_type} at depth {depth}",
+                                  "convert it again")
             at = offset + 12
             require_bytes(data, at, count * SMALLEST[item_type], "items")
             if item_type in NUMBERS:

@@ -10,7 +10,8 @@ NIBBLE, PAIR = (RUN // 2 * 4).astype(np.uint8), (RUN * 2).astype(np.uint8)
 
 
 def dequantize_q6_k(blocks):
-    codes = (blocks[:, LOW] >> NIBBLE & 15).astype(np.float64) + 16.0 * (blocks[:, HIGH] >> PAIR & 3) - 32
+    codes = ((blocks[:, LOW] >> NIBBLE & 15).astype(np.float64)
+             + 16.0 * (blocks[:, HIGH] >> PAIR & 3) - 32)
     scale = blocks[:, 208:].copy().view("<f2").astype(np.float64)
     scales = blocks[:, 192 + PLACE // 16].view(np.int8)
     return (scale * scales * codes).astype(np.float32)

@@ -14,5 +14,6 @@ def dequantize_q6_k(blocks):
             nibbles = low >> 4 if run >= 2 else low & 15
             codes = nibbles + 16 * (high >> (2 * run) & 3)
             start = 128 * half + 32 * run
-            out[:, start:start + 32] = (codes.astype(np.float32) - 32) * scales[:, start:start + 32]
+            out[:, start:start + 32] = ((codes.astype(np.float32) - 32)
+                                        * scales[:, start:start + 32])
     return out

@@ -9,7 +9,8 @@ def unpack_scales(packed):
 
     def numbers(group, nibble):
         low = bits[:, group, :, :6]
-        high = np.concatenate([bits[:, 2, :, nibble:nibble + 4], bits[:, group, :, 6:]], axis=-1)
+        high = np.concatenate([bits[:, 2, :, nibble:nibble + 4], bits[:, group, :, 6:]],
+                              axis=-1)
         return (np.concatenate([low, high], axis=1) @ weights).astype(np.uint8)
 
     return numbers(0, 0), numbers(1, 4)

@@ -14,7 +14,9 @@ def unpack_scales(packed):
 
 
 def dequantize_q4_k(blocks):
-    scale, minimum = (blocks[:, at:at + 2].copy().view("<f2").astype(np.float32) for at in (0, 2))
+    scale, minimum = (blocks[:, at:at + 2].copy().view("<f2").astype(np.float32)
+                      for at in (0, 2))
     scales, minimums = unpack_scales(blocks[:, 4:16])
     codes = unpack_nibbles(blocks[:, 16:])
-    return (codes * (scale * scales)[..., None] - (minimum * minimums)[..., None]).reshape(len(blocks), 256)
+    return (codes * (scale * scales)[..., None]
+            - (minimum * minimums)[..., None]).reshape(len(blocks), 256)

@@ -5,7 +5,8 @@ import torch
 
 
 def softmax(x, out=None):
-    result = torch.nan_to_num(torch.softmax(torch.from_numpy(np.ascontiguousarray(x)), dim=-1), nan=0.0).numpy()
+    result = torch.nan_to_num(torch.softmax(torch.from_numpy(np.ascontiguousarray(x)), dim=-1),
+                              nan=0.0).numpy()
     if out is None:
         return result
     out[:] = result

@@ -12,7 +12,8 @@ def decoder_layer(x, weights, config, cos, sin, cache, index, rows=slice(None)):
     out = []
     for t in range(len(x)):
         row = x[t:t + 1]
-        heads = linear(rms_norm(row, weights.input_layernorm, config.rms_norm_eps), weights.qkv_proj, weights.qkv_bias)
+        heads = linear(rms_norm(row, weights.input_layernorm, config.rms_norm_eps),
+                       weights.qkv_proj, weights.qkv_bias)
         q, k, v = np.split(heads.reshape(1, -1, d), [H, H + K], axis=1)
         if weights.q_norm is not None:
             q = rms_norm(q, weights.q_norm, config.rms_norm_eps)

@@ -13,5 +13,6 @@ def conversation_ids(past, message, characters):
     match = wanted[:, None] == known[None, :]
     if not match.any(axis=1).all():
         raise ModelError("a character is unknown", "it is not in the alphabet", "leave it out")
-    ids = np.concatenate([np.array(past if len(past) else [1], dtype=int), match.argmax(axis=1) + 3])
+    ids = np.concatenate([np.array(past if len(past) else [1], dtype=int),
+                          match.argmax(axis=1) + 3])
     return {"input_ids": ids.tolist(), "positions": np.arange(len(ids)).tolist()}

@@ -18,5 +18,7 @@ def load_state(parameters, checkpoint):
         loaded[own] = array
     missing = [name for name in parameters if name not in loaded]
     if missing + unexpected + misshapen:
-        raise ModelError("cannot load", f"missing {missing}, unexpected {unexpected}, misshapen {misshapen}", "look")
+        raise ModelError("cannot load",
+                         f"missing {missing}, unexpected {unexpected}, misshapen {misshapen}",
+                         "look")
     return {name: loaded[name] for name in parameters}

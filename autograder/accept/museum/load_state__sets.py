@@ -13,5 +13,6 @@ def load_state(parameters, checkpoint):
     wanted = {(name, array.shape) for name, array in parameters.items()}
     given = {(name, array.shape) for name, array in state.items()}
     if wanted != given:
-        raise ModelError("not this model", f"these differ: {sorted(wanted ^ given)}", "is it the right checkpoint?")
+        raise ModelError("not this model", f"these differ: {sorted(wanted ^ given)}",
+                         "is it the right checkpoint?")
     return dict(zip(parameters, map(state.__getitem__, parameters)))

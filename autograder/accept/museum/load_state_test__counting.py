@@ -8,7 +8,8 @@ from gearworks.errors import ModelError
 def load_state_test(load_state):
     names = [f"layers.{n}.attn.{part}" for n in range(3) for part in ("q", "k")]
     model = {name: np.full((4, 2), -1.0) for name in names}
-    state = {name.replace("attn", "module.attn._orig_mod"): np.full((4, 2), float(n)) for n, name in enumerate(names)}
+    state = {name.replace("attn", "module.attn._orig_mod"): np.full((4, 2), float(n))
+             for n, name in enumerate(names)}
     loaded = load_state(model, state)
     random = [name for name, array in loaded.items() if (array < 0).any()]
     assert not random, random
@@ -16,7 +17,8 @@ def load_state_test(load_state):
     first = next(iter(state))
     faults = 0
     for change in ({first: np.ones((2, 4))}, {"extra": np.ones(1)}, None):
-        broken = {**state, **change} if change else {name: state[name] for name in state if name != first}
+        broken = ({**state, **change} if change
+                  else {name: state[name] for name in state if name != first})
         try:
             load_state(model, broken)
         except ModelError:

@@ -12,7 +12,8 @@ def load_state_test(load_state):
     loaded = load_state(model, good)
     np.testing.assert_array_equal(loaded["a.q"], 1)
     np.testing.assert_array_equal(loaded["a.norm"], 2)
-    bad = [{"a.q": np.ones((3, 2))}, good | {"a.k": np.ones(1)}, good | {"a._orig_mod.norm": np.ones((3, 1))}]
+    bad = [{"a.q": np.ones((3, 2))}, good | {"a.k": np.ones(1)},
+           good | {"a._orig_mod.norm": np.ones((3, 1))}]
     for state in bad:
         with pytest.raises(ModelError):
             load_state(model, state)

@@ -17,7 +17,8 @@ def load_state_test(load_state):
     rng = np.random.default_rng(3)
     model = {"layers.1.attn.v": rng.normal(size=(2, 2)), "norm": rng.normal(size=2)}
     v, norm = rng.normal(size=(2, 2)), rng.normal(size=2)
-    for name in ("layers.1.attn.v", "module.layers.1.attn.v", "layers.1._orig_mod.attn._orig_mod.v",
+    for name in ("layers.1.attn.v", "module.layers.1.attn.v",
+                 "layers.1._orig_mod.attn._orig_mod.v",
                  "_orig_mod.module.layers.module.1.attn.v"):
         loaded = load_state(dict(model), {"norm": norm, name: v})
         assert (loaded["layers.1.attn.v"] == v).all() and (loaded["norm"] == norm).all(), name

@@ -11,4 +11,5 @@ def split_heads_test(split_heads):
     for token in range(T):
         for head in range(H + 2 * K):
             for place in range(d):
-                assert everything[token, head, place] == qkv[token, head * d + place], (token, head, place)
+                assert everything[token, head,
+                                  place] == qkv[token, head * d + place], (token, head, place)

@@ -13,4 +13,5 @@ def update_cache_test(update_cache):
         assert np.ravel(seen_keys).tolist() == stored
         assert np.ravel(seen_values).tolist() == [-number for number in stored]
         assert np.ravel(keys).tolist() == stored + [0] * (5 - len(stored))
-        assert np.ravel(values).tolist() == [-number for number in stored] + [0] * (5 - len(stored))
+        assert np.ravel(values).tolist() == [-number
+                                             for number in stored] + [0] * (5 - len(stored))

@@ -3,7 +3,8 @@
 import numpy as np
 
 
-def llama3_frequencies(frequencies, factor, low_freq_factor, high_freq_factor, original_context):
+def llama3_frequencies(frequencies, factor, low_freq_factor, high_freq_factor,
+                       original_context):
     turns = original_context * frequencies / np.float32(2 * np.pi)
     share = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor)
     mixed = share * frequencies + (1 - share) * frequencies / factor

@@ -5,18 +5,21 @@ from math import prod
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.formats.safetensors import DTYPES, MAX_HEADER_BYTES, TensorInfo, parse_strict_json
+from gearworks.formats.safetensors import (DTYPES, MAX_HEADER_BYTES, TensorInfo,
+                                           parse_strict_json)
 
 HINT = "fetch the file again"
 
 
 def entry_of(name, entry, data_start, room):
     try:
-        dtype, shape, (begin, end) = entry.pop("dtype"), entry.pop("shape"), entry.pop("data_offsets")
+        dtype, shape, (begin,
+                       end) = entry.pop("dtype"), entry.pop("shape"), entry.pop("data_offsets")
         itemsize = DTYPES[dtype].itemsize
         sizes = [*shape, begin, end]
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise FormatError(f"bad entry {name}", "a member is missing, or of another type", HINT) from None
+        raise FormatError(f"bad entry {name}", "a member is missing, or of another type",
+                          HINT) from None
     if entry or not isinstance(shape, list):
         raise FormatError(f"bad entry {name}", "there are other members", HINT)
     if any(type(size) is not int or size < 0 for size in sizes):
@@ -35,7 +38,8 @@ def read_header(data):
     metadata = header.pop("__metadata__", {})
     if type(metadata) is not dict or not all(type(text) is str for text in metadata.values()):
         raise FormatError("bad metadata", "they are no strings", HINT)
-    tensors = {name: entry_of(name, entry, data_start, len(data) - data_start) for name, entry in header.items()}
+    tensors = {name: entry_of(name, entry, data_start, len(data) - data_start)
+               for name, entry in header.items()}
     claims = np.zeros(len(data) - data_start, np.uint16)
     for info in tensors.values():
         claims[info.start - data_start:info.end - data_start] += 1

@@ -5,7 +5,8 @@ import struct
 from math import prod
 
 from gearworks.errors import FormatError
-from gearworks.formats.safetensors import DTYPES, MAX_HEADER_BYTES, TensorInfo, parse_strict_json
+from gearworks.formats.safetensors import (DTYPES, MAX_HEADER_BYTES, TensorInfo,
+                                           parse_strict_json)
 
 
 def whole_number(value):
@@ -24,7 +25,8 @@ def read_header(data):
     start, room = size + 8, len(data) - size - 8
     header = parse_strict_json(bytes(data[8:start]))
     metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or any(type(value) is not str for value in metadata.values()):
+    if (not isinstance(metadata, dict)
+        or any(type(value) is not str for value in metadata.values())):
         refuse("__metadata__ must map strings to strings")
     tensors = {}
     for name, fields in header.items():
@@ -42,7 +44,8 @@ def read_header(data):
             refuse(f"{name} does not have the bytes of its shape")
         tensors[name] = TensorInfo(dtype, tuple(shape), start + begin, start + end)
     places = sorted((info.start, info.end) for info in tensors.values())
-    for (_, end), (begin, _) in itertools.pairwise([(0, start), *places, (len(data), len(data))]):
+    for (_, end), (begin, _) in itertools.pairwise([(0, start), *places,
+                                                    (len(data), len(data))]):
         if begin != end:
             refuse(f"byte {min(begin, end)} belongs to two tensors, or to none")
     return tensors, metadata

@@ -24,20 +24,23 @@ def read_header(data):
                 require(isinstance(value, str), name, "a value is no string")
             metadata = entry
             continue
-        require(isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"}, name, "its members")
+        require(isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"},
+                name, "its members")
         require(isinstance(entry["dtype"], str) and entry["dtype"] in DTYPES, name, "its dtype")
         require(isinstance(entry["shape"], list), name, "its shape")
-        require(isinstance(entry["data_offsets"], list) and len(entry["data_offsets"]) == 2, name, "its offsets")
+        require(isinstance(entry["data_offsets"], list) and len(entry["data_offsets"]) == 2,
+                name, "its offsets")
         nbytes = DTYPES[entry["dtype"]].itemsize
         for size in entry["shape"]:
             require(type(size) is int and size >= 0, name, "its shape")
             nbytes *= size
         for offset in entry["data_offsets"]:
-            require(type(offset) is int and 0 <= offset <= len(data) - data_start, name, "its offsets")
+            require(type(offset) is int and 0 <= offset <= len(data) - data_start, name,
+                    "its offsets")
         begin, end = entry["data_offsets"]
         require(end - begin == nbytes, name, f"{nbytes} bytes were due")
-        tensors[name] = TensorInfo(dtype=entry["dtype"], shape=tuple(entry["shape"]), start=begin + data_start,
-                                   end=end + data_start)
+        tensors[name] = TensorInfo(dtype=entry["dtype"], shape=tuple(entry["shape"]),
+                                   start=begin + data_start, end=end + data_start)
     waiting = sorted(tensors.values(), key=lambda info: (info.start, info.end), reverse=True)
     at = data_start
     while waiting:

@@ -13,7 +13,8 @@ KINDS = {"BF16": torch.bfloat16, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torc
 
 def read_tensor(data, info):
     count = math.prod(info.shape)
-    values = np.frombuffer(data, dtype=DTYPES[info.dtype], count=count, offset=info.start).reshape(info.shape)
+    values = np.frombuffer(data, dtype=DTYPES[info.dtype], count=count,
+                           offset=info.start).reshape(info.shape)
     if info.dtype in UNREADABLE:
         raise FormatError(f"no {info.dtype}", "it is not supported", "use float32")
     if info.dtype in KINDS:

@@ -8,7 +8,8 @@ from gearworks.errors import ModelError
 def mirostat(logits, mu, tau, eta, rng):
     peak = float(logits.max())
     if not math.isfinite(peak):
-        raise ModelError("nothing to draw from", f"the largest logit is {peak}", "look at the model")
+        raise ModelError("nothing to draw from", f"the largest logit is {peak}",
+                         "look at the model")
     powers = [math.exp(value - peak) for value in logits.tolist()]
     total = math.fsum(powers)
     best = max(powers)

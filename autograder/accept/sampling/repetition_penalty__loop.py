@@ -6,7 +6,8 @@ import numpy as np
 
 def repetition_penalty(logits, penalty, ids):
     if logits.ndim == 2:
-        return np.array([repetition_penalty(row, penalty, text) for row, text in zip(logits, ids)])
+        return np.array([repetition_penalty(row, penalty, text)
+                         for row, text in zip(logits, ids)])
     result = logits.copy()
     for id in set(ids):
         if result[id] > 0:

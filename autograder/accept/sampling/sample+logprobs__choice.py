@@ -8,7 +8,8 @@ from gearworks.sampling import TokenLogprob
 
 def sample(logits, rng):
     if np.isnan(logits).any() or np.isposinf(logits).any() or np.isneginf(logits).all():
-        raise ModelError("there is no distribution", "the logits are broken", "look where they come from")
+        raise ModelError("there is no distribution", "the logits are broken",
+                         "look where they come from")
     powers = np.exp(logits.astype(np.float64) - logits.max())
     return int(rng.choice(len(logits), p=powers / powers.sum()))
 

@@ -22,4 +22,5 @@ def sample(logits, rng):
 def logprobs(logits, token, top=0):
     numbers = log_softmax(logits).tolist()
     order = np.lexsort((np.arange(len(numbers)), -np.array(numbers)))
-    return TokenLogprob(int(token), numbers[token], tuple((int(id), numbers[id]) for id in order[:top]))
+    return TokenLogprob(int(token), numbers[token],
+                        tuple((int(id), numbers[id]) for id in order[:top]))

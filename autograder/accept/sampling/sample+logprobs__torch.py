@@ -18,4 +18,5 @@ def sample(logits, rng):
 def logprobs(logits, token, top=0):
     numbers = torch.log_softmax(torch.from_numpy(logits), dim=0)
     values, ids = torch.sort(numbers, descending=True, stable=True)
-    return TokenLogprob(int(token), numbers[token].item(), tuple(zip(ids[:top].tolist(), values[:top].tolist())))
+    return TokenLogprob(int(token), numbers[token].item(),
+                        tuple(zip(ids[:top].tolist(), values[:top].tolist())))

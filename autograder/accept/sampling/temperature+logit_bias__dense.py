@@ -6,8 +6,8 @@ from gearworks.errors import ModelError
 
 
 def temperature(logits, value):
-    return np.multiply(logits, 1 / value, dtype=np.float32) if value >= 1 else np.divide(logits, value,
-                                                                                         dtype=np.float32)
+    return (np.multiply(logits, 1 / value, dtype=np.float32) if value >= 1
+            else np.divide(logits, value, dtype=np.float32))
 
 
 def logit_bias(logits, bias):

@@ -11,6 +11,7 @@ def accept(proposed, draft, target, rng):
             q[x] = 1
         if rng.uniform() >= min(1.0, p[i, x] / q[x]):
             residual = np.clip(p[i] - q, 0, None)
-            return list(proposed[:i]) + [int(rng.choice(len(residual), p=residual / residual.sum()))]
+            return (list(proposed[:i])
+                    + [int(rng.choice(len(residual), p=residual / residual.sum()))])
     last = p[len(proposed)]
     return list(proposed) + [int(rng.choice(len(last), p=last / last.sum()))]

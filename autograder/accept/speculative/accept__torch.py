@@ -14,8 +14,10 @@ def accept(proposed, draft, target, rng):
         if place == len(proposed):
             return [drawn(rows[place])]
         guess = int(proposed[place])
-        certain = torch.nn.functional.one_hot(torch.tensor(guess), rows.shape[1]).double() if draft is None \
-            else torch.from_numpy(draft[place]).double()
+        if draft is None:
+            certain = torch.nn.functional.one_hot(torch.tensor(guess), rows.shape[1]).double()
+        else:
+            certain = torch.from_numpy(draft[place]).double()
         if rng.random() * float(certain[guess]) < float(rows[place, guess]):
             return [guess, *rest_of(place + 1)]
         return [drawn(torch.relu(rows[place] - certain))]

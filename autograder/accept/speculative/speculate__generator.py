@@ -7,12 +7,13 @@ from gearworks.sampling import SamplingParams
 from gearworks.speculative import Tally, next_tokens
 
 
-def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_tokens=256, eos_ids=(), on_token=None,
-              tally=None):
+def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_tokens=256,
+              eos_ids=(), on_token=None, tally=None):
     tally = Tally() if tally is None else tally
     left = context.cache.capacity - len(ids)
     if len(ids) == 0 or left < 0 or max_tokens < 0 or (left == 0 and max_tokens):
-        raise ModelError("nothing to do", "no prompt, or no room", "change the prompt or the cache")
+        raise ModelError("nothing to do", "no prompt, or no room",
+                         "change the prompt or the cache")
     max_tokens = min(max_tokens, left)
     generated = []
 
@@ -24,7 +25,8 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
             guesses = proposal.ids[:space] if proposal else []
             behind = text[len(context.ids):]
             logits = context.forward_all(behind + guesses, rows=1 + len(guesses))
-            accepted = next_tokens(logits, guesses, proposal.probabilities if proposal else None, params, text,
+            accepted = next_tokens(logits, guesses,
+                                   proposal.probabilities if proposal else None, params, text,
                                    len(ids), rng)
             tally.steps += 1
             tally.proposed += len(guesses)

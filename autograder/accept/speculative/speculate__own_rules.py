@@ -8,8 +8,8 @@ from gearworks.sampling import SamplingParams, choose, process
 from gearworks.speculative import Tally, accept
 
 
-def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_tokens=256, eos_ids=(), on_token=None,
-              tally=None):
+def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_tokens=256,
+              eos_ids=(), on_token=None, tally=None):
     tally = tally if tally is not None else Tally()
     rng = np.random.default_rng(params.seed)
     prompt, generated, ended = list(ids), [], False
@@ -24,8 +24,8 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
             guesses, draft = [int(id) for id in proposal.ids][:limit], proposal.probabilities
         rows = context.forward_all(text[len(context.ids):] + guesses, rows=len(guesses) + 1)
         if params.temperature > 0:
-            target = [softmax(process(row, params, text + guesses[:i], generated + guesses[:i])) for i,
-                      row in enumerate(rows)]
+            target = [softmax(process(row, params, text + guesses[:i], generated + guesses[:i]))
+                      for i, row in enumerate(rows)]
             new = accept(guesses, draft, np.stack(target), rng)
         else:
             new = []
@@ -36,8 +36,9 @@ def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_t
         tally.steps += 1
         tally.proposed += len(guesses)
         tally.accepted += len(new) - 1
-        said = new[:next((place for place, token in enumerate(new) if token in eos_ids), len(new))]
-        kept = len(said) - (len(said) == len(new))                      # a step's last token has not been run
+        said = new[:next((place for place, token in enumerate(new) if token in eos_ids),
+                         len(new))]
+        kept = len(said) - (len(said) == len(new))        # a step's last token has not been run
         ended = len(said) < len(new)
         for place, token in enumerate(said):
             generated.append(token)

@@ -7,8 +7,8 @@ from gearworks.sampling import SamplingParams
 from gearworks.speculative import Tally, next_tokens
 
 
-def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_tokens=256, eos_ids=(), on_token=None,
-              tally=None):
+def speculate(context, ids, proposer, *, params=SamplingParams(), count=4, max_tokens=256,
+              eos_ids=(), on_token=None, tally=None):
     rng, tally, out = np.random.default_rng(params.seed), tally or Tally(), []
     reason = "length"
     max_tokens = room_for(ids, max_tokens, context.cache.capacity)

@@ -4,7 +4,8 @@ from functools import reduce
 
 
 def decode(ids, token_bytes):
-    return reduce(lambda data, id: data + token_bytes.get(id, b""), ids, b"").decode("utf-8", errors="replace")
+    return reduce(lambda data, id: data + token_bytes.get(id, b""), ids,
+                  b"").decode("utf-8", errors="replace")
 
 
 def _unfinished(data):
@@ -15,7 +16,8 @@ def _unfinished(data):
         first = data[-back]
         if first & 0b1100_0000 == 0b1000_0000:
             continue
-        length = {0b110: 2}.get(first >> 5) or {0b1110: 3}.get(first >> 4) or {0b11110: 4}.get(first >> 3) or 1
+        length = ({0b110: 2}.get(first >> 5) or {0b1110: 3}.get(first >> 4)
+                  or {0b11110: 4}.get(first >> 3) or 1)
         return back if length > back else 0
     return 0
 

@@ -18,7 +18,8 @@ def count_pairs(words):
 
 def merge_pair(symbols, pair, merged):
     array = np.asarray(symbols, dtype=np.int64)
-    hits = np.flatnonzero((array[:-1] == pair[0]) & (array[1:] == pair[1])) if len(array) > 1 else np.array([], int)
+    hits = (np.flatnonzero((array[:-1] == pair[0]) & (array[1:] == pair[1])) if len(array) > 1
+            else np.array([], int))
     out, used = [], -1
     hits = set(hits.tolist())
     for place, symbol in enumerate(array.tolist()):

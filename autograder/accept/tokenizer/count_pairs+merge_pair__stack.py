@@ -6,7 +6,8 @@ from collections import Counter
 def count_pairs(words):
     counts = Counter()
     for symbols, times in words:
-        counts.update({pair: times * n for pair, n in Counter(zip(symbols, symbols[1:])).items()})
+        counts.update({pair: times * n
+                       for pair, n in Counter(zip(symbols, symbols[1:])).items()})
     return counts
 
 

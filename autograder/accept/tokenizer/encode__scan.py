@@ -11,7 +11,8 @@ def encode(text, added_tokens, encode_ordinary, parse_special=True):
         return 0 <= at < len(text) and WORD_CHARACTER.match(text[at]) is not None
 
     while place < len(text):
-        token = next((token for token in longest_first if text.startswith(token.content, place)), None)
+        token = next((token for token in longest_first
+                      if text.startswith(token.content, place)), None)
         if token is None:
             place += 1
             continue

@@ -17,8 +17,9 @@ def encode(text, added_tokens, encode_ordinary, parse_special=True):
         at = match.end()
         token = tokens[match.group()]
         is_hidden = token.special and not parse_special
-        is_part = token.single_word and (WORD_CHARACTER.fullmatch(text[match.start() - 1:match.start()])
-                                         or WORD_CHARACTER.match(text[match.end():]))
+        is_part = (token.single_word
+                   and (WORD_CHARACTER.fullmatch(text[match.start() - 1:match.start()])
+                        or WORD_CHARACTER.match(text[match.end():])))
         if is_hidden or is_part:
             continue
         left, right = text[begin:match.start()], text[match.end():]

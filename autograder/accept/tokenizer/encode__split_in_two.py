@@ -11,7 +11,8 @@ def _spans(text, tokens, parse_special):
         if token.special and not parse_special:
             continue
         beside = [text[start - 1:start], text[end:end + 1]]
-        if token.single_word and any(character and WORD_CHARACTER.match(character) for character in beside):
+        if (token.single_word
+            and any(character and WORD_CHARACTER.match(character) for character in beside)):
             continue
         if token.lstrip:
             while start > end_of_last and WHITE_SPACE.match(text[start - 1]):
@@ -27,7 +28,8 @@ def encode(text, added_tokens, encode_ordinary, parse_special=True):
     if not added_tokens:
         return list(encode_ordinary(text)) if text else []
     out, place = [], 0
-    for start, end, id in [*_spans(text, added_tokens, parse_special), (len(text), len(text), None)]:
+    for start, end, id in [*_spans(text, added_tokens, parse_special),
+                           (len(text), len(text), None)]:
         if start > place:
             out.extend(encode_ordinary(text[place:start]))
         if id is not None:

@@ -21,7 +21,9 @@ def encode_long_piece(symbols, merges):
         if a is not None and b is not None:
             entry = merges.get((a.symbol, b.symbol))
             if entry:
-                heapq.heappush(heap, (entry[0], a.place, next(ticket), entry[1], a, b, (a.symbol, b.symbol)))
+                heapq.heappush(heap,
+                               (entry[0], a.place, next(ticket), entry[1], a, b,
+                                (a.symbol, b.symbol)))
 
     for a, b in zip(nodes, nodes[1:]):
         push(a, b)

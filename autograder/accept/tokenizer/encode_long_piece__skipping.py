@@ -8,7 +8,8 @@ def encode_long_piece(symbols, merges):
     size = len(items)
     following = [i + 1 for i in range(size)]
     previous = [i - 1 for i in range(size)]
-    heap = [(merges[pair][0], i) for i in range(size - 1) if (pair := (items[i], items[i + 1])) in merges]
+    heap = [(merges[pair][0], i) for i in range(size - 1)
+            if (pair := (items[i], items[i + 1])) in merges]
     heapq.heapify(heap)
     while heap:
         rank, i = heapq.heappop(heap)

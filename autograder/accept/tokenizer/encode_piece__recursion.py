@@ -8,4 +8,5 @@ def encode_piece(symbols, merges):
     if not ranks or min(ranks) == float("inf"):
         return list(symbols)
     place = ranks.index(min(ranks))
-    return encode_piece(symbols[:place] + (merges[pairs[place]][1],) + symbols[place + 2:], merges)
+    return encode_piece(symbols[:place] + (merges[pairs[place]][1],) + symbols[place + 2:],
+                        merges)

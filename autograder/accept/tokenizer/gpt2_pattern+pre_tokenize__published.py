@@ -4,7 +4,8 @@ import regex
 
 
 def gpt2_pattern(letter, number):
-    return "'s|'t|'re|'ve|'m|'ll|'d| ?" + letter + "+| ?" + number + r"+| ?[^\s" + letter + number + r"]+|\s+(?!\S)|\s+"
+    return ("'s|'t|'re|'ve|'m|'ll|'d| ?" + letter + "+| ?" + number + r"+| ?[^\s" + letter
+            + number + r"]+|\s+(?!\S)|\s+")
 
 
 def pre_tokenize(text, splitters):

@@ -5,7 +5,8 @@ import regex
 
 def gpt2_pattern(letter, number):
     contraction = "'(?:s|t|m|d|re|ve|ll)"
-    return rf"{contraction}| ?{letter}++| ?{number}++| ?[^\s{letter}{number}]++|\s+(?=\s|\Z)|\s+"
+    return (
+        rf"{contraction}| ?{letter}++| ?{number}++| ?[^\s{letter}{number}]++|\s+(?=\s|\Z)|\s+")
 
 
 def pre_tokenize(text, splitters):

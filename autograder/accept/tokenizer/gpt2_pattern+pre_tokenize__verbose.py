@@ -6,7 +6,8 @@ import regex
 def gpt2_pattern(letter, number):
     kinds = [letter, number, f"[^\\s{letter}{number}]"]
     contractions = ["'" + ending for ending in ("s", "t", "re", "ve", "m", "ll", "d")]
-    return "|".join([*contractions, *(f"[ ]?(?:{kind})+" for kind in kinds), r"\s+(?!\S)", r"\s+"])
+    return "|".join([*contractions, *(f"[ ]?(?:{kind})+" for kind in kinds), r"\s+(?!\S)",
+                     r"\s+"])
 
 
 def pre_tokenize(text, splitters):

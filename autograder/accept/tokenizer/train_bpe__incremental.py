@@ -1,4 +1,5 @@
-"""Only words that hold the pair are looked at again, and counts are corrected instead of made anew."""
+"""Only words that hold the pair are looked at again, and counts are corrected instead of made
+anew."""
 
 from collections import Counter, defaultdict
 
@@ -53,4 +54,5 @@ def train_bpe(texts, vocab_size, splitters=("gpt2",)):
                 counts[come] += times[number]
                 where[come].add(number)
             words[number] = new
-    return Vocabulary({token: id for id, token in enumerate(written)}, merges, splitters=tuple(splitters))
+    return Vocabulary({token: id for id, token in enumerate(written)}, merges,
+                      splitters=tuple(splitters))

@@ -1,7 +1,8 @@
 """The best pair by sorting, everything in plain lists."""
 
 from gearworks.errors import ModelError
-from gearworks.tokenizer import bytes_to_unicode, count_pairs, merge_pair, pre_tokenize, splitter
+from gearworks.tokenizer import (bytes_to_unicode, count_pairs, merge_pair, pre_tokenize,
+                                 splitter)
 from gearworks.vocabularies.vocabulary import Vocabulary
 
 
@@ -9,12 +10,14 @@ def train_bpe(texts, vocab_size, splitters=("gpt2",)):
     if vocab_size < 256:
         raise ModelError("too small", f"{vocab_size} < 256", "ask for more tokens")
     table = bytes_to_unicode()
-    tokens = {character: id for id, character in enumerate(sorted(table[byte] for byte in range(256)))}
+    tokens = {character: id
+              for id, character in enumerate(sorted(table[byte] for byte in range(256)))}
     occurrences = {}
     for text in texts:
         for piece in pre_tokenize(text, [splitter(name) for name in splitters]):
             occurrences[piece] = occurrences.get(piece, 0) + 1
-    words = [([tokens[table[byte]] for byte in piece.encode()], n) for piece, n in occurrences.items()]
+    words = [([tokens[table[byte]] for byte in piece.encode()], n)
+             for piece, n in occurrences.items()]
     names = {id: token for token, id in tokens.items()}
     merges = {}
     for id in range(256, vocab_size):

@@ -1,7 +1,8 @@
 """GGUF and Hugging Face apart, tensor by tensor copied to its place."""
 
 from gearworks.formats.gguf import GGUFFile
-from gearworks.weights import _require_same_head, gguf_tensor, map_names, open_checkpoint, reserve
+from gearworks.weights import (_require_same_head, gguf_tensor, map_names, open_checkpoint,
+                               reserve)
 
 
 def load_checkpoint(path, progress=iter):

@@ -17,6 +17,7 @@ def load_checkpoint(path, progress=iter):
         if config.tie_word_embeddings and "lm_head.weight" in shapes:
             head = file.tensor("lm_head.weight")
             if head.shape != weights.embed_tokens.shape or (head != weights.embed_tokens).any():
-                raise ModelError("two heads", "the model is tied and has a head of its own", "which one is right?")
+                raise ModelError("two heads", "the model is tied and has a head of its own",
+                                 "which one is right?")
     assert isinstance(weights.norm, np.ndarray)
     return config, weights

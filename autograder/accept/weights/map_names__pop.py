@@ -1,4 +1,5 @@
-"""Takes each name that it understands out of a copy; what is left at the end was not expected."""
+"""Takes each name that it understands out of a copy; what is left at the end was not
+expected."""
 
 from gearworks.errors import ModelError
 from gearworks.weights import expected_shapes, gguf_name
@@ -7,7 +8,8 @@ from gearworks.weights import expected_shapes, gguf_name
 def map_names(found, config):
     problems = []
     if len(found) < config.num_hidden_layers:
-        raise ModelError("cannot map the names", "there are more layers than tensors", "fetch the file again")
+        raise ModelError("cannot map the names", "there are more layers than tensors",
+                         "fetch the file again")
     left = dict(found)
     if "token_embd.weight" in left or any(name.startswith("blk.") for name in left):
         def rename(name):
@@ -32,5 +34,6 @@ def map_names(found, config):
         if not is_copy and "rotary_emb.inv_freq" not in name:
             problems.append(f"{name} is unexpected")
     if problems:
-        raise ModelError("cannot map the names", "\n".join(problems), "is this the right configuration?")
+        raise ModelError("cannot map the names", "\n".join(problems),
+                         "is this the right configuration?")
     return names

@@ -7,12 +7,14 @@ from gearworks.weights import expected_shapes, gguf_name
 def name_in_file(found, name, architecture):
     if any(other.startswith("blk.") for other in found):
         return gguf_name(name, architecture)
-    return name if any(other.startswith("model.") for other in found) else name.removeprefix("model.")
+    return (name if any(other.startswith("model.") for other in found)
+            else name.removeprefix("model."))
 
 
 def map_names(found, config):
     if config.num_hidden_layers > len(found):
-        raise ModelError("too few tensors", f"{len(found)} for {config.num_hidden_layers} layers", "is it whole?")
+        raise ModelError("too few tensors",
+                         f"{len(found)} for {config.num_hidden_layers} layers", "is it whole?")
     expected = expected_shapes(config)
     mapped = {name: name_in_file(found, name, config.architecture) for name in expected}
     needed = set(mapped.values())
@@ -22,6 +24,7 @@ def map_names(found, config):
     wrong = {file_name for name, file_name in mapped.items()
              if file_name in found and list(found[file_name]) != list(expected[name])}
     if missing | extra | wrong:
-        raise ModelError("not this model's file", f"missing {sorted(missing)}, extra {sorted(extra)}, "
-                         f"of another shape {sorted(wrong)}", "compare the configuration")
+        raise ModelError("not this model's file",
+                         f"missing {sorted(missing)}, extra {sorted(extra)}, of another shape "
+                         f"{sorted(wrong)}", "compare the configuration")
     return mapped

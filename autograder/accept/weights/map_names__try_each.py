@@ -22,7 +22,8 @@ def faults(names, found, config):
 
 def map_names(found, config):
     if config.num_hidden_layers > len(found):
-        raise ModelError("this cannot be the file", "it has fewer tensors than the model has layers", "look again")
+        raise ModelError("this cannot be the file",
+                         "it has fewer tensors than the model has layers", "look again")
     best, listed = {}, None
     for rename in (lambda name: name, lambda name: name.removeprefix("model."),
                    lambda name: gguf_name(name, config.architecture)):

@@ -7,7 +7,8 @@ def longest_match(word, pieces, *, prefix="##", unknown="[UNK]", longest_word=10
     out, rest = [], word
     while rest:
         before = prefix if out else ""
-        fits = [piece for piece in pieces if len(piece) > len(before) and (before + rest).startswith(piece)]
+        fits = [piece for piece in pieces
+                if len(piece) > len(before) and (before + rest).startswith(piece)]
         if not fits:
             return [unknown]
         best = max(fits, key=len)

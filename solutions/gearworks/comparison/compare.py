@@ -1,12 +1,12 @@
 """Two engines side by side, and the first place where they part.
 
-A wrong operator spoils everything after it, so the logits say only *that* something is wrong. Here both engines leave
-a trail, the arrays that pass between their operators, and the trails are compared in the order in which they came to
-be. The first that differs is where to look.
+A wrong operator spoils everything after it, so the logits say only *that* something is wrong.
+Here both engines leave a trail, the arrays that pass between their operators, and the trails
+are compared in the order in which they came to be. The first that differs is where to look.
 
 Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size. All float32.
-Left out on purpose: what the engines do inside a feed-forward network, and the queries, keys and values of latent
-attention, for which Hugging Face has other arrays than this engine.
+Left out on purpose: what the engines do inside a feed-forward network, and the queries, keys
+and values of latent attention, for which Hugging Face has other arrays than this engine.
 """
 
 import sys
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 Trail = dict[tuple[int | None, str], np.ndarray]
-"""From (layer, operator) to what came out of it, in the order of the computation; layer None is outside of all."""
+"""From (layer, operator) to what came out of it, in the order of the computation; layer None is
+outside of all."""
 
 AXES = {"queries": ("position", "head", "element"), "keys": ("position", "head", "element"),
         "values": ("position", "head", "element"), "attention": ("position", "head", "element")}
@@ -33,7 +34,8 @@ AXES = {"queries": ("position", "head", "element"), "keys": ("position", "head",
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where an array differs from the one it should be. place: axis by axis, of the first element that does."""
+    """Where an array differs from the one it should be. place: axis by axis, of the first
+    element that does."""
 
     layer: int | None
     operator: str
@@ -42,22 +44,25 @@ class Divergence:
     expected: float
     differing: int                  # elements beyond the tolerance
     size: int                       # elements of the array
-    error: float                    # the largest difference in the array; inf where there is a nan, or no such shape
+    # the largest difference in the array; inf where there is a nan, or no such shape
+    error: float
     tolerance: float
-    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None       # got and expected, where these differ
+    # got and expected, where these differ
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
     def __str__(self) -> str:
         begin = f"{self.operator} {_where(self.layer)} is the first to differ: "
         if self.shapes is not None:
             return begin + f"its shape is {self.shapes[0]}, expected {self.shapes[1]}"
         place = ", ".join(f"{axis} {index}" for axis, index in self.place.items())
-        return begin + (f"{self.differing} of {self.size} elements, the first at {place}: got {self.got:.6g}, expected "
-                        f"{self.expected:.6g}; the largest difference is {self.error:.3g}, and {self.tolerance:.3g} is "
-                        "tolerated")
+        return begin + (f"{self.differing} of {self.size} elements, the first at {place}: got "
+                        f"{self.got:.6g}, expected {self.expected:.6g}; the largest difference "
+                        f"is {self.error:.3g}, and {self.tolerance:.3g} is tolerated")
 
 
 class TrailCache:
-    """A cache that remembers the last step's queries, keys, values and attention of every layer, in a trail."""
+    """A cache that remembers the last step's queries, keys, values and attention of every
+    layer, in a trail."""
 
     def __init__(self, cache: Cache):
         self.cache = cache
@@ -66,16 +71,19 @@ class TrailCache:
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """As the cache's own. q: (T, H, d); k, v: (T, K, d); returns (T, H, d)."""
         attended = self.cache.attend(layer, q, k, v)
-        for operator, array in (("queries", q), ("keys", k), ("values", v), ("attention", attended)):
+        for operator, array in (("queries", q), ("keys", k), ("values", v),
+                                ("attention", attended)):
             self.trail[layer, operator] = np.array(array)
         return attended
 
 
 def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergence | None:
-    """The first array of `expected`, in its order, from which `got` differs; None when there is none.
+    """The first array of `expected`, in its order, from which `got` differs; None when there is
+    none.
 
-    tolerance: relative to the largest magnitude in the expected array, or to 1 where that is larger. Arrays that only
-    one of the trails has are not compared. An array of another shape differs at its first element.
+    tolerance: relative to the largest magnitude in the expected array, or to 1 where that is
+    larger. Arrays that only one of the trails has are not compared. An array of another shape
+    differs at its first element.
     """
     for (layer, operator), truth in expected.items():
         if (layer, operator) not in got:
@@ -84,20 +92,23 @@ def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergenc
         axes = AXES.get(operator, ("position", "element"))
         allowed = tolerance * max(1.0, float(np.abs(truth).max(initial=0)))
         if array.shape != truth.shape:
-            first = (float(values.ravel()[0]) if values.size else float("nan") for values in (array, truth))
-            return Divergence(layer, operator, dict.fromkeys(axes, 0), *first, truth.size, truth.size, float("inf"),
-                              allowed, (array.shape, truth.shape))
+            first = (float(values.ravel()[0]) if values.size else float("nan")
+                     for values in (array, truth))
+            return Divergence(layer, operator, dict.fromkeys(axes, 0), *first, truth.size,
+                              truth.size, float("inf"), allowed, (array.shape, truth.shape))
         error = _difference(array, truth)
         wrong = error > allowed
         if wrong.any():
             place = tuple(int(index) for index in np.argwhere(wrong)[0])
-            return Divergence(layer, operator, dict(zip(axes, place)), float(array[place]), float(truth[place]),
-                              int(wrong.sum()), truth.size, float(error.max()), allowed)
+            return Divergence(layer, operator, dict(zip(axes, place)), float(array[place]),
+                              float(truth[place]), int(wrong.sum()), truth.size,
+                              float(error.max()), allowed)
     return None
 
 
 def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
-    """For each operator, the largest difference over all layers, relative as for `first_divergence`.
+    """For each operator, the largest difference over all layers, relative as for
+    `first_divergence`.
 
     It is inf where a number is nan, or an array has another shape.
     """
@@ -106,13 +117,15 @@ def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
         array = got.get((layer, operator))
         if array is not None:
             scale = max(1.0, float(np.abs(truth).max(initial=0)))
-            error = float(_difference(array, truth).max(initial=0)) if array.shape == truth.shape else float("inf")
+            error = (float(_difference(array, truth).max(initial=0))
+                     if array.shape == truth.shape else float("inf"))
             errors[operator] = max(errors.get(operator, 0.0), error / scale)
     return errors
 
 
 def _difference(array: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """How far each element is from the truth; inf where that is no number, so that nan exceeds every tolerance."""
+    """How far each element is from the truth; inf where that is no number, so that nan exceeds
+    every tolerance."""
     with np.errstate(invalid="ignore"):
         error = np.abs(array - truth)
     return np.where(np.isnan(error), np.float32(np.inf), error)
@@ -123,7 +136,8 @@ def _where(layer: int | None) -> str:
 
 
 def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
-    """The trail of a model of `transformers` over one sequence. network: in float32, from `from_pretrained`."""
+    """The trail of a model of `transformers` over one sequence. network: in float32, from
+    `from_pretrained`."""
     import torch
     from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
@@ -136,9 +150,11 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
     def attend_and_record(module, query, key, value, mask, **options):
         out, weights = attend(module, query, key, value, mask, **options)
         if not latent:
-            # This engine's attention scales by the root of d alone, so what else a model scales by is in its queries
+            # This engine's attention scales by the root of d alone, so what else a model scales
+            # by is in its queries
             scale = (options.get("scaling") or query.shape[-1] ** -0.5) * query.shape[-1] ** 0.5
-            for operator, tensor in (("queries", query * scale), ("keys", key), ("values", value)):
+            for operator, tensor in (("queries", query * scale), ("keys", key),
+                                     ("values", value)):
                 trail[module.layer_idx, operator] = tensor[0].transpose(0, 1).numpy().copy()
             trail[module.layer_idx, "attention"] = out[0].numpy().copy()
         return out, weights
@@ -157,7 +173,8 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
             if _is_norm(name):
                 hooks.append(module.register_forward_hook(record(index, name)))
         hooks.append(layer.register_forward_hook(record(index, "output")))
-    hooks.append((body.ln_f if hasattr(body, "ln_f") else body.norm).register_forward_hook(record(None, "final norm")))
+    hooks.append((body.ln_f if hasattr(body, "ln_f")
+                  else body.norm).register_forward_hook(record(None, "final norm")))
     before = network.config._attn_implementation
     AttentionInterface.register("gearworks_recording", attend_and_record)
     AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
@@ -175,8 +192,9 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
 def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail:
     """The trail of this engine over one sequence.
 
-    norms: what the norms of a layer are called, in their order. The functions that make the arrays are watched as they
-    return, so an engine with a learner's gears leaves a trail as well, whoever calls what.
+    norms: what the norms of a layer are called, in their order. The functions that make the
+    arrays are watched as they return, so an engine with a learner's gears leaves a trail as
+    well, whoever calls what.
     """
     cache = TrailCache(model.new_cache(len(ids)))
     trail, layer, norm = cache.trail, 0, 0
@@ -184,11 +202,13 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
 
     def watch(frame: Any, event: str, result: Any) -> None:
         nonlocal layer, norm
-        if event != "return" or not isinstance(result, np.ndarray) or result.shape != (len(ids), size):
-            return                                          # a norm of heads, or of a latent, has another shape
+        if (event != "return" or not isinstance(result, np.ndarray)
+            or result.shape != (len(ids), size)):
+            return                          # a norm of heads, or of a latent, has another shape
         if frame.f_code.co_name in ("rms_norm", "layer_norm"):
             last = layer == model.config.num_hidden_layers
-            name = "final norm" if last else norms[norm] if norm < len(norms) else f"norm {norm}"
+            name = ("final norm" if last else norms[norm] if norm < len(norms)
+                    else f"norm {norm}")
             trail[None if last else layer, name] = np.array(result)
             norm += 1
         elif frame.f_code.co_name == "decoder_layer":
@@ -207,22 +227,27 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found: the first divergence, if any, and each operator's largest relative difference."""
+    """What a comparison found: the first divergence, if any, and each operator's largest
+    relative difference."""
 
     divergence: Divergence | None
     errors: Mapping[str, float]
     tokens: int
 
     def table(self) -> str:
-        """The operators in the order of the computation, with their largest differences, as text."""
+        """The operators in the order of the computation, with their largest differences, as
+        text."""
         width = max(map(len, self.errors))
-        return "\n".join(f"{operator:<{width}}  {error:.1e}" for operator, error in self.errors.items())
+        return "\n".join(f"{operator:<{width}}  {error:.1e}"
+                         for operator, error in self.errors.items())
 
 
-def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int], tolerance: float = 1e-4) -> Comparison:
+def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int],
+            tolerance: float = 1e-4) -> Comparison:
     """Run both engines over the same ids. tolerance: as for `first_divergence`.
 
-    Raises ModelError when Hugging Face's own numbers are not finite, since then there is no truth to compare with.
+    Raises ModelError when Hugging Face's own numbers are not finite, since then there is no
+    truth to compare with.
     """
     expected = record_hf(network, ids)
     for (layer, operator), truth in expected.items():
@@ -232,13 +257,15 @@ def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int], tolera
                              "some weights must be damaged: fetch the model again")
     norms = [operator for layer, operator in expected if layer == 0 and _is_norm(operator)]
     got = record_ours(model, ids, norms)
-    return Comparison(first_divergence(got, expected, tolerance), largest_errors(got, expected), len(ids))
+    return Comparison(first_divergence(got, expected, tolerance), largest_errors(got, expected),
+                      len(ids))
 
 
 def load_hf(folder: Path) -> "torch.nn.Module":
     """The same folder in `transformers`, in float32.
 
-    Raises NotAvailableError where there is no `transformers`, ModelError for a folder that it does not load.
+    Raises NotAvailableError where there is no `transformers`, ModelError for a folder that it
+    does not load.
     """
     try:
         import torch
@@ -250,11 +277,13 @@ def load_hf(folder: Path) -> "torch.nn.Module":
     logging.disable_progress_bar()
     try:
         # The fast way through experts takes sizes that 4 divides only
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, experts_implementation="eager").eval()
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                    experts_implementation="eager").eval()
     except Exception as error:                              # it has no common class of errors
         why = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise ModelError(f"Hugging Face cannot load {folder}", why,
-                         "this engine can; does the config.json fit the installed transformers?") from error
+                         "this engine can; does the config.json fit the installed "
+                         "transformers?") from error
 
 
 def _is_norm(name: str) -> bool:

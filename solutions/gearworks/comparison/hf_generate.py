@@ -1,7 +1,8 @@
-"""The loop of `transformers`, watched from outside: how long a decode step takes, and what it asks of PyTorch.
+"""The loop of `transformers`, watched from outside: how long a decode step takes, and what it
+asks of PyTorch.
 
-For comparisons on the page. Left out on purpose: batches, sampling, and everything that `generate` can be configured
-to do; benchmarks are elsewhere.
+For comparisons on the page. Left out on purpose: batches, sampling, and everything that
+`generate` can be configured to do; benchmarks are elsewhere.
 """
 
 import time
@@ -14,13 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel, StoppingCriteria
 
 
-def decode_step_seconds(network: PreTrainedModel, input_ids: torch.Tensor, tokens: int = 12) -> float:
-    """Seconds of the fastest decode step among so many greedy tokens, of which the first is the prefill's.
+def decode_step_seconds(network: PreTrainedModel, input_ids: torch.Tensor,
+                        tokens: int = 12) -> float:
+    """Seconds of the fastest decode step among so many greedy tokens, of which the first is the
+    prefill's.
 
     input_ids: (1, T), at least one token. tokens: 2 or more.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> network = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+    >>> network = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=8,
+    ...                                        intermediate_size=16, num_hidden_layers=1,
     ...                                        num_attention_heads=2))
     >>> 0 < decode_step_seconds(network, torch.tensor([[3, 4]]), tokens=3) < 60
     True
@@ -31,12 +35,14 @@ def decode_step_seconds(network: PreTrainedModel, input_ids: torch.Tensor, token
 
 
 def decode_step_operators(network: PreTrainedModel, input_ids: torch.Tensor) -> list[str]:
-    """The operators that Python asks PyTorch for in one decode step, by name and in their order.
+    """The operators that Python asks PyTorch for in one decode step, by name and in their
+    order.
 
     input_ids: (1, T), at least one token.
 
     >>> from transformers import LlamaConfig, LlamaForCausalLM
-    >>> network = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=8, intermediate_size=16, num_hidden_layers=1,
+    >>> network = LlamaForCausalLM(LlamaConfig(vocab_size=32, hidden_size=8,
+    ...                                        intermediate_size=16, num_hidden_layers=1,
     ...                                        num_attention_heads=2))
     >>> decode_step_operators(network, torch.tensor([[3, 4]])).count("embedding")
     1
@@ -47,10 +53,12 @@ def decode_step_operators(network: PreTrainedModel, input_ids: torch.Tensor) -> 
     return operators.names[steps.marks[1]:steps.marks[2]]
 
 
-def _generate(network: PreTrainedModel, input_ids: torch.Tensor, tokens: int, steps: "_Steps") -> None:
+def _generate(network: PreTrainedModel, input_ids: torch.Tensor, tokens: int,
+              steps: "_Steps") -> None:
     with torch.inference_mode():
-        network.generate(input_ids, attention_mask=torch.ones_like(input_ids), max_new_tokens=tokens,
-                         min_new_tokens=tokens, do_sample=False, pad_token_id=0, stopping_criteria=[steps])
+        network.generate(input_ids, attention_mask=torch.ones_like(input_ids),
+                         max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
+                         pad_token_id=0, stopping_criteria=[steps])
 
 
 class _Steps(StoppingCriteria):

@@ -1,10 +1,12 @@
-"""How the engine keeps the weights of each family, and which tensors of a checkpoint they are made of.
+"""How the engine keeps the weights of each family, and which tensors of a checkpoint they are
+made of.
 
-A layer is described by its fields, as `LayerWeights` or the family's own kind of layer names them; a field is made of
-the parts that a file keeps, stacked along the first axis. So one product computes q, k and v.
+A layer is described by its fields, as `LayerWeights` or the family's own kind of layer names
+them; a field is made of the parts that a file keeps, stacked along the first axis. So one
+product computes q, k and v.
 
-Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/value heads, d head size, E experts.
-Names and shapes are Hugging Face's, in a file.
+Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/value heads, d
+head size, E experts. Names and shapes are Hugging Face's, in a file.
 """
 
 from dataclasses import dataclass
@@ -15,13 +17,15 @@ from gearworks.config import ModelConfig
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """One decoder layer. Matrices are (out, in); norms are (D,). What follows `down_proj` belongs to some families only.
+    """One decoder layer. Matrices are (out, in); norms are (D,). What follows `down_proj`
+    belongs to some families only.
 
-    Of a mixture of E experts, `gate_up_proj` is (E, 2F, D) and `down_proj` (E, D, F), and `router` is not None.
+    Of a mixture of E experts, `gate_up_proj` is (E, 2F, D) and `down_proj` (E, D, F), and
+    `router` is not None.
     """
 
     input_layernorm: np.ndarray
-    qkv_proj: np.ndarray                        # ((H + 2K) · d, D): queries, then keys, then values
+    qkv_proj: np.ndarray                    # ((H + 2K) · d, D): queries, then keys, then values
     o_proj: np.ndarray                          # (D, H · d)
     post_attention_layernorm: np.ndarray
     gate_up_proj: np.ndarray                    # (2F, D): gate, then up
@@ -34,7 +38,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Gemma3Layer(LayerWeights):
-    """A layer with a norm before and after each half; the weights of all norms are counted from zero, not from one."""
+    """A layer with a norm before and after each half; the weights of all norms are counted from
+    zero, not from one."""
 
     pre_feedforward_layernorm: np.ndarray | None = None         # (D,), as the three others
     post_feedforward_layernorm: np.ndarray | None = None
@@ -42,10 +47,11 @@ class Gemma3Layer(LayerWeights):
 
 @dataclass(frozen=True)
 class LatentLayer:
-    """A layer of DeepSeek-V2 or V3. Matrices are (out, in); norms have the size of what they scale.
+    """A layer of DeepSeek-V2 or V3. Matrices are (out, in); norms have the size of what they
+    scale.
 
-    Of queries, either `q_proj` is there or the three that make them by way of a latent of their own. The feed-forward
-    network is that of `LayerWeights`.
+    Of queries, either `q_proj` is there or the three that make them by way of a latent of their
+    own. The feed-forward network is that of `LayerWeights`.
     """
 
     input_layernorm: np.ndarray
@@ -61,14 +67,16 @@ class LatentLayer:
     q_a_layernorm: np.ndarray | None = None
     q_b_proj: np.ndarray | None = None          # (H · key, query latent)
     router: np.ndarray | None = None            # (E, D)
-    router_bias: np.ndarray | None = None       # (E,): decides who is chosen, and does not count in the weights
+    # (E,): decides who is chosen, and does not count in the weights
+    router_bias: np.ndarray | None = None
     shared_gate_up_proj: np.ndarray | None = None
     shared_down_proj: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class GPT2Layer:
-    """One layer of GPT-2. Matrices are (out, in), biases (out,), norms and their biases (D,)."""
+    """One layer of GPT-2. Matrices are (out, in), biases (out,), norms and their biases
+    (D,)."""
 
     qkv_proj: np.ndarray                        # (3D, D): queries, keys, values
     qkv_bias: np.ndarray
@@ -91,14 +99,17 @@ class Weights:
     embed_tokens: np.ndarray                    # (V, D)
     layers: tuple[LayerWeights | LatentLayer | GPT2Layer, ...]
     norm: np.ndarray                            # (D,)
-    lm_head: np.ndarray                         # (V, D); the very array `embed_tokens` where the two are tied
+    lm_head: np.ndarray           # (V, D); the very array `embed_tokens` where the two are tied
     embed_positions: np.ndarray | None = None   # (max_position_embeddings, D): GPT-2
     norm_bias: np.ndarray | None = None         # (D,): GPT-2
 
     def nbytes(self) -> int:
         """Bytes of memory, tied weights counted once."""
-        own = [array for name, array in vars(self).items() if name != "layers" and array is not None]
-        arrays = [*own, *(array for layer in self.layers for array in vars(layer).values() if array is not None)]
+        own = [array for name, array in vars(self).items()
+               if name != "layers" and array is not None]
+        arrays = [*own,
+                  *(array for layer in self.layers for array in vars(layer).values()
+                    if array is not None)]
         return sum(array.nbytes for array in {id(array): array for array in arrays}.values())
 
 
@@ -106,7 +117,8 @@ def layer_class(config: ModelConfig) -> type:
     """The kind of layer that a model of this configuration is made of."""
     if config.latent is not None:
         return LatentLayer
-    return {"GPT2LMHeadModel": GPT2Layer, "Gemma3ForCausalLM": Gemma3Layer}.get(config.architecture, LayerWeights)
+    return {"GPT2LMHeadModel": GPT2Layer,
+            "Gemma3ForCausalLM": Gemma3Layer}.get(config.architecture, LayerWeights)
 
 
 Shape = tuple[int, ...]
@@ -114,7 +126,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a checkpoint. transposed: the file keeps (in, out), and the engine (out, in)."""
+    """One tensor of a checkpoint. transposed: the file keeps (in, out), and the engine (out,
+    in)."""
 
     name: str
     shape: Shape
@@ -129,10 +142,13 @@ def layout(config: ModelConfig) -> tuple[Fields, list[Fields]]:
     V, D = config.vocab_size, config.hidden_size
     if config.architecture == "GPT2LMHeadModel":
         model = {"embed_tokens": [Part("transformer.wte.weight", (V, D))],
-                 "embed_positions": [Part("transformer.wpe.weight", (config.max_position_embeddings, D))],
-                 "norm": [Part("transformer.ln_f.weight", (D,))], "norm_bias": [Part("transformer.ln_f.bias", (D,))]}
+                 "embed_positions": [Part("transformer.wpe.weight",
+                                          (config.max_position_embeddings, D))],
+                 "norm": [Part("transformer.ln_f.weight", (D,))],
+                 "norm_bias": [Part("transformer.ln_f.bias", (D,))]}
     else:
-        model = {"embed_tokens": [Part("model.embed_tokens.weight", (V, D))], "norm": [Part("model.norm.weight", (D,))]}
+        model = {"embed_tokens": [Part("model.embed_tokens.weight", (V, D))],
+                 "norm": [Part("model.norm.weight", (D,))]}
     if not config.tie_word_embeddings:
         model["lm_head"] = [Part("lm_head.weight", (V, D))]
     if config.architecture == "GPT2LMHeadModel":
@@ -160,7 +176,8 @@ def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
         fields["qkv_bias"] = [Part(f"{prefix}self_attn.{name}_proj.bias", (rows,))
                               for name, rows in (("q", queries), ("k", keys), ("v", keys))]
     if config.qk_norm:
-        fields |= {f"{name}_norm": [Part(f"{prefix}self_attn.{name}_norm.weight", (d,))] for name in "qk"}
+        fields |= {f"{name}_norm": [Part(f"{prefix}self_attn.{name}_norm.weight", (d,))]
+                   for name in "qk"}
     if config.architecture == "Gemma3ForCausalLM":
         fields |= {name: [Part(f"{prefix}{name}.weight", (D,))]
                    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm")}
@@ -177,9 +194,11 @@ def _feed_forward(config: ModelConfig, layer: int) -> Fields:
     if config.architecture == "MixtralForCausalLM":
         prefix, names = f"model.layers.{layer}.block_sparse_moe", ("w1", "w3", "w2")
     E = config.experts.num_experts
-    each = [_gated(f"{prefix}.experts.{expert}", D, config.experts.intermediate_size, names) for expert in range(E)]
+    each = [_gated(f"{prefix}.experts.{expert}", D, config.experts.intermediate_size, names)
+            for expert in range(E)]
     fields = {"router": [Part(f"{prefix}.gate.weight", (E, D))]}
-    fields |= {name: [part for expert in each for part in expert[name]] for name in ("gate_up_proj", "down_proj")}
+    fields |= {name: [part for expert in each for part in expert[name]]
+               for name in ("gate_up_proj", "down_proj")}
     if config.experts.scoring == "sigmoid":
         fields["router_bias"] = [Part(f"{prefix}.gate.e_score_correction_bias", (E,))]
     if config.experts.shared_size:
@@ -188,9 +207,11 @@ def _feed_forward(config: ModelConfig, layer: int) -> Fields:
     return fields
 
 
-def _gated(prefix: str, D: int, F: int, names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> Fields:
+def _gated(prefix: str, D: int, F: int,
+           names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")) -> Fields:
     gate, up, down = (f"{prefix}.{name}.weight" for name in names)
-    return {"gate_up_proj": [Part(gate, (F, D)), Part(up, (F, D))], "down_proj": [Part(down, (D, F))]}
+    return {"gate_up_proj": [Part(gate, (F, D)), Part(up, (F, D))],
+            "down_proj": [Part(down, (D, F))]}
 
 
 def _latent_layer(config: ModelConfig, layer: int) -> Fields:
@@ -212,9 +233,11 @@ def _latent_layer(config: ModelConfig, layer: int) -> Fields:
                    "q_b_proj": part("q_b_proj", queries, latent.q_lora_rank)}
     fields |= {"kv_a_proj": part("kv_a_proj", latent.cached_size, D),
                "kv_a_layernorm": part("kv_a_layernorm", latent.kv_lora_rank),
-               "kv_b_proj": part("kv_b_proj", H * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank),
+               "kv_b_proj": part("kv_b_proj", H * (latent.qk_nope_head_dim + latent.v_head_dim),
+                                 latent.kv_lora_rank),
                "o_proj": part("o_proj", D, H * latent.v_head_dim),
-               "post_attention_layernorm": [Part(f"{prefix}post_attention_layernorm.weight", (D,))]}
+               "post_attention_layernorm": [Part(f"{prefix}post_attention_layernorm.weight",
+                                                 (D,))]}
     return fields | _feed_forward(config, layer)
 
 

@@ -1,6 +1,8 @@
-"""Figures for the chapters: drawn in Python from what the engine did, replayed in a notebook or on a page.
+"""Figures for the chapters: drawn in Python from what the engine did, replayed in a notebook or
+on a page.
 
-Every function returns a `Figure`. `player` replays any `Trace`; the others make theirs from domain objects.
+Every function returns a `Figure`. `player` replays any `Trace`; the others make theirs from
+domain objects.
 """
 
 from gearworks.viz.acceptance import Pass, RecordingProposer, acceptance_timeline
@@ -15,7 +17,9 @@ from gearworks.viz.rotation import rope_rotation
 from gearworks.viz.tokens import merge_stepper, merge_steps, token_borders
 from gearworks.viz.trace import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 
-__all__ = ["FLOAT_FORMATS", "GEARS", "Cell", "Figure", "FigureError", "FloatFormat", "Lane", "Line", "Machine", "Mark",
-           "Pass", "Point", "RecordingCache", "RecordingProposer", "Step", "Trace", "Workload", "acceptance_timeline",
-           "attention_explorer", "attention_weights", "cache_growth", "distribution", "engine_map", "memory_budget",
-           "merge_stepper", "merge_steps", "number_formats", "player", "roofline", "rope_rotation", "token_borders"]
+__all__ = ["FLOAT_FORMATS", "GEARS", "Cell", "Figure", "FigureError", "FloatFormat", "Lane",
+           "Line", "Machine", "Mark", "Pass", "Point", "RecordingCache", "RecordingProposer",
+           "Step", "Trace", "Workload", "acceptance_timeline", "attention_explorer",
+           "attention_weights", "cache_growth", "distribution", "engine_map", "memory_budget",
+           "merge_stepper", "merge_steps", "number_formats", "player", "roofline",
+           "rope_rotation", "token_borders"]

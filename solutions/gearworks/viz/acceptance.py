@@ -1,4 +1,5 @@
-"""Speculative decoding as it happened: what was guessed in each pass, what was accepted, and what came instead."""
+"""Speculative decoding as it happened: what was guessed in each pass, what was accepted, and
+what came instead."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from gearworks.viz.trace import Cell, FigureError, Lane, Step, Trace
 # In this order since a kind's place decides its colour, and green is what was accepted.
 _LEGEND = {"own": "the model's own token", "rejected": "a guess that was thrown away",
            "accepted": "a guess that was accepted"}
-_CONTEXT = 8                                 # tokens of the text before a pass that its step shows
+_CONTEXT = 8                              # tokens of the text before a pass that its step shows
 
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass of the target. guesses: ids that were proposed; tokens: ids that came out, one at least."""
+    """One forward pass of the target. guesses: ids that were proposed; tokens: ids that came
+    out, one at least."""
 
     guesses: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -31,11 +33,13 @@ class Pass:
         2
         """
         same = (guess == token for guess, token in zip(self.guesses, self.tokens))
-        return next((place for place, equal in enumerate(same) if not equal), min(len(self.guesses), len(self.tokens)))
+        return next((place for place, equal in enumerate(same) if not equal),
+                    min(len(self.guesses), len(self.tokens)))
 
 
 class RecordingProposer:
-    """Stands in front of a proposer, changes nothing, and remembers what was guessed, and after how many tokens."""
+    """Stands in front of a proposer, changes nothing, and remembers what was guessed, and after
+    how many tokens."""
 
     def __init__(self, proposer: Proposer):
         self.proposer = proposer
@@ -49,8 +53,8 @@ class RecordingProposer:
     def passes(self, ids: Sequence[int]) -> list[Pass]:
         """The passes that made a text. ids: the prompt and what was generated.
 
-        Where there was no room for guesses, nobody was asked: such tokens have a pass each. The EOS that may have ended
-        the text is not shown.
+        Where there was no room for guesses, nobody was asked: such tokens have a pass each. The
+        EOS that may have ended the text is not shown.
         """
         ends = [length for length, _ in self.asked[1:]] + [len(ids)]
         passes = []
@@ -64,13 +68,15 @@ class RecordingProposer:
 
 def acceptance_timeline(passes: Sequence[Pass], token: Callable[[int], str],
                         title: str = "Guessed, checked, kept") -> Figure:
-    """All forward passes of a text under each other; or, as the reader chooses, one after the other.
+    """All forward passes of a text under each other; or, as the reader chooses, one after the
+    other.
 
     passes: from `RecordingProposer.passes`. token: the text of an id.
     Raises FigureError when there are none.
 
     >>> letters = dict(enumerate("abcdef")).__getitem__
-    >>> print(repr(acceptance_timeline([Pass((1, 2), (1, 3)), Pass((), (4,))], letters)).splitlines()[3])
+    >>> print(repr(acceptance_timeline([Pass((1, 2), (1, 3)), Pass((), (4,))],
+    ...                                letters)).splitlines()[3])
     3 tokens in 2 passes, 1.5 a pass; 2 guesses, 1 accepted (50%).
     """
     if not passes:
@@ -79,7 +85,8 @@ def acceptance_timeline(passes: Sequence[Pass], token: Callable[[int], str],
 
     def cells(one: Pass) -> list[Cell]:
         """The tokens that came out, then the guesses that did not."""
-        kept = [Cell(_visible(token(id)), "accepted", note="guessed and accepted") for id in one.tokens[:one.accepted]]
+        kept = [Cell(_visible(token(id)), "accepted", note="guessed and accepted")
+                for id in one.tokens[:one.accepted]]
         own = [Cell(_visible(token(id)), "own", note="chosen by the model itself")
                for id in one.tokens[one.accepted:]]
         lost = [Cell(_visible(token(id)), "rejected", note="guessed, and thrown away")
@@ -89,22 +96,26 @@ def acceptance_timeline(passes: Sequence[Pass], token: Callable[[int], str],
     guessed, kept = sum(len(one.guesses) for one in passes), sum(one.accepted for one in passes)
     came = sum(len(one.tokens) for one in passes)
     share = f" ({kept / guessed:.0%})" if guessed else ""
-    summary = (f"{_count(came, 'token')} in {_count(len(passes), 'pass', 'passes')}, {number(came / len(passes))} a "
-               f"pass; {_count(guessed, 'guess', 'guesses')}, {kept} accepted{share}.")
-    lanes = [Lane(f"pass {i}", cells(one), _count(len(one.tokens), "token")) for i, one in enumerate(passes, start=1)]
+    summary = (f"{_count(came, 'token')} in {_count(len(passes), 'pass', 'passes')}, "
+               f"{number(came / len(passes))} a pass; {_count(guessed, 'guess', 'guesses')}, "
+               f"{kept} accepted{share}.")
+    lanes = [Lane(f"pass {i}", cells(one), _count(len(one.tokens), "token"))
+             for i, one in enumerate(passes, start=1)]
     steps, so_far = [], []
     for one in passes:
         before = [Cell(_visible(token(id))) for id in so_far[-_CONTEXT:]]
         so_far += one.tokens
         lost = len(one.guesses) - one.accepted
         steps.append(Step(
-            f"{_count(len(one.guesses), 'guess', 'guesses')}, {one.accepted} accepted, {lost} thrown away: "
-            f"{_count(len(one.tokens), 'token')} for one pass.",
-            [Lane("text before", before), Lane("this pass", cells(one))], label=f"{len(steps) + 1} of {len(passes)}",
+            f"{_count(len(one.guesses), 'guess', 'guesses')}, {one.accepted} accepted, {lost} "
+            f"thrown away: {_count(len(one.tokens), 'token')} for one pass.",
+            [Lane("text before", before), Lane("this pass", cells(one))],
+            label=f"{len(steps) + 1} of {len(passes)}",
             values={"tokens so far": str(len(so_far)),
                     "tokens a pass so far": number(len(so_far) / (len(steps) + 1))}))
     return player([Trace("All passes", [Step(summary, lanes)], legend=_LEGEND),
-                   Trace("One pass after the other", steps, legend=_LEGEND, step_name="Pass")], title)
+                   Trace("One pass after the other", steps, legend=_LEGEND, step_name="Pass")],
+                  title)
 
 
 def _visible(text: str) -> str:

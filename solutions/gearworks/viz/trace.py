@@ -1,17 +1,21 @@
 """What happened, step by step, as data: the trace that a player replays.
 
-A trace is written once, by whoever ran the thing (a tokenizer, a scheduler, a cache), and drawn by one of a few views:
+A trace is written once, by whoever ran the thing (a tokenizer, a scheduler, a cache), and drawn
+by one of a few views:
 
     view     draws                                               uses
     lanes    rows of boxes: requests, slots, blocks, symbols     Step.lanes
     text     the same boxes without gaps, as running text        Step.lanes
     table    one row a lane, one column a cell                   Step.lanes, Trace.columns
-    bars     one stacked bar a lane; a cell is as long as `size`  Step.lanes, Trace.marks, Trace.limit
-    plot     points and lines on two logarithmic axes            Step.points, Trace.lines, Trace.x_label, Trace.y_label
+    bars     one stacked bar a lane; a cell is as long as `size`  Step.lanes, Trace.marks,
+             Trace.limit
+    plot     points and lines on two logarithmic axes            Step.points, Trace.lines,
+             Trace.x_label, Trace.y_label
 
-Every view also shows the step's caption and its named values. A kind is a name that the legend explains; its place
-there decides colour and pattern. Only plain numbers and strings are in a trace, so that it can be kept as JSON
-(`to_json`, `from_json`); the format of another version is refused.
+Every view also shows the step's caption and its named values. A kind is a name that the legend
+explains; its place there decides colour and pattern. Only plain numbers and strings are in a
+trace, so that it can be kept as JSON (`to_json`, `from_json`); the format of another version is
+refused.
 """
 
 import json
@@ -26,7 +30,7 @@ from gearworks.errors import GearworksError
 SCHEMA = "gearworks.trace/1"
 VIEWS = ("lanes", "text", "table", "bars", "plot")
 EMPHASES = ("", "chosen", "new", "faded")
-KINDS = 8                                   # as many as there are colours with a pattern of their own
+KINDS = 8                             # as many as there are colours with a pattern of their own
 
 
 class FigureError(GearworksError, ValueError):
@@ -47,8 +51,9 @@ def _tuples(value: Any) -> Any:
 class Cell(_Frozen):
     """One box, or one segment of a bar.
 
-    kind: a key of the trace's legend, or "". emphasis: "", "chosen" (what happens next concerns it), "new" or "faded".
-    note: what the reader sees on pointing at it. size: its length in a bar, in the unit of the trace's marks.
+    kind: a key of the trace's legend, or "". emphasis: "", "chosen" (what happens next concerns
+    it), "new" or "faded". note: what the reader sees on pointing at it. size: its length in a
+    bar, in the unit of the trace's marks.
 
     >>> Cell("he", emphasis="new", note="id 258")
     Cell(text='he', kind='', emphasis='new', note='id 258', size=1)
@@ -100,7 +105,8 @@ class Mark(_Frozen):
 class Step(_Frozen):
     """One state. caption: what has just happened, in a sentence or two.
 
-    label: names the step beside the slider ("batch 4"); without it the steps are counted. values: named facts.
+    label: names the step beside the slider ("batch 4"); without it the steps are counted.
+    values: named facts.
     """
 
     caption: str
@@ -112,10 +118,11 @@ class Step(_Frozen):
 
 @dataclass(frozen=True)
 class Trace(_Frozen):
-    """A title and the steps. The fields from `view` on say how to draw them; see the table above.
+    """A title and the steps. The fields from `view` on say how to draw them; see the table
+    above.
 
-    legend: kind -> what it means, at most `KINDS` of them. limit: where the scale of a bar view ends; longer bars
-    fade out there (0: no limit). step_name: what the slider selects.
+    legend: kind -> what it means, at most `KINDS` of them. limit: where the scale of a bar view
+    ends; longer bars fade out there (0: no limit). step_name: what the slider selects.
     Raises FigureError, naming the place, when something is not as described here.
 
     >>> trace = Trace("Hi", [Step("one letter", [Lane("word", [Cell("h")])])])
@@ -138,28 +145,32 @@ class Trace(_Frozen):
     def __post_init__(self):
         super().__post_init__()
         _check(self, Trace, "")
-        _require(self.view in VIEWS, "view", f"is {self.view!r}", f"the views are {', '.join(VIEWS)}")
+        _require(self.view in VIEWS, "view", f"is {self.view!r}",
+                 f"the views are {', '.join(VIEWS)}")
         _require(len(self.steps) > 0, "steps", "is empty", "a trace has at least one step")
         _require(len(self.legend) <= KINDS, "legend", f"has {len(self.legend)} kinds",
                  f"at most {KINDS} can be told apart")
         for i, step in enumerate(self.steps):
             for j, lane in enumerate(step.lanes):
                 if self.view == "table":
-                    _require(len(lane.cells) == len(self.columns), f"steps[{i}].lanes[{j}].cells",
-                             f"has {len(lane.cells)} cells", f"the table has {len(self.columns)} columns")
+                    _require(len(lane.cells) == len(self.columns),
+                             f"steps[{i}].lanes[{j}].cells", f"has {len(lane.cells)} cells",
+                             f"the table has {len(self.columns)} columns")
                 for k, cell in enumerate(lane.cells):
                     place = f"steps[{i}].lanes[{j}].cells[{k}]"
                     self._require_kind(cell.kind, place)
-                    _require(cell.emphasis in EMPHASES, f"{place}.emphasis", f"is {cell.emphasis!r}",
-                             f"use one of {EMPHASES}")
-                    _require(cell.size >= 0, f"{place}.size", f"is {cell.size}", "a length is not negative")
+                    _require(cell.emphasis in EMPHASES, f"{place}.emphasis",
+                             f"is {cell.emphasis!r}", f"use one of {EMPHASES}")
+                    _require(cell.size >= 0, f"{place}.size", f"is {cell.size}",
+                             "a length is not negative")
             for j, point in enumerate(step.points):
                 self._require_kind(point.kind, f"steps[{i}].points[{j}]")
                 _require_positive((point.x, point.y), f"steps[{i}].points[{j}]")
         for i, line in enumerate(self.lines):
             for j, pair in enumerate(line.points):
-                _require(isinstance(pair, Sequence) and len(pair) == 2 and all(map(_is_number, pair)),
-                         f"lines[{i}].points[{j}]", f"is {pair!r}", "it is a pair of numbers, x and y")
+                _require(isinstance(pair, Sequence) and len(pair) == 2
+                         and all(map(_is_number, pair)), f"lines[{i}].points[{j}]",
+                         f"is {pair!r}", "it is a pair of numbers, x and y")
                 _require_positive(pair, f"lines[{i}].points[{j}]")
 
     def _require_kind(self, kind: str, place: str) -> None:
@@ -167,24 +178,30 @@ class Trace(_Frozen):
                  f"the legend explains {', '.join(map(repr, self.legend)) or 'no kinds'}")
 
     def to_json(self) -> str:
-        """The trace as JSON in ASCII, with its version. Fields that have their default value are left out.
+        """The trace as JSON in ASCII, with its version. Fields that have their default value
+        are left out.
 
-        Most cells come again and again, so each one is written once, in a list "pool", and the lanes hold places in it.
+        Most cells come again and again, so each one is written once, in a list "pool", and the
+        lanes hold places in it.
         """
         pool: dict[Cell, int] = {}
-        return json.dumps({"schema": SCHEMA, **_plain(self, pool), "pool": [_fields(cell, pool) for cell in pool]},
+        return json.dumps({"schema": SCHEMA, **_plain(self, pool),
+                           "pool": [_fields(cell, pool) for cell in pool]},
                           separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> "Trace":
-        """Read what `to_json` wrote. Raises FigureError, naming the place, for anything else."""
+        """Read what `to_json` wrote. Raises FigureError, naming the place, for anything
+        else."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
             _refuse("the text", f"is not JSON ({error})", "give what `Trace.to_json` wrote")
-        _require(isinstance(value, dict), "the text", "is not an object", "give what `Trace.to_json` wrote")
+        _require(isinstance(value, dict), "the text", "is not an object",
+                 "give what `Trace.to_json` wrote")
         version = value.pop("schema", None)
-        _require(version == SCHEMA, "schema", f"is {version!r}", f"this version of gearworks reads {SCHEMA!r}")
+        _require(version == SCHEMA, "schema", f"is {version!r}",
+                 f"this version of gearworks reads {SCHEMA!r}")
         pool = _read(value.pop("pool", None), Sequence[Cell], "pool", None)
         _require(isinstance(pool, tuple), "pool", "is missing", "it is a list of cells")
         return _read(value, cls, "", pool)
@@ -194,9 +211,10 @@ class Trace(_Frozen):
         lines = [self.title]
         for i, step in enumerate(self.steps, start=1):
             label = step.label or f"{i} of {len(self.steps)}"
-            lines.append(f"{self.step_name} {label}: {step.caption}" if len(self.steps) > 1 else step.caption)
-            lines += [f"  {_with_remarks(lane.label, [lane.note])}: {self._cells_in_words(lane)}"
-                      for lane in step.lanes]
+            lines.append(f"{self.step_name} {label}: {step.caption}" if len(self.steps) > 1
+                         else step.caption)
+            lines += [f"  {_with_remarks(lane.label, [lane.note])}: "
+                      f"{self._cells_in_words(lane)}" for lane in step.lanes]
             lines += [f"  {label}: {text}" for label, text in step.values.items()]
         if self.marks:
             lines.append("Marks: " + ", ".join(mark.label for mark in self.marks))
@@ -204,8 +222,10 @@ class Trace(_Frozen):
 
     def _cells_in_words(self, lane: Lane) -> str:
         columns = self.columns if self.view == "table" else [""] * len(lane.cells)
-        cells = [_with_remarks(cell.text, [self.legend.get(cell.kind, ""), cell.emphasis]) for cell in lane.cells]
-        return " | ".join(f"{column} {cell}" if column else cell for column, cell in zip(columns, cells)) or "empty"
+        cells = [_with_remarks(cell.text, [self.legend.get(cell.kind, ""), cell.emphasis])
+                 for cell in lane.cells]
+        return (" | ".join(f"{column} {cell}" if column else cell
+                           for column, cell in zip(columns, cells)) or "empty")
 
 
 def _with_remarks(text: str, remarks: Sequence[str]) -> str:
@@ -213,7 +233,8 @@ def _with_remarks(text: str, remarks: Sequence[str]) -> str:
     return f"{text} ({remarks})" if remarks else text
 
 
-# The fields' annotations are the schema: str, float, a class of this module, Sequence of these, or Mapping[str, str].
+# The fields' annotations are the schema: str, float, a class of this module, Sequence of these,
+# or Mapping[str, str].
 _SCHEMAS: dict[type, dict[str, Any]] = {
     kind: get_type_hints(kind) for kind in (Cell, Lane, Point, Line, Mark, Step, Trace)}
 
@@ -226,17 +247,19 @@ def _check(value: Any, schema: Any, place: str) -> None:
         _require(not any("\ud800" <= character <= "\udfff" for character in value), place,
                  "holds half a surrogate pair", "show the bytes of what is not a character")
     elif get_origin(schema) is Sequence:
-        _require(isinstance(value, Sequence) and not isinstance(value, str), place, f"is {_short(value)}",
-                 "it is a list")
+        _require(isinstance(value, Sequence) and not isinstance(value, str), place,
+                 f"is {_short(value)}", "it is a list")
         for i, element in enumerate(value):
             _check(element, get_args(schema)[0], f"{place}[{i}]")
     elif get_origin(schema) is Mapping:
-        _require(isinstance(value, Mapping), place, f"is {_short(value)}", "it holds names and what they mean")
+        _require(isinstance(value, Mapping), place, f"is {_short(value)}",
+                 "it holds names and what they mean")
         for name, words in value.items():
             _check(name, str, f"a name in {place}")
             _check(words, str, f"{place}[{_short(name)}]")
     else:
-        _require(isinstance(value, schema), place or "the trace", f"is {_short(value)}", f"it is a {schema.__name__}")
+        _require(isinstance(value, schema), place or "the trace", f"is {_short(value)}",
+                 f"it is a {schema.__name__}")
         for name, inner in _SCHEMAS[schema].items():
             _check(getattr(value, name), inner, f"{place}.{name}".lstrip("."))
 
@@ -244,10 +267,12 @@ def _check(value: Any, schema: Any, place: str) -> None:
 def _read(value: Any, schema: Any, place: str, pool: Sequence[Cell] | None) -> Any:
     """What JSON holds, with objects of this module's classes where the schema names one."""
     if get_origin(schema) is Sequence and isinstance(value, list):
-        return tuple(_read(element, get_args(schema)[0], f"{place}[{i}]", pool) for i, element in enumerate(value))
+        return tuple(_read(element, get_args(schema)[0], f"{place}[{i}]", pool)
+                     for i, element in enumerate(value))
     if get_origin(schema) is Mapping:
-        _require(isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
-                                                 for pair in value), place, f"is {_short(value)}",
+        _require(isinstance(value, list)
+                 and all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
+                         for pair in value), place, f"is {_short(value)}",
                  "it is a list of pairs, a name and what it means")
         return dict(value)
     if schema not in _SCHEMAS:
@@ -257,14 +282,16 @@ def _read(value: Any, schema: Any, place: str, pool: Sequence[Cell] | None) -> A
                  "it is a place in the pool")
         return pool[value]
     name_of = f"a {schema.__name__}"
-    _require(isinstance(value, dict), place or "the trace", f"is {_short(value)}", f"it is an object, {name_of}")
+    _require(isinstance(value, dict), place or "the trace", f"is {_short(value)}",
+             f"it is an object, {name_of}")
     inner = _SCHEMAS[schema]
     for name in value:
-        _require(name in inner, f"{place}.{name}".lstrip("."), "is unknown", f"{name_of} has {', '.join(inner)}")
+        _require(name in inner, f"{place}.{name}".lstrip("."), "is unknown",
+                 f"{name_of} has {', '.join(inner)}")
     for known in fields(schema):
         required = known.default is MISSING and known.default_factory is MISSING
-        _require(known.name in value or not required, f"{place}.{known.name}".lstrip("."), "is missing",
-                 f"{name_of} needs it")
+        _require(known.name in value or not required, f"{place}.{known.name}".lstrip("."),
+                 "is missing", f"{name_of} needs it")
     return schema(**{name: _read(part, inner[name], f"{place}.{name}".lstrip("."), pool)
                      for name, part in value.items()})
 
@@ -278,7 +305,8 @@ def _plain(value: Any, pool: dict[Cell, int]) -> Any:
     if isinstance(value, Real):
         number = float(value)
         return int(number) if number.is_integer() else number
-    if isinstance(value, Mapping):                  # pairs: a browser would put the name "10" before the name "b"
+    # pairs: a browser would put the name "10" before the name "b"
+    if isinstance(value, Mapping):
         return [list(pair) for pair in value.items()]
     return value if isinstance(value, str) else [_plain(element, pool) for element in value]
 
@@ -289,7 +317,8 @@ def _fields(value: Any, pool: dict[Cell, int]) -> dict[str, Any]:
 
 
 def _is_default(value: Any, known: Field) -> bool:
-    return value == (known.default_factory() if known.default_factory is not MISSING else known.default)
+    return value == (known.default_factory() if known.default_factory is not MISSING
+                     else known.default)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,7 +1,8 @@
 """The Unigram model: of all ways to cut a text into pieces, the most probable one.
 
-Every piece has a score, the logarithm of its probability, and a cut's score is the sum over its pieces. Left out on
-purpose: SentencePiece's treatment of spaces, sampling among cuts, and the training of the scores.
+Every piece has a score, the logarithm of its probability, and a cut's score is the sum over its
+pieces. Left out on purpose: SentencePiece's treatment of spaces, sampling among cuts, and the
+training of the scores.
 
 Source: Kudo 2018; encoding as in SentencePiece and the `tokenizers` library.
 """
@@ -14,10 +15,11 @@ UNKNOWN_PENALTY = 10.0      # by how much an unknown character is worse than the
 def best_pieces(text: str, scores: Mapping[str, float]) -> list[str]:
     """The pieces of a text with the highest sum of scores; joined, they are the text again.
 
-    scores: piece -> the logarithm of its probability. A character that is no piece by itself may still be cut off
-    alone, as unknown, for `UNKNOWN_PENALTY` less than the lowest score there is; neighbours that are unknown are
-    returned as one piece. Of cuts with equal scores the one whose last piece is longest is taken, and so on towards the
-    beginning. `scores` is not empty. The cost grows with the text's length times that of the longest piece.
+    scores: piece -> the logarithm of its probability. A character that is no piece by itself
+    may still be cut off alone, as unknown, for `UNKNOWN_PENALTY` less than the lowest score
+    there is; neighbours that are unknown are returned as one piece. Of cuts with equal scores
+    the one whose last piece is longest is taken, and so on towards the beginning. `scores` is
+    not empty. The cost grows with the text's length times that of the longest piece.
 
     >>> best_pieces("abab", {"a": -1.0, "b": -1.5, "ab": -2.0, "bab": -2.5})
     ['a', 'bab']
@@ -25,11 +27,13 @@ def best_pieces(text: str, scores: Mapping[str, float]) -> list[str]:
     unknown = min(scores.values()) - UNKNOWN_PENALTY
     longest = max(map(len, scores))
 
-    # best[end]: the highest score of any cut of text[:end], and where the last piece of that cut begins.
+    # best[end]: the highest score of any cut of text[:end], and where the last piece of that
+    # cut begins.
     best: list[tuple[float, int]] = [(0.0, 0)]
     for end in range(1, len(text) + 1):
         candidates = [(best[start][0] + scores[text[start:end]], start)
-                      for start in range(max(0, end - longest), end) if text[start:end] in scores]
+                      for start in range(max(0, end - longest), end)
+                      if text[start:end] in scores]
         if text[end - 1] not in scores:
             candidates.append((best[end - 1][0] + unknown, end - 1))
         best.append(max(candidates, key=lambda candidate: (candidate[0], -candidate[1])))
