@@ -391,6 +391,7 @@ class GGUFFile:
         self.path = path
         self.version, tensor_count, metadata_count = _read_preamble(data)
         self.metadata, offset = read_metadata(data, HEADER_BYTES, metadata_count)
+        _refuse_part(self.metadata)
         self.tensors, offset = read_tensor_table(data, offset, tensor_count)
         alignment = self.metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
@@ -452,6 +453,17 @@ def _read_preamble(data: memoryview) -> tuple[int, int, int]:
     tensor_count, offset = read_value(data, offset, ValueType.UINT64)
     metadata_count, offset = read_value(data, offset, ValueType.UINT64)
     return version, tensor_count, metadata_count
+
+
+def _refuse_part(metadata: dict[str, object]) -> None:
+    """A part holds some of the model's tensors only, and all parts but the first no settings."""
+    count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
+    if type(count) is not int or type(number) is not int:
+        raise FormatError("cannot read metadata 'split.count'", "it is not an integer", WRITE_AGAIN)
+    if count > 1:
+        raise FormatError("cannot read a part of a model", f"this is part {number + 1} of {count}, and this engine "
+                          "reads models in one file", "get the model in one file: some publishers have one, and "
+                          "llama.cpp makes it of the parts: `llama-gguf-split --merge FIRST_PART model.gguf`")
 
 
 def _align(offset: int, alignment: int) -> int:

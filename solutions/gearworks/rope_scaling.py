@@ -53,9 +53,12 @@ class RopeScaling:
         if kind == "yarn" and parameters.get("factor") is None and "original_max_position_embeddings" in parameters:
             values["factor"] = max_position_embeddings / _number(parameters, "original_max_position_embeddings")
         for name in cls.__dataclass_fields__.keys() - {"kind", "truncate"}:
-            if parameters.get(name) is not None:
+            given = parameters.get(name)
+            if given is not None and not (name in _ZERO_IS_NONE and type(given) in (int, float) and given == 0):
                 values[name] = _number(parameters, name)
         values["truncate"] = parameters.get("truncate", True)
+        if values["truncate"] is None:                      # to Hugging Face, as false
+            values["truncate"] = False
         if not isinstance(values["truncate"], bool):
             raise _bad_scaling(f"truncate is {values['truncate']!r:.80}, where true or false is needed")
         if kind == "dynamic":                    # whatever the file says: Hugging Face measures from the whole context
@@ -165,6 +168,9 @@ def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
 
 
 _FREQUENCIES = {"linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn}
+
+
+_ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}      # to Hugging Face, as if missing
 
 
 def _number(parameters: Mapping[str, Any], name: str) -> float:

@@ -44,6 +44,8 @@ MAX_HEADER_BYTES = 100_000_000      # the format's own limit
 MAX_DIMS = 64                       # NumPy's limit
 PIECE_VALUES = 2**17                # what `read_tensor_into` widens at once: it stays in the cache of one core
 
+LFS_POINTER_BYTES = 1024            # a pointer is shorter
+
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
 WRITE_AGAIN = "the program that wrote the file broke the format: write it again with the safetensors package"
 
@@ -63,7 +65,7 @@ def map_file(path: str | Path) -> memoryview:
 
     The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile ends the process: the
     operating system has no other way to say so. An empty file gives an empty view. Raises NotAvailableError
-    if there is no such file, it is not a plain file, or it may not be read.
+    if there is no such file, it is not a plain file, it may not be read, or it is a Git LFS pointer.
     """
     path = Path(path)
     try:
@@ -72,12 +74,30 @@ def map_file(path: str | Path) -> memoryview:
             raise NotAvailableError(f"cannot open {path}", "it is a folder or a device, not a file",
                                     "give the path of the model file itself")
         with path.open("rb") as file:
+            refuse_lfs_pointer(path, file.read(LFS_POINTER_BYTES))
             if os.fstat(file.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:      # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or str(error)
         raise NotAvailableError(f"cannot open {path}", reason, "check the path, and that you may read it") from error
+
+
+def refuse_lfs_pointer(path: Path, start: bytes) -> None:
+    """Raise NotAvailableError where a file is Git LFS's note about the real one, which was not fetched.
+
+    start: the file's first `LFS_POINTER_BYTES` bytes, or all of them.
+    Source: docs/spec.md in the git-lfs repository.
+
+    >>> refuse_lfs_pointer(Path("model.gguf"), b"GGUF")
+    """
+    if not start.startswith(b"version https://git-lfs.github.com/spec/"):
+        return
+    size = re.search(rb"\nsize (\d{1,18})\n", start)
+    real = f"the real one, of {int(size[1]) / 1e6:,.1f} MB," if size else "the real one"
+    raise NotAvailableError(f"cannot open {path}", "it is a Git LFS pointer: a few lines of text in place of "
+                            f"{real} which was not fetched", f"run `git lfs pull` in {path.parent}, or download "
+                            f"{path.name} itself from the model's page")
 
 
 def let_go(data: memoryview, start: int, end: int) -> None:
@@ -130,7 +150,7 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
     """Read and check the header of a whole safetensors file.
 
     data: all bytes of the file. Returns (tensors, metadata): a TensorInfo by name, in the header's order, with offsets
-    from the beginning of the file, and the strings under "__metadata__" ({} if there are none).
+    from the beginning of the file, and the strings under "__metadata__" ({} if there are none, or null).
 
     Raises FormatError, naming the tensor, for everything that the format forbids: a header beyond `MAX_HEADER_BYTES`
     or the end of the file; JSON that `parse_strict_json` refuses; an entry with other members than dtype, shape and
@@ -158,6 +178,8 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
 
     header = parse_strict_json(data[8:data_start])
     metadata = header.pop("__metadata__", {})
+    if metadata is None:
+        metadata = {}
     if not isinstance(metadata, dict) or not all(map(_is_text, [*metadata, *metadata.values()])):
         raise FormatError("cannot read __metadata__", "it is not an object of strings", WRITE_AGAIN)
 
