@@ -10,7 +10,8 @@ from typing import Any
 
 from gearworks.config_families import (
     SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields, gemma3_windows)
-from gearworks.config_fields import bad_config, divide, not_computed, require_positive, require_sizes, size
+from gearworks.config_fields import (
+    bad_config, divide, not_computed, require_positive, require_sizes, size)
 from gearworks.errors import ModelError
 from gearworks.gguf_settings import heeded
 from gearworks.rope_scaling import RopeScaling
@@ -126,13 +127,16 @@ class ModelConfig:
             raise not_computed("RoPE over a part of each head is not supported", True)
         if field("expert_count", int, 0):
             raise not_computed("a mixture of experts is read from safetensors only", True)
-        # As llama.cpp: linear if no type is named; the old key counts only where the new one is missing; 0 is 1
+        # As llama.cpp: linear if no type is named, the old key only where the new one is
+        # missing, and a factor of 0 as 1
         scaling = field("rope.scaling.type", str, "linear")
         factor = field("rope.scaling.factor", float, field("rope.scale_linear", float, 1)) or 1
         if scaling not in ("none", "linear"):
-            raise not_computed(f"{name}.rope.scaling.type is {scaling!r:.80}; from GGUF files this engine computes "
-                               "'none' and 'linear' only", True)
-        scaled = scaling == "linear" and factor != 1
+            raise not_computed(f"{name}.rope.scaling.type is {scaling!r:.80}; from GGUF files "
+                               "this engine computes 'none' and 'linear' only", True)
+        rope_scaling = None
+        if scaling == "linear" and factor != 1:
+            rope_scaling = RopeScaling.from_hf({"type": "linear", "factor": factor}, context)
         tokens = metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list):
             raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
@@ -160,7 +164,7 @@ class ModelConfig:
             rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
             rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
-            rope_scaling=RopeScaling.from_hf({"type": "linear", "factor": factor}, context) if scaled else None,
+            rope_scaling=rope_scaling,
             **{"qkv_bias": name == "qwen2", "qk_norm": name == "qwen3"} | family,
         )
 
@@ -203,7 +207,7 @@ _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
     """Weights that mean something only together with their scales must not be taken for plain numbers."""
-    for field in ("quantization_config", "compression_config", "quantization"):             # the last one: MLX
+    for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
         quantization = config.get(field)
         if quantization is not None:
             method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None

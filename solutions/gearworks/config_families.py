@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gearworks.config_fields import (
-    bad_config, count, divide, flag, layer_range, not_computed, require_positive, require_sizes, size)
+    bad_config, count, divide, flag, layer_range, not_computed, require_positive, require_sizes,
+    size)
 from gearworks.config_settings import heeded, heeded_rope
 from gearworks.rope_scaling import RopeScaling
 
@@ -73,8 +74,9 @@ def family_fields(architecture: str, config: Mapping[str, Any]) -> dict[str, Any
     Raises ModelError for a field that is missing or impossible, or a setting that the engine does not compute.
     """
     try:
-        settings = heeded(architecture, config)
-        return _FAMILIES[architecture]({**_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {}), **settings})
+        return _FAMILIES[architecture]({
+            **_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {}),
+            **heeded(architecture, config)})
     except KeyError as missing:
         raise bad_config(f"the field {missing} is missing") from None
 
@@ -108,14 +110,16 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
     parameters = {"rope_theta": config["rope_theta"]} | (newer or older)
     if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise not_computed("RoPE of its own for each kind of layer is not supported in this family")
+        raise not_computed("RoPE of its own for each kind of layer is not supported in this "
+                           "family")
     if config.get("original_max_position_embeddings") is not None:             # where it stands outside, it wins
         parameters["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     return {"rope_theta": parameters["rope_theta"], "rope_scaling": _scaling(parameters, config)}
 
 
 def _scaling(parameters: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling | None:
-    return RopeScaling.from_hf(heeded_rope(parameters), size("max_position_embeddings", config["max_position_embeddings"]))
+    context = size("max_position_embeddings", config["max_position_embeddings"])
+    return RopeScaling.from_hf(heeded_rope(parameters), context)
 
 
 def _object(config: Mapping[str, Any], field: str) -> dict[str, Any]:
@@ -131,7 +135,8 @@ def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any
     kind = "full_attention" if window is None else "sliding_attention"
     types = config.get("layer_types")
     if types is not None and _layer_types(types, len(layers)) != [kind] * len(layers):
-        raise not_computed("layer_types says otherwise than sliding_window, and all layers of this family are alike")
+        raise not_computed("layer_types says otherwise than sliding_window, and all layers of "
+                           "this family are alike")
     return _windows([kind] * len(layers), window)
 
 
@@ -185,18 +190,18 @@ def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
     sparse = tuple(layer not in dense and (layer + 1) % step == 0 for layer in layers)
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
     return _swish_decoder(config) | _same_window(config, window) | {"qk_norm": True, "experts": ExpertsConfig(
-        config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"], config["norm_topk_prob"],
-        sparse)}
+        config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"],
+        config["norm_topk_prob"], sparse)}
 
 
 def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
     scoring, methods = {2: ("softmax", ("greedy", "group_limited_greedy")), 3: ("sigmoid", ("noaux_tc",))}[version]
     if config["topk_method"] not in methods:
-        raise not_computed(f"topk_method is {config['topk_method']!r:.80}; this engine computes "
-                           + " or ".join(map(repr, methods)) + " only")
-    if config.get("head_dim") not in (config["qk_rope_head_dim"], None):
-        raise bad_config(f"head_dim is {config['head_dim']!r:.80}, and qk_rope_head_dim "
-                         f"{config['qk_rope_head_dim']!r:.80}, where both are the part that turns")
+        raise not_computed(f"topk_method is {config['topk_method']!r:.80}; this engine "
+                           f"computes {' or '.join(map(repr, methods))} only")
+    if version == 3 and config.get("head_dim") not in (config["qk_rope_head_dim"], None):
+        raise bad_config(f"head_dim is {config['head_dim']!r:.80}, and qk_rope_head_dim is "
+                         f"{config['qk_rope_head_dim']!r:.80}: both are the part that turns")
     latent = LatentConfig(config["q_lora_rank"], config["kv_lora_rank"], config["qk_nope_head_dim"],
                           config["qk_rope_head_dim"], config["v_head_dim"])
     dense, grouped = count(config, "first_k_dense_replace"), config["topk_method"] != "greedy"
@@ -289,7 +294,8 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
     "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
                            "num_local_experts": 8, "num_experts_per_tok": 2},
-    "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096, "decoder_sparse_step": 1, "num_experts": 128,
+    "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096,
+                            "decoder_sparse_step": 1, "num_experts": 128,
                             "moe_intermediate_size": 768, "num_experts_per_tok": 8, "norm_topk_prob": False},
     "GPT2LMHeadModel": {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
     "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,

@@ -13,7 +13,7 @@ from gearworks.errors import ModelError
 
 
 def says_nothing(value: Any) -> bool:
-    """Whether a setting has a value that turns it off: null, false, zero, empty, an array of zeros.
+    """Whether a value turns a setting off: null, false, zero, empty, or an array of zeros.
 
     >>> [says_nothing(value) for value in (None, False, 0.0, "", np.zeros(2), 1, "none", [0])]
     [True, True, True, True, True, False, False, False]
@@ -73,13 +73,13 @@ def divide(hidden_size: Any, heads: Any) -> int:
 def bad_config(why: str) -> ModelError:
     """The error to raise for a field that is missing or impossible, with the reason."""
     return ModelError("the model's configuration cannot be used", why,
-                      "compare config.json with the one on the model's page, or fetch the model "
-                      "again (a GGUF file as a whole: its settings are inside)")
+                      "compare config.json with the one on the model's page, or fetch the "
+                      "model again (a GGUF file as a whole: its settings are inside)")
 
 
 def not_computed(why: str, from_gguf: bool = False) -> ModelError:
     """The error to raise for a setting that this engine cannot honour, with the reason."""
     return ModelError("the model's configuration cannot be used", why, (
         "use another model, or run this one with llama.cpp" if from_gguf else
-        "use another model, or run this one with transformers; if its publisher says that it runs "
-        "without the setting, take that out of config.json"))
+        "use another model, or run this one with transformers; if its publisher says that it "
+        "runs without the setting, take that out of config.json"))

@@ -1,4 +1,4 @@
-"""What becomes of each setting of a `config.json`: read, computed in one way only, or left out for a reason.
+"""What becomes of each setting of a model's JSON files: read, computed in one way, or left out.
 
 A setting that is ignored silently is the worst of errors: the model still speaks, and slightly
 wrongly. So every setting that the configuration classes of transformers know for our
@@ -16,9 +16,9 @@ from typing import Any
 from gearworks.config_fields import bad_config, not_computed, says_nothing
 
 _DECODER = {
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
-    "tie_word_embeddings", "rope_parameters", "rope_scaling", "rope_theta",
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+    "rms_norm_eps", "tie_word_embeddings", "rope_parameters", "rope_scaling", "rope_theta",
     "original_max_position_embeddings"}
 _ONE_WINDOW = {"sliding_window", "layer_types"}
 _QWEN_WINDOWS = _ONE_WINDOW | {"use_sliding_window", "max_window_layers"}
@@ -40,7 +40,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "GPT2LMHeadModel": {
         "vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions",
         "layer_norm_epsilon", "tie_word_embeddings"},
-    "Gemma3ForCausalLM": _DECODER | _ONE_WINDOW | {
+    "Gemma3ForCausalLM": _DECODER - {"original_max_position_embeddings"} | _ONE_WINDOW | {
         "sliding_window_pattern", "rope_local_base_freq", "query_pre_attn_scalar"},
     "DeepseekV2ForCausalLM": _DEEPSEEK - {"head_dim"},
     "DeepseekV3ForCausalLM": _DEEPSEEK | {
@@ -66,7 +66,8 @@ COMPUTED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": SILU, "attention_bias": (False,), "mlp_bias": (False,), "is_causal": (True,),
     "is_encoder_decoder": (False,), "add_cross_attention": (False,),
     "cross_attention_hidden_size": (), "pruned_heads": ({},), "per_layer_config": (),
-    "partial_rotary_factor": (1.0,), "attn_logit_softcapping": (), "final_logit_softcapping": (),
+    "partial_rotary_factor": (1.0,), "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
 }
 COMPUTED_BY_FAMILY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "GPT2LMHeadModel": {"activation_function": GELU_TANH, "scale_attn_weights": (True,),
@@ -110,24 +111,22 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {reason: frozenset(settings) for reason
 }.items()}
 # Settings of one family that others of its settings decide, or that transformers overwrites.
 DECIDED_BY_OTHERS: Mapping[str, frozenset[str]] = {
-    "Qwen3MoeForCausalLM": frozenset({"max_window_layers"}),                # all layers are alike
-    "GPT2LMHeadModel": frozenset({"n_ctx"}),                                # n_positions
-    "Gemma3ForCausalLM": frozenset({"_sliding_window_pattern"}),            # layer_types
-    "DeepseekV2ForCausalLM": frozenset({"head_dim", "qk_head_dim"}),        # qk_rope_head_dim
+    "Qwen3MoeForCausalLM": frozenset({"max_window_layers"}),              # all layers are alike
+    "GPT2LMHeadModel": frozenset({"n_ctx"}),                              # n_positions
+    "Gemma3ForCausalLM": frozenset({"_sliding_window_pattern"}),          # layer_types
+    "DeepseekV2ForCausalLM": frozenset({"head_dim", "qk_head_dim"}),      # qk_rope_head_dim
     "DeepseekV3ForCausalLM": frozenset({"qk_head_dim"}),
 }
 
 # Words of names that sound like a part of the computation, and words of training, which do not.
 COMPUTING = frozenset("""
-    act activation afn alibi altup apply asm attention attn attns bias bidirectional block blocks
-    causal clamp clip codebooks compress conv cross cycles dense depth diagonal dim dims embed
-    embedding embeddings emb eps expert experts ff ffn fraction gate gated gating gelu group groups
-    hash hc head heads indexer indexers kda key lambda laurel layer layernorm layers learned linear
-    local logit logits loop lora lru mamba memory mixer mlp moe mtp mtps mult multi multiplier
-    multipliers mup ngpt norm norms parallel pattern per ple pos position positional positions
-    prenorm prefix qk qkv query rank ratio recurrent rel relative rescale residual rms rope rotary
-    router routing scale scaled scaling scoring shared sink sinks sinusoidal sliding softcap
-    softcapping softmax sparse ssm state step swa swiglu theta topk value window windows
+    act activation afn alibi altup attention attn bias bidirectional causal clamp clip conv
+    depth dense embed embedding embeddings emb eps expert experts ff ffn gate gated gating
+    gelu hc head heads indexer kda laurel layer layernorm layers linear logit logits lora lru
+    mamba mixer mlp moe mtp multiplier multipliers mup ngpt norm parallel pos position
+    positions prenorm qk qkv recurrent rel relative rescale residual rms rope rotary router
+    scale scaling scoring shared sink sinusoidal sliding softcap softcapping softmax sparse
+    ssm swa swiglu theta topk window
     """.split())
 TRAINING = frozenset("""
     aux dropout droppath init initializer jitter layerdrop loss pdrop
@@ -135,7 +134,7 @@ TRAINING = frozenset("""
 
 
 def heeded(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a `config.json` that the reader of this architecture knows, by their names.
+    """The settings of a `config.json` that this architecture's reader knows, by their names.
 
     Raises ModelError, naming the setting and its value, for one that would change what is
     computed, and that the engine does not compute.
@@ -160,16 +159,16 @@ def heeded(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
                 raise not_computed(f"{name} is {value!r:.80}; this engine computes "
                                    + (f"{only} only" if only else "without it"))
         elif name not in left_out and not says_nothing(value) and sounds_computed(name):
-            raise not_computed(f"{name[:80]} is {value!r:.80}, and this engine does not know that "
-                               f"setting in a model of the architecture {architecture}")
+            raise not_computed(f"{name[:80]} is {value!r:.80}, and this engine does not know "
+                               f"that setting in a model of the architecture {architecture}")
     return settings
 
 
 def sounds_computed(name: str) -> bool:
     """Whether a setting that no table knows may change what a model computes, by its name.
 
-    >>> [*map(sounds_computed, ("residual_multiplier", "clip_qkv", "attn_dropout", "wandb_run"))]
-    [True, True, False, False]
+    >>> [*map(sounds_computed, ("residual_multiplier", "attn_dropout", "wandb_run"))]
+    [True, False, False]
     """
     words = set(re.split("[^a-z]+", name.lower()))
     return bool(words & COMPUTING) and not words & TRAINING
@@ -186,7 +185,7 @@ ROPE_LEFT_OUT = frozenset({"finetuned"})                 # the model was trained
 
 
 def heeded_rope(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a RoPE that its reader knows; all others are refused where they say anything.
+    """The settings of a RoPE that its reader knows; any other is refused if it says anything.
 
     >>> heeded_rope({"type": "linear", "factor": 4.0, "finetuned": True, "mrope_section": []})
     {'type': 'linear', 'factor': 4.0}

@@ -1,10 +1,10 @@
-"""What becomes of each key of a GGUF file's metadata: read, computed in one way only, or left out.
+"""What becomes of each key of a GGUF file's metadata: read, computed in one way, or left out.
 
-Keys of the model itself begin with its architecture, as in `llama.block_count`. What programs do
-with them is not written down anywhere but in llama.cpp, and new ones come with every family. So a
-key of the model, or of its tokenizer, that stands in no table here is refused by its name and
-value, unless its value says nothing: zero, false or empty. Keys under other names are notes of
-the programs that made the file, and no reader computes with them.
+Keys of the model itself begin with its architecture, as in `llama.block_count`. What programs
+do with them is not written down anywhere but in llama.cpp, and new ones come with every family.
+So a key of the model, or of its tokenizer, that stands in no table here is refused by its name
+and value, unless its value says nothing: zero, false or empty. Keys under other names are notes
+of the programs that made the file, and no reader computes with them.
 
 Source: gguf-py/gguf/constants.py, and `load_hparams` in src/llama-model.cpp of llama.cpp.
 """
@@ -26,12 +26,13 @@ READ: Mapping[str, frozenset[str]] = {
     "llama": frozenset(_DECODER), "qwen2": frozenset(_DECODER), "qwen3": frozenset(_DECODER),
     "gemma3": frozenset(_DECODER | {"rope.freq_base_swa"})}
 
-# The values with which a key says what is computed here anyway. To llama.cpp, a scale of 0 is none.
+# The values with which a key says what is computed here anyway. A scale of 0 is none, as in
+# llama.cpp.
 COMPUTED: Mapping[str, tuple[float, ...]] = {
     "attention.causal": (True,),
     "logit_scale": (0.0, 1.0), "residual_scale": (0.0, 1.0), "embedding_scale": (0.0, 1.0),
     "rope.scaling.attn_factor": (1.0,), "rope.scaling.yarn_attn_factor": (1.0,),
-    "rope.scaling.yarn_ext_factor": (-1.0, 0.0),            # -1: as the type of the scaling has it
+    "rope.scaling.yarn_ext_factor": (-1.0, 0.0),          # -1: as the scaling's type has it
 }
 COMPUTED_BY_FAMILY: Mapping[str, Mapping[str, tuple[float, ...]]] = {
     "gemma3": {"attention.sliding_window_pattern": (6,)}}
@@ -70,16 +71,16 @@ TOKENIZER_LEFT_OUT: Mapping[str, frozenset[str]] = {
 def heeded(architecture: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that the reader of an architecture knows, without the architecture in front.
 
-    Raises ModelError, naming the key and its value, for one of the model or of its tokenizer that
-    would change what is computed, and that the engine does not compute.
+    Raises ModelError, naming the key and its value, for one of the model or of its tokenizer
+    that would change what is computed, and that the engine does not compute.
 
-    >>> heeded("qwen2", {"qwen2.block_count": 24, "qwen2.logit_scale": 0.0, "general.name": "x"})
+    >>> heeded("qwen2", {"qwen2.block_count": 24, "qwen2.logit_scale": 0.0, "general.name": ""})
     {'block_count': 24}
     """
     kind = metadata.get("general.type", "model")
     if not isinstance(kind, str) or kind != "model":
-        raise not_computed(f"general.type is {kind!r:.80}, and a file of that kind is no language "
-                           "model of its own", True)
+        raise not_computed(f"general.type is {kind!r:.80}, and a file of that kind is no "
+                           "language model of its own", True)
     computed = COMPUTED | COMPUTED_BY_FAMILY.get(architecture, {})
     left_out = frozenset().union(*LEFT_OUT.values())
     tokenizer = TOKENIZER_READ.union(*TOKENIZER_LEFT_OUT.values())

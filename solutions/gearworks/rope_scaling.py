@@ -54,7 +54,7 @@ class RopeScaling:
             values["factor"] = max_position_embeddings / _number(parameters, "original_max_position_embeddings")
         for name in cls.__dataclass_fields__.keys() - {"kind", "truncate"}:
             given = parameters.get(name)
-            if given is not None and not (name in _ZERO_IS_NONE and type(given) in (int, float) and given == 0):
+            if given is not None and not (name in _ZERO_IS_NONE and given in (0, False)):
                 values[name] = _number(parameters, name)
         values["truncate"] = parameters.get("truncate", True)
         if values["truncate"] is None:                      # to Hugging Face, as false
@@ -170,7 +170,8 @@ def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
 _FREQUENCIES = {"linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn}
 
 
-_ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}      # to Hugging Face, as if missing
+# To Hugging Face, a zero here is as if it were missing
+_ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}
 
 
 def _number(parameters: Mapping[str, Any], name: str) -> float:

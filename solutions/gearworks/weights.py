@@ -259,7 +259,8 @@ def read_json(path: Path) -> dict:
         value = json.loads(raw.decode("utf-8"))
     except FileNotFoundError:
         raise NotAvailableError(f"cannot read {path}", "there is no such file",
-                                f"is {path.parent} a complete model folder?") from None
+                                f"give a complete model folder, or fetch {path.name} to make "
+                                f"{path.parent} one") from None
     except OSError as error:
         raise NotAvailableError(f"cannot read {path}", error.strerror or str(error),
                                 "check the path and its permissions") from None
