@@ -106,12 +106,13 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {reason: frozenset(settings) for reason
         "bos_token_id", "eos_token_id", "pad_token_id"},
     "it counts layers that guess ahead, whose weights are refused where none are read": {
         "num_nextn_predict_layers"},
+    "it counts layers, and says nothing of them where no setting of windows is read": {
+        "max_window_layers"},
     "generation_config.json has the say": {
         "guidance_scale", "encoder_repetition_penalty", "renormalize_logits"},
 }.items()}
 # Settings of one family that others of its settings decide, or that transformers overwrites.
 DECIDED_BY_OTHERS: Mapping[str, frozenset[str]] = {
-    "Qwen3MoeForCausalLM": frozenset({"max_window_layers"}),              # all layers are alike
     "GPT2LMHeadModel": frozenset({"n_ctx"}),                              # n_positions
     "Gemma3ForCausalLM": frozenset({"_sliding_window_pattern"}),          # layer_types
     "DeepseekV2ForCausalLM": frozenset({"head_dim", "qk_head_dim"}),      # qk_rope_head_dim

@@ -25,14 +25,16 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def add(writer, key, value):
-    kind = {bool: "BOOL", int: "UINT32", float: "FLOAT32", str: "STRING", list: "ARRAY"}[type(value)]
-    writer.add_key_value(key, value, gguf.GGUFValueType[kind],
-                         gguf.GGUFValueType.INT32 if kind == "ARRAY" else None)
+    types = gguf.GGUFValueType
+    kind = {bool: types.BOOL, int: types.UINT32, float: types.FLOAT32, str: types.STRING,
+            list: types.ARRAY}[type(value)]
+    writer.add_key_value(key, value, kind, types.INT32 if kind == types.ARRAY else None)
 
 
 def write_gguf(path, family, hf_model, permute=None, more_tensors=(), notes=(), **extra):
-    """What a converter makes of a model, in float32. permute: whether rows of q and k are; by default as it should be.
+    """What a converter makes of a model, in float32.
 
+    permute: whether rows of q and k are; by default as it should be.
     extra: keys of the model, without its architecture; notes: other keys.
     """
     config, architecture = hf_model.config, ARCHITECTURES[family]
@@ -118,7 +120,7 @@ def test_linear_rope_scaling_is_read(tmp_path, tiny_model, rng):
     ({"rope.scaling.attn_factor": 1.0}, 1.0),
 ], ids=str)
 def test_rope_is_scaled_as_llama_cpp_scales_it(tmp_path, tiny_model, rng, keys, factor):
-    """The type "none" scales nothing, and the old key counts only where the new one is missing."""
+    """The type "none" scales nothing; the old key counts only where the new one is missing."""
     rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": factor}
     hf_model, folder = tiny_model("Llama", 23, rope_parameters=rope)
     write_gguf(tmp_path / "model.gguf", "Llama", hf_model, **keys)
@@ -128,11 +130,13 @@ def test_rope_is_scaled_as_llama_cpp_scales_it(tmp_path, tiny_model, rng, keys, 
 
 
 @pytest.mark.parametrize("key, value", [
-    ("rope.scaling.attn_factor", 2.0), ("rope.scaling.type", "yarn"), ("rope.scaling.yarn_ext_factor", 1.0),
-    ("attention.causal", False), ("attention.scale", 0.3), ("logit_scale", 0.5), ("rope.freq_base_swa", 1e4),
-    ("rope.dimension_sections", [2, 2]), ("attention.key_length_swa", 4), ("invented_in_2027", "yes"),
+    ("rope.scaling.attn_factor", 2.0), ("rope.scaling.type", "yarn"),
+    ("rope.scaling.yarn_ext_factor", 1.0), ("attention.causal", False),
+    ("attention.scale", 0.3),
+    ("logit_scale", 0.5), ("rope.freq_base_swa", 1e4), ("rope.dimension_sections", [2, 2]),
+    ("attention.key_length_swa", 4), ("invented_in_2027", "yes"),
 ])
-def test_a_setting_that_is_not_computed_is_refused_by_its_key_and_value(tmp_path, tiny_model, key, value):
+def test_what_is_not_computed_is_refused_by_its_key_and_value(tmp_path, tiny_model, key, value):
     hf_model, _ = tiny_model("Llama", 26)
     write_gguf(tmp_path / "model.gguf", "Llama", hf_model, **{key: value})
     with pytest.raises(ModelError) as error:
@@ -141,18 +145,20 @@ def test_a_setting_that_is_not_computed_is_refused_by_its_key_and_value(tmp_path
 
 
 def test_what_says_nothing_hinders_nothing(tmp_path, tiny_model, rng):
-    """Keys that are off, keys of another family, notes of programs: the same logits as without."""
+    """Keys that are off, of another family, notes of programs: the same logits as without."""
     hf_model, folder = tiny_model("Llama", 26)
     write_gguf(tmp_path / "model.gguf", "Llama", hf_model, **{
         "attention.causal": True, "logit_scale": 0.0, "attention.scale": 0.0, "expert_count": 0,
-        "expert_used_count": 0, "use_parallel_residual": False, "rope.dimension_sections": [0, 0, 0, 0],
+        "expert_used_count": 0, "use_parallel_residual": False,
+        "rope.dimension_sections": [0, 0, 0, 0],
         "rope.scaling.yarn_log_multiplier": 0.0, "tensor_data_layout": "Meta AI original pth",
         "vocab_size": 211, "pooling_type": 3}, notes={
-        "general.type": "model", "general.name": "x", "general.sampling.temp": 0.6, "quantize.imatrix.chunks_count": 128,
-        "gemma3.logit_scale": 0.5, "split.count": 1, "split.no": 0, "split.tensors.count": 30, "mine": "x",
+        "general.type": "model", "general.name": "x", "general.sampling.temp": 0.6,
+        "quantize.imatrix.chunks_count": 128, "gemma3.logit_scale": 0.5, "split.count": 1,
+        "split.no": 0, "split.tensors.count": 30, "mine": "x",
         "tokenizer.chat_template.tool_use": "x", "tokenizer.ggml.padding_token_id": 3})
-    ids = rng.integers(0, 211, 50)
-    np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids), logits(Model.load(folder), ids), atol=1e-5)
+    ids, model = rng.integers(0, 211, 50), Model.load(tmp_path / "model.gguf")
+    np.testing.assert_allclose(logits(model, ids), logits(Model.load(folder), ids), atol=1e-5)
 
 
 @pytest.mark.parametrize("notes, says", [
@@ -168,7 +174,7 @@ def test_a_file_that_is_not_the_whole_model_says_so(tmp_path, tiny_model, notes,
     with pytest.raises(GearworksError, match=says) as error:
         Model.load(tmp_path / "model.gguf")
     assert error.value.hint
-    if "split.count" in notes:                              # whatever is asked of the file, this comes first
+    if "split.count" in notes:              # whatever is asked of the file, this comes first
         with pytest.raises(FormatError, match=says):
             LanguageModel.load(tmp_path / "model.gguf")
 
@@ -185,8 +191,9 @@ def keys_of_the_package(keys=gguf.constants.Keys):
 def test_every_key_that_the_gguf_package_can_write_is_decided(name):
     """Read, left out for a reason, or refused by name where it says anything."""
     known = gguf_settings.READ[name].union(*gguf_settings.LEFT_OUT.values())
-    known_tokenizer = gguf_settings.TOKENIZER_READ.union(*gguf_settings.TOKENIZER_LEFT_OUT.values())
-    keys = {key.replace("{arch}", name).replace("{name}", "tool_use") for key in keys_of_the_package()}
+    known_tokenizer = gguf_settings.TOKENIZER_READ.union(
+        *gguf_settings.TOKENIZER_LEFT_OUT.values())
+    keys = {key.replace("{arch}", name) for key in keys_of_the_package()}
     assert len(keys) > 150 and f"{name}.rope.scaling.attn_factor" in keys
     refused = set()
     for key in keys:
@@ -197,11 +204,12 @@ def test_every_key_that_the_gguf_package_can_write_is_decided(name):
                 assert key in error.why
                 refused.add(key)
     of_model = {key for key in keys if key.startswith(f"{name}.")}
-    assert of_model - refused == {key for key in of_model if key.removeprefix(f"{name}.") in known}
-    of_tokenizer = {key for key in keys if key.startswith("tokenizer.")} - {"tokenizer.chat_template.tool_use"}
+    assert {key.removeprefix(f"{name}.") for key in of_model - refused} == {
+        key.removeprefix(f"{name}.") for key in of_model} & known
+    of_tokenizer = {key for key in keys if key.startswith("tokenizer.") and "{" not in key}
     assert of_tokenizer - refused == of_tokenizer & known_tokenizer
     assert refused - of_model - of_tokenizer == {"general.type"}
-    # and what the tables name is spelt as the package spells it, but for what only older programs wrote
+    # What the tables name is spelt as the package spells it, but for what only others wrote
     assert known - {key.removeprefix(f"{name}.") for key in of_model} == {"rope.scale_linear"}
     assert known_tokenizer - of_tokenizer == {"tokenizer.ggml.cls_token_id"}
     assert set(gguf_settings.COMPUTED) <= {key.removeprefix(f"{name}.") for key in of_model}
@@ -235,12 +243,15 @@ def test_keys_that_are_said_to_be_read_are_read(smollm2_gguf, monkeypatch):
     asked = {key for key in metadata.asked if key.startswith("tokenizer.")}
     assert asked == gguf_settings.TOKENIZER_READ
     watched = []
-    monkeypatch.setattr(config_module, "heeded", lambda *args: watched.append(Watched(heeded(*args))) or watched[-1])
+    monkeypatch.setattr(config_module, "heeded", lambda *args: (
+        watched.append(Watched(heeded(*args))) or watched[-1]))
+    settings = {"context_length": 64, "embedding_length": 32, "block_count": 2,
+                "feed_forward_length": 48, "attention.head_count": 4,
+                "attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 64}
     for name in gguf_settings.READ:
-        settings = {"context_length": 64, "embedding_length": 32, "block_count": 2, "feed_forward_length": 48,
-                    "attention.head_count": 4, "attention.layer_norm_rms_epsilon": 1e-5, "attention.sliding_window": 64}
-        ModelConfig.from_gguf({"general.architecture": name, "tokenizer.ggml.tokens": ["a"]}
-                              | {f"{name}.{key}": value for key, value in settings.items()}, tied=True)
+        metadata = {f"{name}.{key}": value for key, value in settings.items()}
+        metadata |= {"general.architecture": name, "tokenizer.ggml.tokens": ["a"]}
+        ModelConfig.from_gguf(metadata, tied=True)
         assert watched[-1].asked == gguf_settings.READ[name]
 
 

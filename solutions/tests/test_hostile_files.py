@@ -678,14 +678,16 @@ def test_a_pipe_is_not_waited_for(tmp_path, open_file):
         open_file(tmp_path / "pipe")
 
 
-# --- What Git leaves in place of a large file ------------------------------------------------------------------------
+# --- What Git leaves in place of a large file -------------------------------------------------
 
 POINTER = (b"version https://git-lfs.github.com/spec/v1\n"
-           b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 269060552\n")
+           b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+           b"size 269060552\n")
 
 
 @pytest.mark.parametrize("open_file, name", [
-    (SafetensorsFile.open, "model.safetensors"), (PickledFile.open, "pytorch_model.bin"), (GGUFFile.open, "model.gguf"),
+    (SafetensorsFile.open, "model.safetensors"), (PickledFile.open, "pytorch_model.bin"),
+    (GGUFFile.open, "model.gguf"),
     (lambda path: ShardedSafetensors.open(path.parent), "model.safetensors.index.json"),
     (read_json, "config.json"), (read_json, "tokenizer.json")], ids=str)
 def test_a_git_lfs_pointer_is_called_so(tmp_path, open_file, name):
@@ -700,6 +702,7 @@ def test_a_git_lfs_pointer_is_called_so(tmp_path, open_file, name):
 def test_a_pointer_among_shards_and_one_with_other_lines(tmp_path):
     index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(POINTER[:43] + b"ext-0-foo sha256:12\n")
+    other = POINTER.splitlines(keepends=True)[0] + b"ext-0-foo sha256:12\n"
+    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(other)
     with pytest.raises(NotAvailableError, match="00001.safetensors\n.*Git LFS pointer"):
         ShardedSafetensors.open(tmp_path)
