@@ -13,6 +13,7 @@ from gearworks.decoding import Generation, generate
 from gearworks.errors import FormatError, ModelError
 from gearworks.gguf import GGUFFile
 from gearworks.model import Model
+from gearworks.safetensors import refuse_lfs_pointer
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabulary import tokenizer_config_from_gguf
 from gearworks.weights import load_checkpoint, read_json
@@ -98,6 +99,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if separate.is_file():
         try:
             settings["chat_template"] = separate.read_text(encoding="utf-8")
+            refuse_lfs_pointer(separate, settings["chat_template"].encode("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise FormatError(f"cannot read {separate}", str(error), "fetch the model again") from None
     elif isinstance(template, list):                        # several named ones

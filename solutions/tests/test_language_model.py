@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from gearworks.errors import FormatError, GearworksError, ModelError
+from gearworks.errors import FormatError, GearworksError, ModelError, NotAvailableError
 from gearworks.language_model import LanguageModel, gguf_eos_ids
 
 
@@ -138,6 +138,16 @@ def test_a_strange_chat_template_hinders_chat_alone(folder, template):
 def test_a_template_that_is_no_text_is_refused(folder):
     (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(GearworksError, match="chat_template.jinja"):
+        LanguageModel.load(folder)
+
+
+@pytest.mark.parametrize("name", [
+    "chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "config.json", "model.safetensors"])
+def test_a_pointer_in_place_of_any_file_is_called_so(folder, name):
+    """Else a template that was not fetched would be the text of every prompt."""
+    write(folder / name, "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 30\n")
+    with pytest.raises(NotAvailableError, match=f"{name}\n.*Git LFS pointer"):
         LanguageModel.load(folder)
 
 
