@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gearworks.chat import render_chat
+from gearworks.config.fields import says_nothing
+from gearworks.config.settings import GENERATION_REFUSED
 from gearworks.decoding import Generation, generate
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.gguf import GGUFFile
 from gearworks.model import Model
+from gearworks.formats.safetensors import refuse_lfs_pointer
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
 from gearworks.weights import load_checkpoint, read_json
@@ -29,13 +32,21 @@ class LanguageModel:
     def load(cls, path: Path, progress: Callable[[Iterable], Iterable] = iter) -> "LanguageModel":
         """Load a GGUF file, or a folder as Hugging Face lays it out; progress and errors as `load_checkpoint`.
 
-        Of generation_config.json only the EOS ids count: how tokens are chosen is up to each request.
+        A text ends at every EOS id of generation_config.json (of config.json, where there is no
+        such file), and at the tokenizer's own EOS too, as in vLLM. Hugging Face's generate runs
+        on past that where generation_config.json lists others only. A GGUF file's ends are its
+        EOS, end of turn and end of message. How tokens are chosen, and how many, is up to each
+        request, whatever generation_config.json recommends.
+
+        Raises ModelError too for a setting of generation_config.json or tokenizer_config.json
+        that would change the answers to all requests, and that the engine does not heed.
         """
         path = Path(path)
         if path.is_dir():
             tokenizer = Tokenizer.from_file(path / "tokenizer.json")
             settings = read_settings(path)
-            eos_ids = _eos_ids(path)
+            eos_ids = _eos_ids(path, tokenizer)
+            _require_added_tokens(settings, tokenizer)
         else:
             with closing(GGUFFile.open(path)) as file:
                 tokenizer = Tokenizer.from_gguf(file.metadata)
@@ -44,12 +55,15 @@ class LanguageModel:
         config, weights = load_checkpoint(path, progress)
         wrong = [id for id in eos_ids if type(id) is not int or not 0 <= id < config.vocab_size]
         if wrong:
-            raise FormatError(f"cannot use the model in {path}", f"{wrong[0]!r:.80} is no id that could end a text",
-                              "check eos_token_id against the model's publisher")
+            raise FormatError(f"cannot use the model in {path}",
+                              f"{wrong[0]!r:.80} is no id that could end a text",
+                              "compare eos_token_id in the model's JSON files with those on "
+                              "its page, or fetch the model again")
         if tokenizer.vocab_size > config.vocab_size:
             raise ModelError(f"cannot use the model in {path}",
                              f"its tokenizer knows {tokenizer.vocab_size} tokens, and its embedding only "
-                             f"{config.vocab_size}", "is the tokenizer that of another model?")
+                             f"{config.vocab_size}",
+                             "fetch tokenizer.json and the weights again, from one place")
         return cls(Model(config, weights), tokenizer, settings, frozenset(eos_ids))
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
@@ -85,6 +99,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if separate.is_file():
         try:
             settings["chat_template"] = separate.read_text(encoding="utf-8")
+            refuse_lfs_pointer(separate, settings["chat_template"].encode("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise FormatError(f"cannot read {separate}", str(error), "fetch the model again") from None
     elif isinstance(template, list):                        # several named ones
@@ -94,17 +109,50 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def gguf_eos_ids(metadata: Mapping[str, Any]) -> list[Any]:
-    """The ids that end a text, as a GGUF file names them, unchecked."""
-    keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
+    """The ids that end a text, a turn or a message, as a GGUF file names them, unchecked."""
+    keys = (f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
     ids = [metadata[key] for key in keys if key in metadata]
-    return ids[:1] if ids[:1] == ids[1:] else ids
+    return list(dict.fromkeys(ids)) if all(type(id) is int for id in ids) else ids
 
 
-def _eos_ids(folder: Path) -> list[Any]:
-    """The EOS ids of generation_config.json, or of config.json where there is no such file, unchecked."""
+def _eos_ids(folder: Path, tokenizer: Tokenizer) -> list[Any]:
+    """The ids that end a text, as the files of a folder name them, unchecked."""
     path = folder / "generation_config.json"
-    ids = read_json(path if path.exists() else folder / "config.json").get("eos_token_id")
-    return ids if isinstance(ids, list) else [] if ids is None else [ids]
+    generation = read_json(path) if path.exists() else {}
+    for name in sorted(GENERATION_REFUSED):
+        if not says_nothing(generation.get(name)):
+            raise ModelError(f"cannot use the model in {folder}",
+                             f"{name} in generation_config.json is {generation[name]!r:.80}, "
+                             "and this engine does not heed it",
+                             "if the model's page does not say that it is needed, take it out "
+                             "of generation_config.json (what ends a text can be given with "
+                             "each request)")
+    source = generation if path.exists() else read_json(folder / "config.json")
+    ids = source.get("eos_token_id")
+    ids = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    own = tokenizer.eos_id
+    return ids if own is None or own in ids else [*ids, own]
+
+
+def _require_added_tokens(settings: Mapping[str, Any], tokenizer: Tokenizer) -> None:
+    """Refuse special tokens that tokenizer_config.json alone knows: they would change ids."""
+    if not says_nothing(settings.get("split_special_tokens")):
+        raise _other_ids(f"split_special_tokens is {settings['split_special_tokens']!r:.80}")
+    known = {token.content for token in tokenizer.vocabulary.added_tokens}
+    for name in ("additional_special_tokens", "extra_special_tokens", "added_tokens_decoder"):
+        tokens = settings.get(name) or []
+        if isinstance(tokens, dict):                        # by a name, or by id
+            tokens = list(tokens.values())
+        for token in tokens if isinstance(tokens, list) else [tokens]:
+            if _token_text(token) not in known:
+                raise _other_ids(f"{name} has {token!r:.80}, which is no added token of "
+                                 "tokenizer.json")
+
+
+def _other_ids(why: str) -> ModelError:
+    return ModelError("cannot use the model's tokenizer", f"in tokenizer_config.json, {why}",
+                      "fetch both files again, from one place, or save the tokenizer again "
+                      "with transformers, which writes all its tokens to tokenizer.json")
 
 
 def _token_text(token: Any) -> str:

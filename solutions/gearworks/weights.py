@@ -18,7 +18,7 @@ from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.formats.gguf import GGUFFile
 from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
 from gearworks.formats.pickled import PickledFile
-from gearworks.formats.safetensors import SafetensorsFile
+from gearworks.formats.safetensors import LFS_POINTER_BYTES, SafetensorsFile, refuse_lfs_pointer
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
 
 Checkpoint = GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
@@ -254,10 +254,13 @@ def read_json(path: Path) -> dict:
     try:
         if path.exists() and not path.is_file():             # a pipe or a device could be read for ever
             raise NotAvailableError(f"cannot read {path}", "it is no plain file", "fetch the model again")
-        value = json.loads(path.read_text(encoding="utf-8"))
+        raw = path.read_bytes()
+        refuse_lfs_pointer(path, raw[:LFS_POINTER_BYTES])
+        value = json.loads(raw.decode("utf-8"))
     except FileNotFoundError:
         raise NotAvailableError(f"cannot read {path}", "there is no such file",
-                                f"is {path.parent} a complete model folder?") from None
+                                f"give a complete model folder, or fetch {path.name} to make "
+                                f"{path.parent} one") from None
     except OSError as error:
         raise NotAvailableError(f"cannot read {path}", error.strerror or str(error),
                                 "check the path and its permissions") from None

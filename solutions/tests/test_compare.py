@@ -10,7 +10,7 @@ import pytest
 import gearworks.families.gpt2
 import gearworks.kv_cache
 import gearworks.model
-from gearworks.cli import commands as cli
+from gearworks.cli.commands import commands as cli
 from gearworks.attention import attention
 from gearworks.comparison.compare import compare, first_divergence, largest_errors, load_hf
 from gearworks.errors import ModelError

@@ -10,6 +10,7 @@ import pytest
 import transformers
 
 from gearworks.config import SUPPORTED_ARCHITECTURES, ModelConfig
+from gearworks.config.settings import READ
 from gearworks.errors import ModelError
 from gearworks.weights import expected_shapes, map_names
 
@@ -170,8 +171,9 @@ HOSTILE = [None, True, False, 0, -1, 1, 10**12, 10**400, 2.5, 1e300, float("nan"
 @pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
 def test_hostile_values_are_read_or_refused(architecture):
     """Whatever stands in a field, nothing but ModelError comes of it, its message is short, and nothing large is made."""
+    more = {"use_sliding_window": True, "moe_intermediate_size": 10**9}
     fields = json.loads(json.dumps(explicit(architecture, OWN.get(architecture, SIZES)))) | {
-        "use_sliding_window": True, "moe_intermediate_size": 10**9}
+        name: value for name, value in more.items() if name in READ[architecture]}
     fields.pop("layer_types", None)
     names = [*fields, "rope_scaling", "sliding_window", "max_window_layers", "layer_types", "sliding_window_pattern",
              "rope_theta", "rope_local_base_freq", "mlp_only_layers", "n_inner", "quantization_config",

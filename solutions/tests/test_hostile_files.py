@@ -28,6 +28,8 @@ from gearworks.formats.gguf import BLOCK_FORMATS, MAX_ARRAY_DEPTH, MAX_STRING_BY
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.restricted_pickle import unpickle
 from gearworks.formats.safetensors import MAX_HEADER_BYTES, SafetensorsFile, read_header, read_tensor
+from gearworks.formats.shards import ShardedSafetensors
+from gearworks.weights import read_json
 
 MB = 2**20
 
@@ -674,3 +676,33 @@ def test_a_pipe_is_not_waited_for(tmp_path, open_file):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(NotAvailableError, match="pipe"):
         open_file(tmp_path / "pipe")
+
+
+# --- What Git leaves in place of a large file -------------------------------------------------
+
+POINTER = (b"version https://git-lfs.github.com/spec/v1\n"
+           b"oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\n"
+           b"size 269060552\n")
+
+
+@pytest.mark.parametrize("open_file, name", [
+    (SafetensorsFile.open, "model.safetensors"), (PickledFile.open, "pytorch_model.bin"),
+    (GGUFFile.open, "model.gguf"),
+    (lambda path: ShardedSafetensors.open(path.parent), "model.safetensors.index.json"),
+    (read_json, "config.json"), (read_json, "tokenizer.json")], ids=str)
+def test_a_git_lfs_pointer_is_called_so(tmp_path, open_file, name):
+    (tmp_path / name).write_bytes(POINTER)
+    with pytest.raises(NotAvailableError) as error:
+        open_file(tmp_path / name)
+    assert error.value.what == f"cannot open {tmp_path / name}"
+    assert "Git LFS pointer" in error.value.why and "269.1 MB" in error.value.why
+    assert "git lfs pull" in error.value.hint and name in error.value.hint
+
+
+def test_a_pointer_among_shards_and_one_with_other_lines(tmp_path):
+    index = {"weight_map": {"w": "model-00001-of-00001.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    other = POINTER.splitlines(keepends=True)[0] + b"ext-0-foo sha256:12\n"
+    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(other)
+    with pytest.raises(NotAvailableError, match="00001.safetensors\n.*Git LFS pointer"):
+        ShardedSafetensors.open(tmp_path)

@@ -3,9 +3,10 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
-from gearworks.errors import FormatError, GearworksError, ModelError
+from gearworks.errors import FormatError, GearworksError, ModelError, NotAvailableError
 from gearworks.language_model import LanguageModel, gguf_eos_ids
 
 
@@ -23,14 +24,78 @@ def write(path, value):
     path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
 
 
-@pytest.mark.parametrize("ids, expected", [(2, {2}), ([2, 7], {2, 7}), ([], set()), (None, set())])
-def test_eos_ids_come_from_generation_config(folder, ids, expected):
+@pytest.mark.parametrize("ids, expected", [
+    (2, {2}), ([2, 7], {2, 7}), (7, {2, 7}), ([7, 9], {2, 7, 9}), ([], {2}), (None, {2})])
+def test_eos_ids_are_those_of_generation_config_and_the_tokenizer_s_own(folder, ids, expected):
+    """SmolLM2's tokenizer names the id 2."""
     write(folder / "generation_config.json", {"eos_token_id": ids})
     assert LanguageModel.load(folder).eos_ids == expected
+    (folder / "tokenizer_config.json").unlink()
+    listed = set(ids) if isinstance(ids, list) else {ids} - {None}
+    assert LanguageModel.load(folder).eos_ids == listed
 
 
 def test_without_generation_config_they_come_from_config(folder):
     (folder / "generation_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    write(folder / "config.json", config | {"eos_token_id": 5})
+    assert LanguageModel.load(folder).eos_ids == {2, 5}
+
+
+def test_the_tokenizer_s_eos_ends_an_answer(folder, monkeypatch):
+    """Whatever generation_config.json lists: nothing follows the token."""
+    write(folder / "generation_config.json", {"eos_token_id": 7})
+    model = LanguageModel.load(folder)
+    said = iter([20, 21, 2, 22, 23])
+    real = type(model.model).forward
+
+    def forward(self, *args, **options):
+        logits = np.zeros_like(real(self, *args, **options))
+        logits[..., next(said)] = 9
+        return logits
+    monkeypatch.setattr(type(model.model), "forward", forward)
+    generation = model.generate("hi", max_tokens=5)
+    assert (generation.ids, generation.finish_reason) == ([20, 21], "stop")
+
+
+@pytest.mark.parametrize("name, value", [
+    ("stop_strings", ["END"]), ("suppress_tokens", [1, 2]), ("forced_eos_token_id", 2),
+    ("bad_words_ids", [[3]]), ("begin_suppress_tokens", [7])])
+def test_generation_settings_that_change_every_answer_are_refused(folder, name, value):
+    write(folder / "generation_config.json", {"eos_token_id": 2, name: value})
+    with pytest.raises(ModelError) as error:
+        LanguageModel.load(folder)
+    assert f"{name} in generation_config.json is {value!r}" in error.value.why
+    advice = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.1, "max_length": 99}
+    write(folder / "generation_config.json", advice | {"eos_token_id": 2, name: None, "x": "y"})
+    assert LanguageModel.load(folder).eos_ids == {2}
+
+
+@pytest.mark.parametrize("name, value, says", [
+    ("split_special_tokens", True, "split_special_tokens is True"),
+    ("extra_special_tokens", ["<|im_end|>", "<new>"], "extra_special_tokens has '<new>'"),
+    ("extra_special_tokens", {"image_token": "<image>"}, "extra_special_tokens has '<image>'"),
+    ("additional_special_tokens", [{"content": "<new>"}], "additional_special_tokens has"),
+    ("added_tokens_decoder", {"49999": {"content": "<new>"}}, "added_tokens_decoder has"),
+    ("extra_special_tokens", "<new>", "'<new>'"),
+    ("extra_special_tokens", [["x"]], "has ['x']"),
+])
+def test_tokens_that_tokenizer_config_alone_knows_are_refused(folder, name, value, says):
+    """transformers would give them ids, or find them in a text, which changes its ids."""
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    write(folder / "tokenizer_config.json", settings | {name: value})
+    with pytest.raises(ModelError) as error:
+        LanguageModel.load(folder)
+    assert says in error.value.why
+
+
+def test_tokens_that_both_files_know_are_welcome(folder):
+    settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    write(folder / "tokenizer_config.json", settings | {
+        "split_special_tokens": False,
+        "additional_special_tokens": ["<|im_start|>", {"content": "<|im_end|>"}],
+        "extra_special_tokens": {"end": "<|im_end|>"},
+        "added_tokens_decoder": {"2": {"content": "<|im_end|>"}}})
     assert LanguageModel.load(folder).eos_ids == {2}
 
 
@@ -45,6 +110,8 @@ def test_eos_ids_of_a_gguf_file():
     eos, eot = "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"
     assert gguf_eos_ids({eos: 2}) == gguf_eos_ids({eos: 2, eot: 2}) == [2]
     assert gguf_eos_ids({eos: 2, eot: 5}) == [2, 5] and gguf_eos_ids({}) == []
+    assert gguf_eos_ids({eos: 2, eot: 5, "tokenizer.ggml.eom_token_id": 7}) == [2, 5, 7]
+    assert len(gguf_eos_ids({eos: 2, eot: np.array([1, 2])})) == 2    # left to the loader
 
 
 def test_the_chat_template_may_be_a_file_or_one_of_several(folder):
@@ -71,6 +138,16 @@ def test_a_strange_chat_template_hinders_chat_alone(folder, template):
 def test_a_template_that_is_no_text_is_refused(folder):
     (folder / "chat_template.jinja").write_bytes(b"\xff\xfe")
     with pytest.raises(GearworksError, match="chat_template.jinja"):
+        LanguageModel.load(folder)
+
+
+@pytest.mark.parametrize("name", [
+    "chat_template.jinja", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
+    "config.json", "model.safetensors"])
+def test_a_pointer_in_place_of_any_file_is_called_so(folder, name):
+    """Else a template that was not fetched would be the text of every prompt."""
+    write(folder / name, "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 30\n")
+    with pytest.raises(NotAvailableError, match=f"{name}\n.*Git LFS pointer"):
         LanguageModel.load(folder)
 
 

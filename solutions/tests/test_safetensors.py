@@ -2,6 +2,7 @@
 
 import doctest
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -287,6 +288,23 @@ def test_what_the_format_cannot_hold(tmp_path, tensors, metadata):
     with pytest.raises(ValueError):
         write(tmp_path / "w.safetensors", tensors, metadata)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("metadata, allowed", [
+    ("null", True), ("{}", True), ('{"a": "b"}', True), ("[]", False), ("false", False),
+    ('""', False), ("0", False), ('{"a": null}', False)])
+def test_metadata_is_accepted_as_the_package_accepts_it(metadata, allowed):
+    header = (f'{{"__metadata__":{metadata},'
+              '"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}').encode()
+    data = len(header).to_bytes(8, "little") + header + bytes(4)
+    if allowed:
+        assert [name for name, _ in safetensors.deserialize(data)] == ["w"]
+        assert read_header(data)[1] == (json.loads(metadata) or {})
+    else:
+        with pytest.raises(safetensors.SafetensorError):
+            safetensors.deserialize(data)
+        with pytest.raises(FormatError, match="__metadata__"):
+            read_header(data)
 
 
 def test_no_tensors_at_all(tmp_path):

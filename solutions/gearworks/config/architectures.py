@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gearworks.config.fields import (
-    bad_config, count, divide, flag, layer_range, require_only, require_positive, require_sizes, size)
+    bad_config, count, divide, flag, layer_range, not_computed, require_positive, require_sizes,
+    size)
+from gearworks.config.settings import heeded, heeded_rope
 from gearworks.config.rope import RopeScaling
 
 
@@ -72,15 +74,15 @@ def family_fields(architecture: str, config: Mapping[str, Any]) -> dict[str, Any
     Raises ModelError for a field that is missing or impossible, or a setting that the engine does not compute.
     """
     try:
-        return _FAMILIES[architecture]({**_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {}), **config})
+        return _FAMILIES[architecture]({
+            **_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {}),
+            **heeded(architecture, config)})
     except KeyError as missing:
         raise bad_config(f"the field {missing} is missing") from None
 
 
 def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all families but GPT-2 name in the same way."""
-    require_only(config, attention_bias=False, mlp_bias=False, partial_rotary_factor=1.0, attn_logit_softcapping=None,
-                 final_logit_softcapping=None)
     heads, kv_heads, head_dim = config["num_attention_heads"], config.get("num_key_value_heads"), config.get("head_dim")
     return {
         "vocab_size": config["vocab_size"],
@@ -98,7 +100,6 @@ def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all families have in common but GPT-2 and Gemma-3."""
-    require_only(config, hidden_act="silu")
     return _decoder(config) | _rope(config)
 
 
@@ -109,15 +110,16 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
     parameters = {"rope_theta": config["rope_theta"]} | (newer or older)
     if any(isinstance(value, Mapping) for value in parameters.values()):
-        raise bad_config("RoPE of its own for each kind of layer is not supported in this family")
+        raise not_computed("RoPE of its own for each kind of layer is not supported in this "
+                           "family")
     if config.get("original_max_position_embeddings") is not None:             # where it stands outside, it wins
         parameters["original_max_position_embeddings"] = config["original_max_position_embeddings"]
     return {"rope_theta": parameters["rope_theta"], "rope_scaling": _scaling(parameters, config)}
 
 
 def _scaling(parameters: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling | None:
-    require_only(parameters, partial_rotary_factor=1.0)
-    return RopeScaling.from_hf(parameters, size("max_position_embeddings", config["max_position_embeddings"]))
+    context = size("max_position_embeddings", config["max_position_embeddings"])
+    return RopeScaling.from_hf(heeded_rope(parameters), context)
 
 
 def _object(config: Mapping[str, Any], field: str) -> dict[str, Any]:
@@ -133,7 +135,8 @@ def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any
     kind = "full_attention" if window is None else "sliding_attention"
     types = config.get("layer_types")
     if types is not None and _layer_types(types, len(layers)) != [kind] * len(layers):
-        raise bad_config("layer_types says otherwise than sliding_window, and all layers of this family are alike")
+        raise not_computed("layer_types says otherwise than sliding_window, and all layers of "
+                           "this family are alike")
     return _windows([kind] * len(layers), window)
 
 
@@ -185,17 +188,20 @@ def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
         raise bad_config(f"mlp_only_layers is {dense!r:.80}, where a list is needed")
     layers = layer_range(config["num_hidden_layers"])
     sparse = tuple(layer not in dense and (layer + 1) % step == 0 for layer in layers)
-    experts = config.get("num_experts", config.get("num_local_experts", 128))
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
     return _swish_decoder(config) | _same_window(config, window) | {"qk_norm": True, "experts": ExpertsConfig(
-        experts, config["num_experts_per_tok"], config["moe_intermediate_size"], config["norm_topk_prob"], sparse)}
+        config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"],
+        config["norm_topk_prob"], sparse)}
 
 
 def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
     scoring, methods = {2: ("softmax", ("greedy", "group_limited_greedy")), 3: ("sigmoid", ("noaux_tc",))}[version]
-    require_only(config, moe_layer_freq=1, scoring_func=scoring)
     if config["topk_method"] not in methods:
-        raise bad_config(f"topk_method is {config['topk_method']!r:.80}, which is not supported")
+        raise not_computed(f"topk_method is {config['topk_method']!r:.80}; this engine "
+                           f"computes {' or '.join(map(repr, methods))} only")
+    if version == 3 and config.get("head_dim") not in (config["qk_rope_head_dim"], None):
+        raise bad_config(f"head_dim is {config['head_dim']!r:.80}, and qk_rope_head_dim is "
+                         f"{config['qk_rope_head_dim']!r:.80}: both are the part that turns")
     latent = LatentConfig(config["q_lora_rank"], config["kv_lora_rank"], config["qk_nope_head_dim"],
                           config["qk_rope_head_dim"], config["v_head_dim"])
     dense, grouped = count(config, "first_k_dense_replace"), config["topk_method"] != "greedy"
@@ -219,14 +225,13 @@ def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
-    require_only(config, hidden_activation="gelu_pytorch_tanh", use_bidirectional_attention=False)
     rope = _object(config, "rope_parameters")                       # transformers 5: one object for each kind of layer
     if rope.keys() - {"full_attention", "sliding_attention"}:
         raise bad_config(f"rope_parameters is {rope!r:.120}, where one object is needed for each kind of layer")
     whole = {"rope_theta": config["rope_theta"]} | _object(rope, "full_attention") | _object(config, "rope_scaling")
     local = {"rope_theta": config["rope_local_base_freq"]} | _object(rope, "sliding_attention")
     if _scaling(local, config) is not None:
-        raise bad_config("RoPE scaling in the layers with a window is not supported")
+        raise not_computed("RoPE scaling in the layers with a window is not supported")
     layers, types = config["num_hidden_layers"], config.get("layer_types")
     if types is None:
         windows = gemma3_windows(config["sliding_window"], layers, config["sliding_window_pattern"])
@@ -245,8 +250,6 @@ def gemma3_windows(window: int | None, layers: int, pattern: int) -> dict[str, A
 
 
 def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
-    require_only(config, activation_function="gelu_new", scale_attn_weights=True, add_cross_attention=False,
-                 scale_attn_by_inverse_layer_idx=False)
     D, heads = config["n_embd"], config["n_head"]
     inner = config.get("n_inner")
     return {
@@ -291,7 +294,8 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
     "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
                            "num_local_experts": 8, "num_experts_per_tok": 2},
-    "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096, "decoder_sparse_step": 1,
+    "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096,
+                            "decoder_sparse_step": 1, "num_experts": 128,
                             "moe_intermediate_size": 768, "num_experts_per_tok": 8, "norm_topk_prob": False},
     "GPT2LMHeadModel": {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
     "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,

@@ -7,15 +7,18 @@ is computed or reserved with it.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from gearworks.errors import ModelError
 
 
-def require_only(config: Mapping[str, Any], **settings: Any) -> None:
-    """Refuse any of these settings that is there with another value than the one that the engine computes."""
-    for name, only in settings.items():
-        if config.get(name) is not None and config[name] != only:
-            raise bad_config(f"{name} is {config[name]!r:.80}; this engine computes "
-                             + (f"{only!r} only" if only is not None else "without it"))
+def says_nothing(value: Any) -> bool:
+    """Whether a value turns a setting off: null, false, zero, empty, or an array of zeros.
+
+    >>> [says_nothing(value) for value in (None, False, 0.0, "", np.zeros(2), 1, "none", [0])]
+    [True, True, True, True, True, False, False, False]
+    """
+    return not (value.any() if isinstance(value, np.ndarray) else value)
 
 
 def flag(config: Mapping[str, Any], name: str) -> bool:
@@ -68,6 +71,15 @@ def divide(hidden_size: Any, heads: Any) -> int:
 
 
 def bad_config(why: str) -> ModelError:
-    """The error to raise for a field, with the reason."""
+    """The error to raise for a field that is missing or impossible, with the reason."""
     return ModelError("the model's configuration cannot be used", why,
-                      "check config.json (or the GGUF metadata) against the model's publisher")
+                      "compare config.json with the one on the model's page, or fetch the "
+                      "model again (a GGUF file as a whole: its settings are inside)")
+
+
+def not_computed(why: str, from_gguf: bool = False) -> ModelError:
+    """The error to raise for a setting that this engine cannot honour, with the reason."""
+    return ModelError("the model's configuration cannot be used", why, (
+        "use another model, or run this one with llama.cpp" if from_gguf else
+        "use another model, or run this one with transformers; if its publisher says that it "
+        "runs without the setting, take that out of config.json"))

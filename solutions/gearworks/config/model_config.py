@@ -10,8 +10,10 @@ from typing import Any
 
 from gearworks.config.architectures import (
     SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields, gemma3_windows)
-from gearworks.config.fields import bad_config, divide, require_only, require_positive, require_sizes, size
+from gearworks.config.fields import (
+    bad_config, divide, not_computed, require_positive, require_sizes, size)
 from gearworks.errors import ModelError
+from gearworks.config.gguf_settings import heeded
 from gearworks.config.rope import RopeScaling
 
 
@@ -91,7 +93,6 @@ class ModelConfig:
                              "this engine runs " + ", ".join(SUPPORTED_ARCHITECTURES),
                              "use a model of one of these, or run this one with transformers")
         _refuse_other_weights(config)
-        require_only(config, is_causal=True, per_layer_config=None)
         return cls(architecture=architecture, **family_fields(architecture, config))
 
     @classmethod
@@ -107,8 +108,10 @@ class ModelConfig:
                              "use the model's safetensors, if its family is one of "
                              + ", ".join(SUPPORTED_ARCHITECTURES))
 
+        settings = heeded(name, metadata)
+
         def field(key: str, kind: type, *default):
-            value = metadata.get(f"{name}.{key}", *default)
+            value = settings.get(key, *default)
             if value is None:
                 raise bad_config(f"the metadata key {name}.{key} is missing")
             if type(value) not in (kind, int):              # a whole number may stand for a float
@@ -119,21 +122,24 @@ class ModelConfig:
         context = field("context_length", int)
         head_dim = field("attention.key_length", int, 0) or divide(field("embedding_length", int), heads)
         if field("attention.value_length", int, head_dim) != head_dim:
-            raise bad_config("keys and values of different sizes are not supported")
+            raise not_computed("keys and values of different sizes are not supported", True)
         if field("rope.dimension_count", int, head_dim) != head_dim:
-            raise bad_config("RoPE over a part of each head is not supported")
+            raise not_computed("RoPE over a part of each head is not supported", True)
         if field("expert_count", int, 0):
-            raise bad_config("a mixture of experts is read from safetensors only")
-        # llama.cpp scales by a factor whether or not a type is named with it
-        scaling = field("rope.scaling.type", str, "none")
-        factors = {field(key, float, 1) for key in ("rope.scaling.factor", "rope.scale_linear")} - {0, 1}
-        if scaling not in ("none", "linear") or len(factors) > 1:
-            raise bad_config(f"RoPE scaling ({scaling!r:.80}, factors {sorted(factors)}) is not supported")
+            raise not_computed("a mixture of experts is read from safetensors only", True)
+        # As llama.cpp: linear if no type is named, the old key only where the new one is
+        # missing, and a factor of 0 as 1
+        scaling = field("rope.scaling.type", str, "linear")
+        factor = field("rope.scaling.factor", float, field("rope.scale_linear", float, 1)) or 1
+        if scaling not in ("none", "linear"):
+            raise not_computed(f"{name}.rope.scaling.type is {scaling!r:.80}; from GGUF files "
+                               "this engine computes 'none' and 'linear' only", True)
+        rope_scaling = None
+        if scaling == "linear" and factor != 1:
+            rope_scaling = RopeScaling.from_hf({"type": "linear", "factor": factor}, context)
         tokens = metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list):
             raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
-        if field("attn_logit_softcapping", float, 0) or field("final_logit_softcapping", float, 0):
-            raise bad_config("soft caps of scores or logits are not computed here")
         window = field("attention.sliding_window", int, 0)
         family: dict[str, Any] = {}
         if name == "gemma3":
@@ -143,7 +149,7 @@ class ModelConfig:
                 "qk_norm": True, "query_pre_attn_scalar": scalar,
                 "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
         elif window and window < context:
-            raise bad_config("a sliding window is read from safetensors only")
+            raise not_computed("a sliding window is read from safetensors only", True)
         return cls(
             architecture=_GGUF_ARCHITECTURES[name],
             vocab_size=len(tokens),
@@ -158,7 +164,7 @@ class ModelConfig:
             rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
             rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
-            rope_scaling=RopeScaling.from_hf({"type": "linear", "factor": factors.pop()}, context) if factors else None,
+            rope_scaling=rope_scaling,
             **{"qkv_bias": name == "qwen2", "qk_norm": name == "qwen3"} | family,
         )
 
@@ -201,7 +207,7 @@ _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
     """Weights that mean something only together with their scales must not be taken for plain numbers."""
-    for field in ("quantization_config", "compression_config"):
+    for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
         quantization = config.get(field)
         if quantization is not None:
             method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None

@@ -10,6 +10,8 @@ from typing import Any
 from gearworks.errors import ModelError
 
 SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn")
+# To Hugging Face, a zero here is as if it were missing.
+_ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ class RopeScaling:
         if kind == "yarn" and parameters.get("factor") is None and "original_max_position_embeddings" in parameters:
             values["factor"] = max_position_embeddings / _number(parameters, "original_max_position_embeddings")
         for name in cls.__dataclass_fields__.keys() - {"kind", "truncate"}:
-            if parameters.get(name) is not None:
+            given = parameters.get(name)
+            if given is not None and not (name in _ZERO_IS_NONE and given in (0, False)):
                 values[name] = _number(parameters, name)
         values["truncate"] = parameters.get("truncate", True)
+        if values["truncate"] is None:                      # to Hugging Face, as false
+            values["truncate"] = False
         if not isinstance(values["truncate"], bool):
             raise _bad_scaling(f"truncate is {values['truncate']!r:.80}, where true or false is needed")
         if kind == "dynamic":                    # whatever the file says: Hugging Face measures from the whole context

@@ -31,10 +31,11 @@ from gearworks.formats.gguf_blocks import dequantize_bf16, dequantize_f16, dequa
 from gearworks.formats.gguf_k_quants import (
     dequantize_q2_k, dequantize_q3_k, dequantize_q4_k, dequantize_q5_k, dequantize_q6_k,
 )
-from gearworks.formats.safetensors import let_go, map_file
+from gearworks.formats.safetensors import let_go, map_file, names_like
 
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
-WRITE_AGAIN = "the program that wrote the file broke the format: convert the model again"
+WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another copy, or "
+               "convert the model again with llama.cpp's convert_hf_to_gguf.py")
 
 MAX_TENSOR_DIMS = 4                # as in ggml
 MAX_ARRAY_DEPTH = 8         # real files nest no arrays; each level costs a stack frame
@@ -391,6 +392,7 @@ class GGUFFile:
         self.path = path
         self.version, tensor_count, metadata_count = _read_preamble(data)
         self.metadata, offset = read_metadata(data, HEADER_BYTES, metadata_count)
+        _refuse_part(self.metadata)
         self.tensors, offset = read_tensor_table(data, offset, tensor_count)
         alignment = self.metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
@@ -414,7 +416,7 @@ class GGUFFile:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the file has no tensor of that name",
-                              f"the names that it has are the keys of .tensors ({len(self.tensors)} of them)")
+                              names_like(name, self.tensors))
         info = self.tensors[name]
         return np.frombuffer(self._data, np.uint8, info.nbytes, self.data_start + info.offset)
 
@@ -442,16 +444,33 @@ class GGUFFile:
 def _read_preamble(data: memoryview) -> tuple[int, int, int]:
     if data[:4] != b"GGUF":
         why = f"the file begins with {bytes(data[:4])!r}, not with b'GGUF'"
-        raise FormatError("cannot read the magic number at byte 0", why, "check that this is a GGUF file")
+        raise FormatError("cannot read the magic number at byte 0", why,
+                          "give the path of a GGUF file, or fetch it again")
     version, offset = read_value(data, 4, ValueType.UINT32)
     if version not in (2, 3):
         # A version is a small number: with its low 16 bits empty, it was written the other way round.
         big_endian = version and version & 0xFFFF == 0
         why = "the file is big-endian" if big_endian else f"version {version} is not supported"
-        raise FormatError("cannot read the version at byte 4", why, "use a little-endian GGUF file of version 2 or 3")
+        raise FormatError("cannot read the version at byte 4", why,
+                          "fetch another copy of the model: today's GGUF files are "
+                          "little-endian and of version 3")
     tensor_count, offset = read_value(data, offset, ValueType.UINT64)
     metadata_count, offset = read_value(data, offset, ValueType.UINT64)
     return version, tensor_count, metadata_count
+
+
+def _refuse_part(metadata: dict[str, object]) -> None:
+    """A part holds some of the tensors only, and all parts but the first no settings."""
+    count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
+    if type(count) is not int or type(number) is not int:
+        raise FormatError("cannot read metadata 'split.count'", "it is not an integer",
+                          WRITE_AGAIN)
+    if count > 1:
+        raise FormatError("cannot read a part of a model",
+                          f"this is part {number + 1} of {count}, and this engine reads models "
+                          "in one file", "get the model in one file from its publisher, or "
+                          "make it of the parts with a tool of llama.cpp: "
+                          "`llama-gguf-split --merge FIRST_PART model.gguf`")
 
 
 def _align(offset: int, alignment: int) -> int:

@@ -21,7 +21,9 @@ import numpy as np
 
 from gearworks.errors import FormatError
 from gearworks.formats.restricted_pickle import FETCH_AGAIN, SAFETENSORS_INSTEAD, SAVE_AGAIN, StridedTensor, unpickle
-from gearworks.formats.safetensors import DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, map_file, read_tensor, read_tensor_into
+from gearworks.formats.safetensors import (
+    DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, map_file, names_like, read_tensor,
+    read_tensor_into)
 
 MAX_DIRECTORY_BYTES = 2**22     # the archive's table of contents: some 65 bytes for each storage
 
@@ -139,12 +141,13 @@ def read_tensors(data: memoryview) -> dict[str, TensorView]:
     """
     if bytes(data[:2]) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         raise FormatError("cannot read the checkpoint", "it is a bare pickle, as PyTorch wrote them before version 1.6 "
-                          "(2020), not an archive", f"{SAVE_AGAIN}; or use a copy of the model in safetensors")
+                          "(2020), not an archive", SAVE_AGAIN)
     entries = read_directory(data)
     programs = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(programs) != 1:
         raise FormatError("cannot read the checkpoint", f"the archive has {len(programs)} entries named data.pkl",
-                          "check that torch.save wrote this file")
+                          "give the path of a PyTorch checkpoint, or use a copy of the model "
+                          "in safetensors")
     folder = programs[0].removesuffix("data.pkl")
     order = entries.get(f"{folder}byteorder")
     if order is not None and data[order.start:order.stop] != b"little":
@@ -186,7 +189,7 @@ def _place(tensor: StridedTensor, place: range | None) -> TensorView:
         raise FormatError("", "its shape overflows 64 bits", SAFETENSORS_INSTEAD)
     if prod(shape) > available:
         why = f"its {prod(shape)} values repeat the {available} of its storage"
-        raise FormatError("", why, "save it with .contiguous(), or use a copy of the model in safetensors")
+        raise FormatError("", why, "use a copy of the model in safetensors")
     if 0 in shape:
         return TensorView(tensor.dtype, shape, strides, place.start)    # its offset may lie anywhere
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
@@ -254,7 +257,7 @@ class PickledFile:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the file has no tensor of that name",
-                              f"the names that it has are the keys of .tensors ({len(self.tensors)} of them)")
+                              names_like(name, self.tensors))
         return read_view(self._data, self.tensors[name], out)
 
     def close(self) -> None:

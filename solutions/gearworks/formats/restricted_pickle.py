@@ -18,7 +18,8 @@ from gearworks.errors import FormatError
 
 SAFETENSORS_INSTEAD = "do not load it with pickle or torch: use a copy of the model in safetensors"
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
-SAVE_AGAIN = "load it with torch.load(..., weights_only=True), and save nothing but its dictionary of weights"
+SAVE_AGAIN = ("use a copy of the model in safetensors, or have its publisher save nothing but "
+              "the dictionary of its weights, with today's PyTorch")
 
 MAX_PROGRAM_BYTES = 2**22       # some 130 bytes describe a tensor: 30,000 of them
 

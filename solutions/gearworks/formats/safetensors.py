@@ -16,8 +16,9 @@ import mmap
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
@@ -44,8 +45,11 @@ MAX_HEADER_BYTES = 100_000_000      # the format's own limit
 MAX_DIMS = 64                       # NumPy's limit
 PIECE_VALUES = 2**17                # what `read_tensor_into` widens at once: it stays in the cache of one core
 
+LFS_POINTER_BYTES = 1024            # a pointer is shorter
+
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
-WRITE_AGAIN = "the program that wrote the file broke the format: write it again with the safetensors package"
+WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another copy, or have "
+               "its writer save it again with the safetensors package")
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,9 @@ def map_file(path: str | Path) -> memoryview:
     """Return the file's bytes as a read-only view, mapped into memory: pages are read when they are touched.
 
     The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile ends the process: the
-    operating system has no other way to say so. An empty file gives an empty view. Raises NotAvailableError
-    if there is no such file, it is not a plain file, or it may not be read.
+    operating system has no other way to say so. An empty file gives an empty view. Raises
+    NotAvailableError if there is no such file, it is not a plain file, it may not be read, or
+    it is a Git LFS pointer.
     """
     path = Path(path)
     try:
@@ -72,12 +77,42 @@ def map_file(path: str | Path) -> memoryview:
             raise NotAvailableError(f"cannot open {path}", "it is a folder or a device, not a file",
                                     "give the path of the model file itself")
         with path.open("rb") as file:
+            refuse_lfs_pointer(path, file.read(LFS_POINTER_BYTES))
             if os.fstat(file.fileno()).st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError) as error:      # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or str(error)
         raise NotAvailableError(f"cannot open {path}", reason, "check the path, and that you may read it") from error
+
+
+def refuse_lfs_pointer(path: Path, start: bytes) -> None:
+    """Raise NotAvailableError where a file is Git LFS's note about one that was not fetched.
+
+    start: the file's first `LFS_POINTER_BYTES` bytes, or all of them.
+    Source: docs/spec.md in the git-lfs repository.
+
+    >>> refuse_lfs_pointer(Path("model.gguf"), b"GGUF")
+    """
+    if not start.startswith(b"version https://git-lfs.github.com/spec/"):
+        return
+    size = re.search(rb"\nsize (\d{1,18})\n", start)
+    real = f"the file of {int(size[1]) / 1e6:,.1f} MB" if size else "the file"
+    raise NotAvailableError(f"cannot open {path}", "it is a Git LFS pointer: a few lines of "
+                            f"text in place of {real} itself, which was not fetched",
+                            f"run `git lfs pull` in {path.parent}, or download {path.name} "
+                            "from the model's page")
+
+
+def names_like(name: str, names: Iterable[str]) -> str:
+    """What to try where a tensor was asked for by a wrong name: some that are there.
+
+    >>> names_like("model.norm", ["model.norm.weight", "lm_head.weight"])
+    'ask for a name that is there, such as model.norm.weight (2 in all)'
+    """
+    names = list(names)
+    near = get_close_matches(name, names, 3) or names[:3]
+    return f"ask for a name that is there, such as {', '.join(near)} ({len(names)} in all)"
 
 
 def let_go(data: memoryview, start: int, end: int) -> None:
@@ -130,7 +165,8 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
     """Read and check the header of a whole safetensors file.
 
     data: all bytes of the file. Returns (tensors, metadata): a TensorInfo by name, in the header's order, with offsets
-    from the beginning of the file, and the strings under "__metadata__" ({} if there are none).
+    from the beginning of the file, and the strings under "__metadata__" ({} if there are none,
+    or null).
 
     Raises FormatError, naming the tensor, for everything that the format forbids: a header beyond `MAX_HEADER_BYTES`
     or the end of the file; JSON that `parse_strict_json` refuses; an entry with other members than dtype, shape and
@@ -150,7 +186,9 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
     header_size = int.from_bytes(data[:8], "little")
     if header_size > MAX_HEADER_BYTES:
         why = f"the first 8 bytes ask for a header of {header_size} bytes; the format allows {MAX_HEADER_BYTES}"
-        raise FormatError("cannot read the header at byte 8", why, "this is hardly a safetensors file: check its kind")
+        raise FormatError("cannot read the header at byte 8", why,
+                          "this is hardly a safetensors file: give the path of one, or fetch "
+                          "it again")
     data_start = 8 + header_size
     if data_start > file_size:
         why = f"it should have {header_size} bytes, and the file ends {data_start - file_size} bytes before that"
@@ -158,6 +196,8 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
 
     header = parse_strict_json(data[8:data_start])
     metadata = header.pop("__metadata__", {})
+    if metadata is None:
+        metadata = {}
     if not isinstance(metadata, dict) or not all(map(_is_text, [*metadata, *metadata.values()])):
         raise FormatError("cannot read __metadata__", "it is not an object of strings", WRITE_AGAIN)
 
@@ -298,7 +338,7 @@ class SafetensorsFile:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the file has no tensor of that name",
-                              f"the names that it has are the keys of .tensors ({len(self.tensors)} of them)")
+                              names_like(name, self.tensors))
         try:
             info = self.tensors[name]
             if out is None:

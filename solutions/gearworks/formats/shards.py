@@ -13,7 +13,8 @@ import numpy as np
 
 from gearworks.errors import FormatError
 from gearworks.formats.pickled import PickledFile, TensorView
-from gearworks.formats.safetensors import MAX_HEADER_BYTES, SafetensorsFile, TensorInfo, map_file, parse_strict_json
+from gearworks.formats.safetensors import (
+    MAX_HEADER_BYTES, SafetensorsFile, TensorInfo, map_file, names_like, parse_strict_json)
 
 FETCH_AGAIN = "fetch the index and all its files again, from one place"
 
@@ -92,7 +93,7 @@ class _Shards:
         """Return one tensor, as its file gives it. Raises FormatError if the index has none of that name."""
         if name not in self.tensors:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the index has no tensor of that name",
-                              f"the names that it has are the keys of .tensors ({len(self.tensors)} of them)")
+                              names_like(name, self.tensors))
         return self.shards[self._weight_map[name]].tensor(name, out)
 
     def close(self) -> None:
