@@ -1,4 +1,5 @@
-"""A model as its publisher ships it: the network, its tokenizer, its chat template, and the ids that end a text."""
+"""A model as its publisher ships it: the network, its tokenizer, its chat template, and the ids
+that end a text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -21,7 +22,8 @@ from gearworks.weights import load_checkpoint, read_json
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """Everything needed to answer a request. `settings` is the content of tokenizer_config.json."""
+    """Everything needed to answer a request. `settings` is the content of
+    tokenizer_config.json."""
 
     model: Model
     tokenizer: Tokenizer
@@ -29,8 +31,10 @@ class LanguageModel:
     eos_ids: frozenset[int]
 
     @classmethod
-    def load(cls, path: Path, progress: Callable[[Iterable], Iterable] = iter) -> "LanguageModel":
-        """Load a GGUF file, or a folder as Hugging Face lays it out; progress and errors as `load_checkpoint`.
+    def load(cls, path: Path,
+             progress: Callable[[Iterable], Iterable] = iter) -> "LanguageModel":
+        """Load a GGUF file, or a folder as Hugging Face lays it out; progress and errors as
+        `load_checkpoint`.
 
         A text ends at every EOS id of generation_config.json (of config.json, where there is no
         such file), and at the tokenizer's own EOS too, as in vLLM. Hugging Face's generate runs
@@ -61,15 +65,16 @@ class LanguageModel:
                               "its page, or fetch the model again")
         if tokenizer.vocab_size > config.vocab_size:
             raise ModelError(f"cannot use the model in {path}",
-                             f"its tokenizer knows {tokenizer.vocab_size} tokens, and its embedding only "
-                             f"{config.vocab_size}",
+                             f"its tokenizer knows {tokenizer.vocab_size} tokens, and its "
+                             f"embedding only {config.vocab_size}",
                              "fetch tokenizer.json and the weights again, from one place")
         return cls(Model(config, weights), tokenizer, settings, frozenset(eos_ids))
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
         """The text of a conversation as the model was trained to read it, ready for its answer.
 
-        Raises ModelError when the model has no chat template, or the template refuses the messages.
+        Raises ModelError when the model has no chat template, or the template refuses the
+        messages.
         """
         template = self.settings.get("chat_template")
         if not isinstance(template, str):
@@ -84,16 +89,19 @@ class LanguageModel:
         return generate(self.model, self.tokenizer, prompt, eos_ids=self.eos_ids, **options)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Generation:
-        """Answer a conversation, a list of {"role": ..., "content": ...}; options as `decoding.generate`."""
+        """Answer a conversation, a list of {"role": ..., "content": ...}; options as
+        `decoding.generate`."""
         return self.generate(self.chat_prompt(messages), add_special_tokens=False, **options)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, if there is one, with the chat template from wherever this folder keeps it.
+    """The content of tokenizer_config.json, if there is one, with the chat template from
+    wherever this folder keeps it.
 
     Raises FormatError or NotAvailableError for files that cannot be read.
     """
-    path, separate = folder / "tokenizer_config.json", folder / "chat_template.jinja"     # transformers 5 writes both
+    # transformers 5 writes both
+    path, separate = folder / "tokenizer_config.json", folder / "chat_template.jinja"
     settings = read_json(path) if path.exists() else {}
     template = settings.get("chat_template")
     if separate.is_file():
@@ -101,9 +109,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
             settings["chat_template"] = separate.read_text(encoding="utf-8")
             refuse_lfs_pointer(separate, settings["chat_template"].encode("utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise FormatError(f"cannot read {separate}", str(error), "fetch the model again") from None
+            raise FormatError(f"cannot read {separate}", str(error),
+                              "fetch the model again") from None
     elif isinstance(template, list):                        # several named ones
-        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = {str(entry.get("name")): entry.get("template") for entry in template
+                 if isinstance(entry, dict)}
         settings["chat_template"] = named.get("default")
     return settings
 
@@ -156,6 +166,7 @@ def _other_ids(why: str) -> ModelError:
 
 
 def _token_text(token: Any) -> str:
-    """A special token in tokenizer_config.json is a string, or an object with its flags, or missing."""
+    """A special token in tokenizer_config.json is a string, or an object with its flags, or
+    missing."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""

@@ -1,8 +1,9 @@
 """From the tensors of a file to the weights of a decoder: names, layouts, and strict loading.
 
-Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/value heads, d head size.
-Names and (out, in) shapes are Hugging Face's. Underneath, matrices that read the same input share one block of memory,
-so that one product computes q, k and v, and one computes gate and up; `q_proj` and the others are views of it.
+Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/value heads, d
+head size. Names and (out, in) shapes are Hugging Face's. Underneath, matrices that read the
+same input share one block of memory, so that one product computes q, k and v, and one computes
+gate and up; `q_proj` and the others are views of it.
 """
 
 import json
@@ -27,18 +28,20 @@ FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a checkpoint of this configuration must hold: Hugging Face's name to shape."""
+    """Every tensor that a checkpoint of this configuration must hold: Hugging Face's name to
+    shape."""
     model, layers = layout(config)
-    return {part.name: part.shape for fields in (model, *layers) for parts in fields.values() for part in parts}
+    return {part.name: part.shape for fields in (model, *layers) for parts in fields.values()
+            for part in parts}
 
 
 _GGUF_NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down"}
 _GEMMA3_GGUF_NAMES = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
@@ -46,9 +49,11 @@ _GEMMA3_GGUF_NAMES = {
 
 
 def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
-    """What a GGUF file calls the tensor that Hugging Face calls `name`. architecture: Hugging Face's, of the config.
+    """What a GGUF file calls the tensor that Hugging Face calls `name`. architecture: Hugging
+    Face's, of the config.
 
-    >>> gguf_name("model.layers.7.mlp.up_proj.weight"), gguf_name("model.layers.0.self_attn.q_proj.bias")
+    >>> gguf_name("model.layers.7.mlp.up_proj.weight"), gguf_name(
+    ...     "model.layers.0.self_attn.q_proj.bias")
     ('blk.7.ffn_up.weight', 'blk.0.attn_q.bias')
     """
     names = _GGUF_NAMES | (_GEMMA3_GGUF_NAMES if architecture == "Gemma3ForCausalLM" else {})
@@ -60,12 +65,15 @@ def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
 
 
 def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, str]:
-    """Decide which tensor of a file is which weight, and accept nothing less than a complete match.
+    """Decide which tensor of a file is which weight, and accept nothing less than a complete
+    match.
 
-    found: the file's names and shapes, in Hugging Face's naming (with or without the prefix `model.`) or in GGUF's.
-    Returns Hugging Face's name to the file's name, for every weight of `expected_shapes`.
-    Raises ModelError with all missing, unexpected and misshapen tensors. Only what carries no information may be
-    left over: RoPE frequencies that can be computed, and the second copy of a tied head.
+    found: the file's names and shapes, in Hugging Face's naming (with or without the prefix
+    `model.`) or in GGUF's. Returns Hugging Face's name to the file's name, for every weight of
+    `expected_shapes`.
+    Raises ModelError with all missing, unexpected and misshapen tensors. Only what carries no
+    information may be left over: RoPE frequencies that can be computed, and the second copy of
+    a tied head.
     """
     _require_plausible(config, len(found))
     expected = expected_shapes(config)
@@ -78,36 +86,45 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
         names = {name: name for name in expected}
     missing = sorted(file_name for file_name in names.values() if file_name not in found)
     redundant = {"lm_head.weight", "output.weight"} if config.tie_word_embeddings else set()
-    unexpected = sorted(name for name in found.keys() - set(names.values()) - redundant if not _is_idle(name, config))
+    unexpected = sorted(name for name in found.keys() - set(names.values()) - redundant
+                        if not _is_idle(name, config))
     misshapen = [f"{file_name} is {found[file_name]}, expected {expected[name]}"
                  for name, file_name in names.items()
                  if file_name in found and tuple(found[file_name]) != expected[name]]
     if missing or unexpected or misshapen:
         raise ModelError("the checkpoint does not match its configuration",
-                         "; ".join(_listed(title, items) for title, items in
-                                   (("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen)) if items),
-                         "check that the file and the configuration are of the same model, and that the file is whole")
+                         "; ".join(_listed(title, items)
+                                   for title,
+                                   items
+                                   in (("missing", missing), ("unexpected", unexpected),
+                                       ("misshapen", misshapen)) if items),
+                         "check that the file and the configuration are of the same model, and "
+                         "that the file is whole")
     return names
 
 
 def _require_plausible(config: ModelConfig, tensors: int) -> None:
-    """Refuse more layers or experts than the file has tensors: its numbers must not decide how much memory is taken."""
+    """Refuse more layers or experts than the file has tensors: its numbers must not decide how
+    much memory is taken."""
     announced = config.num_hidden_layers
     if config.experts is not None:
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
     if announced > tensors:
         raise ModelError("the checkpoint does not match its configuration",
-                         f"{config.num_hidden_layers} layers" + (" with experts" if config.experts else "")
+                         f"{config.num_hidden_layers} layers"
+                         + (" with experts" if config.experts else "")
                          + f" are announced, and the file holds {tensors} tensors",
-                         "check that the file and the configuration are of the same model, and that the file is whole")
+                         "check that the file and the configuration are of the same model, and "
+                         "that the file is whole")
 
 
 def _is_idle(name: str, config: ModelConfig) -> bool:
     """Whether a tensor that a checkpoint holds besides its weights may be left out."""
     if config.prediction_layers:
-        layers = range(config.num_hidden_layers, config.num_hidden_layers + config.prediction_layers)
+        layers = range(config.num_hidden_layers,
+                       config.num_hidden_layers + config.prediction_layers)
         return any(name.startswith(f"model.layers.{layer}.") for layer in layers)
-    if config.architecture == "GPT2LMHeadModel":                     # the causal mask, kept as if it were a weight
+    if config.architecture == "GPT2LMHeadModel":  # the causal mask, kept as if it were a weight
         return name.endswith((".attn.bias", ".attn.masked_bias"))
     return name.endswith("rotary_emb.inv_freq")
 
@@ -120,9 +137,9 @@ def _listed(title: str, items: list[str], at_most: int = 8) -> str:
 def unpermute_rope(weight: np.ndarray, num_heads: int) -> np.ndarray:
     """Undo the order in which GGUF's llama architecture keeps the rows of q and k.
 
-    weight: (num_heads · d, in); returns the same shape. In the file the two rows of each RoPE pair are neighbours
-    within their head; Hugging Face's layout keeps the first halves of all pairs, then the second halves.
-    num_heads is K for k_proj.
+    weight: (num_heads · d, in); returns the same shape. In the file the two rows of each RoPE
+    pair are neighbours within their head; Hugging Face's layout keeps the first halves of all
+    pairs, then the second halves. num_heads is K for k_proj.
 
     >>> unpermute_rope(np.array([[0.], [2.], [1.], [3.]]), num_heads=1).ravel()
     array([0., 1., 2., 3.])
@@ -132,13 +149,14 @@ def unpermute_rope(weight: np.ndarray, num_heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(rows, columns)
 
 
-def load_checkpoint(path: Path, progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:
+def load_checkpoint(
+    path: Path, progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:
     """Load every weight of a model as float32.
 
-    path: a GGUF file, or a folder as Hugging Face lays it out. progress: wraps the iteration over the tensors, as
-    `tqdm` does. Raises FormatError for a damaged file, ModelError for one that does not fit its configuration,
-    NotAvailableError for one that is not there. Names and shapes are checked before any weight is read, and no weight
-    is held twice.
+    path: a GGUF file, or a folder as Hugging Face lays it out. progress: wraps the iteration
+    over the tensors, as `tqdm` does. Raises FormatError for a damaged file, ModelError for one
+    that does not fit its configuration, NotAvailableError for one that is not there. Names and
+    shapes are checked before any weight is read, and no weight is held twice.
     """
     config, file = open_checkpoint(path)
     with closing(file):
@@ -152,35 +170,44 @@ def load_checkpoint(path: Path, progress: Callable[[Iterable], Iterable] = iter)
 
 
 def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
-    """A model's configuration, and the open file or files that hold its weights; errors as `load_checkpoint`.
+    """A model's configuration, and the open file or files that hold its weights; errors as
+    `load_checkpoint`.
 
     Of several formats in one folder, safetensors wins over pickles, and one file over several.
     """
     if not path.is_dir():
         file = GGUFFile.open(path)
         if "rope_freqs.weight" in file.tensors:
-            raise ModelError(f"cannot load {path}", "it scales its RoPE as Llama 3.1 does, by factors in "
-                             "rope_freqs.weight, and this engine reads such a scaling from config.json only",
+            raise ModelError(f"cannot load {path}",
+                             "it scales its RoPE as Llama 3.1 does, by factors in "
+                             "rope_freqs.weight, and this engine reads such a scaling from "
+                             "config.json only",
                              "use the model's Hugging Face folder, with its safetensors")
-        return ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors), file
+        return ModelConfig.from_gguf(file.metadata,
+                                     tied="output.weight" not in file.tensors), file
     config = ModelConfig.from_hf(read_json(path / "config.json"))
-    for name, opened in (("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
-                         (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(path)),
-                         ("pytorch_model.bin", lambda: PickledFile.open(path / "pytorch_model.bin")),
-                         (ShardedPickled.index_name, lambda: ShardedPickled.open(path))):
+    for name, opened in (
+        ("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
+        (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(path)),
+        ("pytorch_model.bin", lambda: PickledFile.open(path / "pytorch_model.bin")),
+        (ShardedPickled.index_name, lambda: ShardedPickled.open(path))):
         if (path / name).exists():
             return config, opened()
-    raise NotAvailableError(f"cannot load the model in {path}", "it has a config.json and no weights",
+    raise NotAvailableError(f"cannot load the model in {path}",
+                            "it has a config.json and no weights",
                             "fetch it again, with its model.safetensors")
 
 
 def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
-    """The engine's memory for a model, still empty, and by Hugging Face's name each tensor's place in it, a view.
+    """The engine's memory for a model, still empty, and by Hugging Face's name each tensor's
+    place in it, a view.
 
-    A place has the shape that a file keeps. What the places do not cover is nothing: together they are all of it.
+    A place has the shape that a file keeps. What the places do not cover is nothing: together
+    they are all of it.
     """
     model, layers = layout(config)
-    # One block for everything: the operating system can back it with large pages, which a stream of reads likes.
+    # One block for everything: the operating system can back it with large pages, which a
+    # stream of reads likes.
     block = np.empty(sum(map(prod, expected_shapes(config).values())), np.float32)
     used = 0
     places: dict[str, np.ndarray] = {}
@@ -192,8 +219,9 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
         start, used = used, used + rows * prod(columns)
         array = block[start:used].reshape(rows, *columns)
         if columns and rows >= columns[0] and not experts:
-            # The longer side is contiguous: BLAS streams along it fastest when it multiplies one token
-            # (seen: 28 against 20 GB/s for 3072 by 576). The shape is the same either way.
+            # The longer side is contiguous: BLAS streams along it fastest when it multiplies
+            # one token (seen: 28 against 20 GB/s for 3072 by 576). The shape is the same either
+            # way.
             array = block[start:used].reshape(columns[0], rows).T
         row = 0
         for part, shape in zip(parts, shapes):
@@ -204,8 +232,9 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
 
     def assemble_layer(fields: Fields) -> object:
         experts = config.experts.num_experts if "router" in fields else 0
-        return layer_class(config)(**{
-            name: field(parts, experts if name in ("gate_up_proj", "down_proj") else 0) for name, parts in fields.items()})
+        return layer_class(config)(**{name: field(
+            parts, experts if name in ("gate_up_proj", "down_proj") else 0)
+                                      for name, parts in fields.items()})
 
     assembled = tuple(map(assemble_layer, layers))
     arrays = {name: field(parts, 0) for name, parts in model.items()}
@@ -214,20 +243,25 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
 
 
 def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfig) -> None:
-    """Bring one tensor of a file to its place, as the engine computes with it. Raises FormatError as the file does.
+    """Bring one tensor of a file to its place, as the engine computes with it. Raises
+    FormatError as the file does.
 
-    In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted. Gemma-3's norms are
-    stored as their distance from one, except in GGUF files, where the one has been added.
+    In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted.
+    Gemma-3's norms are stored as their distance from one, except in GGUF files, where the one
+    has been added.
     """
     if isinstance(file, GGUFFile):
-        if config.architecture == "LlamaForCausalLM" and name.endswith((".attn_q.weight", ".attn_k.weight")):
+        if (config.architecture == "LlamaForCausalLM"
+            and name.endswith((".attn_q.weight", ".attn_k.weight"))):
             place[...] = gguf_tensor(file, name, config)
         else:
             file.tensor(name, out=place)
         return
     if file.tensors[name].dtype not in FLOATS:
-        raise FormatError(f"cannot use the tensor {name}", f"it holds {file.tensors[name].dtype}, which is no weight",
-                          "fetch the model again, or use one whose weights are not quantized in a way of its own")
+        raise FormatError(f"cannot use the tensor {name}",
+                          f"it holds {file.tensors[name].dtype}, which is no weight",
+                          "fetch the model again, or use one whose weights are not quantized "
+                          "in a way of its own")
     file.tensor(name, out=place)
     if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
         place += 1
@@ -245,15 +279,18 @@ def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
 
 def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
     if not np.array_equal(file.tensor("lm_head.weight"), weights.embed_tokens):
-        raise ModelError(f"cannot load {path}", "its configuration ties the head to the embedding, and the file "
-                         "holds a head of its own", "set tie_word_embeddings to false in config.json")
+        raise ModelError(f"cannot load {path}",
+                         "its configuration ties the head to the embedding, and the file holds "
+                         "a head of its own", "set tie_word_embeddings to false in config.json")
 
 
 def read_json(path: Path) -> dict:
-    """Read a JSON object from a file. Raises NotAvailableError or FormatError, with the file's name."""
+    """Read a JSON object from a file. Raises NotAvailableError or FormatError, with the file's
+    name."""
     try:
-        if path.exists() and not path.is_file():             # a pipe or a device could be read for ever
-            raise NotAvailableError(f"cannot read {path}", "it is no plain file", "fetch the model again")
+        if path.exists() and not path.is_file():     # a pipe or a device could be read for ever
+            raise NotAvailableError(f"cannot read {path}", "it is no plain file",
+                                    "fetch the model again")
         raw = path.read_bytes()
         refuse_lfs_pointer(path, raw[:LFS_POINTER_BYTES])
         value = json.loads(raw.decode("utf-8"))
@@ -265,7 +302,9 @@ def read_json(path: Path) -> dict:
         raise NotAvailableError(f"cannot read {path}", error.strerror or str(error),
                                 "check the path and its permissions") from None
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"cannot read {path}", f"it is not JSON: {error}", "fetch the model again") from None
+        raise FormatError(f"cannot read {path}", f"it is not JSON: {error}",
+                          "fetch the model again") from None
     if not isinstance(value, dict):
-        raise FormatError(f"cannot read {path}", "it does not hold a JSON object", "fetch the model again")
+        raise FormatError(f"cannot read {path}", "it does not hold a JSON object",
+                          "fetch the model again")
     return value

@@ -1,4 +1,5 @@
-"""How each family's `config.json` names the fields of a `ModelConfig`, and what it means by those it leaves out."""
+"""How each family's `config.json` names the fields of a `ModelConfig`, and what it means by
+those it leaves out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,10 +16,11 @@ from gearworks.config.rope import RopeScaling
 class ExpertsConfig:
     """The mixture of experts in some of a model's layers.
 
-    sparse_layers: for each layer, whether it has experts instead of one feed-forward network. scoring: "softmax" or
-    "sigmoid", what makes weights of the router's scores. groups, kept_groups, best_of_group: as for
-    `moe.keep_best_groups`; a single group means no limit. scale: multiplies the weights of the chosen experts.
-    shared_size: the feed-forward size of the network that every token visits besides, 0 for none.
+    sparse_layers: for each layer, whether it has experts instead of one feed-forward network.
+    scoring: "softmax" or "sigmoid", what makes weights of the router's scores. groups,
+    kept_groups, best_of_group: as for `moe.keep_best_groups`; a single group means no limit.
+    scale: multiplies the weights of the chosen experts. shared_size: the feed-forward size of
+    the network that every token visits besides, 0 for none.
     """
 
     num_experts: int
@@ -34,23 +36,28 @@ class ExpertsConfig:
     shared_size: int = 0
 
     def __post_init__(self):
-        require_sizes(self, "num_experts", "num_experts_per_tok", "intermediate_size", "groups", "kept_groups")
+        require_sizes(self, "num_experts", "num_experts_per_tok", "intermediate_size", "groups",
+                      "kept_groups")
         require_positive(self, "scale")
         if not isinstance(self.normalize, bool):
-            raise bad_config(f"norm_topk_prob is {self.normalize!r:.80}, where true or false is needed")
+            raise bad_config(f"norm_topk_prob is {self.normalize!r:.80}, where true or false "
+                             "is needed")
         if self.shared_size:
             size("the size of the shared experts", self.shared_size)
         if self.num_experts % self.groups or self.kept_groups > self.groups:
-            raise bad_config(f"{self.num_experts} experts cannot form {self.groups} groups of which {self.kept_groups} "
-                             "stay")
+            raise bad_config(f"{self.num_experts} experts cannot form {self.groups} groups of "
+                             f"which {self.kept_groups} stay")
         available = self.num_experts // self.groups * self.kept_groups
-        if self.num_experts_per_tok > available or self.best_of_group > self.num_experts // self.groups:
-            raise bad_config(f"a token cannot choose {self.num_experts_per_tok} of {available} experts")
+        if (self.num_experts_per_tok > available
+            or self.best_of_group > self.num_experts // self.groups):
+            raise bad_config(f"a token cannot choose {self.num_experts_per_tok} of {available} "
+                             "experts")
 
 
 @dataclass(frozen=True)
 class LatentConfig:
-    """Multi-head latent attention: sizes of the compressed queries, keys and values. Names are Hugging Face's."""
+    """Multi-head latent attention: sizes of the compressed queries, keys and values. Names are
+    Hugging Face's."""
 
     q_lora_rank: int | None             # None: queries are not compressed
     kv_lora_rank: int                   # the latent, from which keys and values are made
@@ -59,8 +66,8 @@ class LatentConfig:
     v_head_dim: int
 
     def __post_init__(self):
-        require_sizes(self, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-                      *(["q_lora_rank"] if self.q_lora_rank is not None else []))
+        require_sizes(self, "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+                      "v_head_dim", *(["q_lora_rank"] if self.q_lora_rank is not None else []))
 
     @property
     def cached_size(self) -> int:
@@ -71,7 +78,8 @@ class LatentConfig:
 def family_fields(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `ModelConfig`, but its architecture, from what `config.json` holds.
 
-    Raises ModelError for a field that is missing or impossible, or a setting that the engine does not compute.
+    Raises ModelError for a field that is missing or impossible, or a setting that the engine
+    does not compute.
     """
     try:
         return _FAMILIES[architecture]({
@@ -83,7 +91,8 @@ def family_fields(architecture: str, config: Mapping[str, Any]) -> dict[str, Any
 
 def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all families but GPT-2 name in the same way."""
-    heads, kv_heads, head_dim = config["num_attention_heads"], config.get("num_key_value_heads"), config.get("head_dim")
+    heads, kv_heads, head_dim = config[
+        "num_attention_heads"], config.get("num_key_value_heads"), config.get("head_dim")
     return {
         "vocab_size": config["vocab_size"],
         "hidden_size": config["hidden_size"],
@@ -104,7 +113,8 @@ def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers 5 keeps theta and scaling together in `rope_parameters`; older files have two fields."""
+    """transformers 5 keeps theta and scaling together in `rope_parameters`; older files have
+    two fields."""
     newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
     if newer and older and newer != older:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
@@ -112,9 +122,12 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise not_computed("RoPE of its own for each kind of layer is not supported in this "
                            "family")
-    if config.get("original_max_position_embeddings") is not None:             # where it stands outside, it wins
-        parameters["original_max_position_embeddings"] = config["original_max_position_embeddings"]
-    return {"rope_theta": parameters["rope_theta"], "rope_scaling": _scaling(parameters, config)}
+    # where it stands outside, it wins
+    if config.get("original_max_position_embeddings") is not None:
+        parameters[
+            "original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    return {"rope_theta": parameters["rope_theta"],
+            "rope_scaling": _scaling(parameters, config)}
 
 
 def _scaling(parameters: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling | None:
@@ -141,12 +154,14 @@ def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any
 
 
 def _qwen_windows(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The layers that look back over a window only: those that `layer_types` names, else all but the first ones."""
+    """The layers that look back over a window only: those that `layer_types` names, else all
+    but the first ones."""
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
     layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
     if types is None:
         first = count(config, "max_window_layers")
-        types = ["full_attention" if window is None or layer < first else "sliding_attention" for layer in layers]
+        types = ["full_attention" if window is None or layer < first else "sliding_attention"
+                 for layer in layers]
     return _windows(_layer_types(types, len(layers)), window)
 
 
@@ -159,8 +174,10 @@ def _windows(types: list[str], window: int | None) -> dict[str, Any]:
 
 def _layer_types(types: Any, layers: int) -> list[str]:
     known = ("full_attention", "sliding_attention")
-    if not isinstance(types, list) or len(types) != layers or not all(kind in known for kind in types):
-        raise bad_config(f"layer_types is {types!r:.120}, where one of {known} is needed for each layer")
+    if (not isinstance(types, list) or len(types) != layers
+        or not all(kind in known for kind in types)):
+        raise bad_config(f"layer_types is {types!r:.120}, where one of {known} is needed for "
+                         "each layer")
     return types
 
 
@@ -178,46 +195,53 @@ def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
     return _mistral(config) | {"experts": ExpertsConfig(
-        config["num_local_experts"], config["num_experts_per_tok"], config["intermediate_size"], True,
-        (True,) * len(layer_range(config["num_hidden_layers"])))}
+        config["num_local_experts"], config["num_experts_per_tok"], config["intermediate_size"],
+        True, (True,) * len(layer_range(config["num_hidden_layers"])))}
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
-    step, dense = size("decoder_sparse_step", config["decoder_sparse_step"]), config.get("mlp_only_layers") or []
+    step, dense = size("decoder_sparse_step",
+                       config["decoder_sparse_step"]), config.get("mlp_only_layers") or []
     if not isinstance(dense, list):
         raise bad_config(f"mlp_only_layers is {dense!r:.80}, where a list is needed")
     layers = layer_range(config["num_hidden_layers"])
     sparse = tuple(layer not in dense and (layer + 1) % step == 0 for layer in layers)
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
-    return _swish_decoder(config) | _same_window(config, window) | {"qk_norm": True, "experts": ExpertsConfig(
-        config["num_experts"], config["num_experts_per_tok"], config["moe_intermediate_size"],
-        config["norm_topk_prob"], sparse)}
+    return (_swish_decoder(config) | _same_window(config, window)
+            | {"qk_norm": True,
+               "experts": ExpertsConfig(config["num_experts"], config["num_experts_per_tok"],
+                                        config["moe_intermediate_size"],
+                                        config["norm_topk_prob"], sparse)})
 
 
 def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
-    scoring, methods = {2: ("softmax", ("greedy", "group_limited_greedy")), 3: ("sigmoid", ("noaux_tc",))}[version]
+    scoring, methods = {2: ("softmax", ("greedy", "group_limited_greedy")),
+                        3: ("sigmoid", ("noaux_tc",))}[version]
     if config["topk_method"] not in methods:
         raise not_computed(f"topk_method is {config['topk_method']!r:.80}; this engine "
                            f"computes {' or '.join(map(repr, methods))} only")
     if version == 3 and config.get("head_dim") not in (config["qk_rope_head_dim"], None):
         raise bad_config(f"head_dim is {config['head_dim']!r:.80}, and qk_rope_head_dim is "
                          f"{config['qk_rope_head_dim']!r:.80}: both are the part that turns")
-    latent = LatentConfig(config["q_lora_rank"], config["kv_lora_rank"], config["qk_nope_head_dim"],
-                          config["qk_rope_head_dim"], config["v_head_dim"])
+    latent = LatentConfig(config["q_lora_rank"], config["kv_lora_rank"],
+                          config["qk_nope_head_dim"], config["qk_rope_head_dim"],
+                          config["v_head_dim"])
     dense, grouped = count(config, "first_k_dense_replace"), config["topk_method"] != "greedy"
     expert_size = size("moe_intermediate_size", config["moe_intermediate_size"])
     experts = ExpertsConfig(
         config["n_routed_experts"], config["num_experts_per_tok"], expert_size,
         # DeepSeek-V2 of transformers never normalizes, whatever its configuration says
         normalize=config["norm_topk_prob"] if version == 3 else False,
-        sparse_layers=tuple(layer >= dense for layer in layer_range(config["num_hidden_layers"])), scoring=scoring,
-        groups=config["n_group"] if grouped else 1, kept_groups=config["topk_group"] if grouped else 1,
+        sparse_layers=tuple(layer >= dense
+                            for layer in layer_range(config["num_hidden_layers"])),
+        scoring=scoring, groups=config["n_group"] if grouped else 1,
+        kept_groups=config["topk_group"] if grouped else 1,
         best_of_group=version - 1, scale=config["routed_scaling_factor"],
         shared_size=count(config, "n_shared_experts") * expert_size)
     heads = config["num_attention_heads"]
     if config.get("num_key_value_heads", heads) not in (heads, None):
-        raise bad_config(f"num_key_value_heads is {config['num_key_value_heads']!r:.80}, and each of the "
-                         f"{heads!r:.80} heads makes its own keys from the latent")
+        raise bad_config(f"num_key_value_heads is {config['num_key_value_heads']!r:.80}, and "
+                         f"each of the {heads!r:.80} heads makes its own keys from the latent")
     return _swish_decoder(config) | {
         "head_dim": latent.qk_rope_head_dim, "latent": latent, "experts": experts,
         "rope_interleaved": version == 2 or flag(config, "rope_interleave"),
@@ -225,27 +249,35 @@ def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
 
 
 def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
-    rope = _object(config, "rope_parameters")                       # transformers 5: one object for each kind of layer
+    # transformers 5: one object for each kind of layer
+    rope = _object(config, "rope_parameters")
     if rope.keys() - {"full_attention", "sliding_attention"}:
-        raise bad_config(f"rope_parameters is {rope!r:.120}, where one object is needed for each kind of layer")
-    whole = {"rope_theta": config["rope_theta"]} | _object(rope, "full_attention") | _object(config, "rope_scaling")
+        raise bad_config(f"rope_parameters is {rope!r:.120}, where one object is needed for "
+                         "each kind of layer")
+    whole = ({"rope_theta": config["rope_theta"]} | _object(rope, "full_attention")
+             | _object(config, "rope_scaling"))
     local = {"rope_theta": config["rope_local_base_freq"]} | _object(rope, "sliding_attention")
     if _scaling(local, config) is not None:
         raise not_computed("RoPE scaling in the layers with a window is not supported")
     layers, types = config["num_hidden_layers"], config.get("layer_types")
     if types is None:
-        windows = gemma3_windows(config["sliding_window"], layers, config["sliding_window_pattern"])
+        windows = gemma3_windows(config["sliding_window"], layers,
+                                 config["sliding_window_pattern"])
     else:
-        windows = _windows(_layer_types(types, len(layer_range(layers))), config["sliding_window"])
-    return _decoder(config) | windows | {
-        "qk_norm": True, "rope_theta": whole["rope_theta"], "rope_scaling": _scaling(whole, config),
-        "rope_local_theta": local["rope_theta"], "query_pre_attn_scalar": config["query_pre_attn_scalar"]}
+        windows = _windows(_layer_types(types, len(layer_range(layers))),
+                           config["sliding_window"])
+    return (_decoder(config) | windows
+            | {"qk_norm": True, "rope_theta": whole["rope_theta"],
+               "rope_scaling": _scaling(whole, config), "rope_local_theta": local["rope_theta"],
+               "query_pre_attn_scalar": config["query_pre_attn_scalar"]})
 
 
 def gemma3_windows(window: int | None, layers: int, pattern: int) -> dict[str, Any]:
-    """Of every `pattern` layers, the last one looks at everything, the others look back over the window."""
+    """Of every `pattern` layers, the last one looks at everything, the others look back over
+    the window."""
     pattern = size("sliding_window_pattern", pattern)
-    types = ["sliding_attention" if (layer + 1) % pattern else "full_attention" for layer in layer_range(layers)]
+    types = ["sliding_attention" if (layer + 1) % pattern else "full_attention"
+             for layer in layer_range(layers)]
     return _windows(types, window)
 
 
@@ -262,7 +294,7 @@ def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": divide(D, heads),
         "max_position_embeddings": config["n_positions"],
         "rms_norm_eps": config["layer_norm_epsilon"],
-        "rope_theta": 10_000.0,                                     # unused: positions are learned
+        "rope_theta": 10_000.0,                                  # unused: positions are learned
         "tie_word_embeddings": config["tie_word_embeddings"],
     }
 
@@ -282,30 +314,34 @@ _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
 
 SUPPORTED_ARCHITECTURES = tuple(_FAMILIES)
 
-# What a field that a config.json leaves out means: the defaults of the configuration classes of transformers. Sizes
-# without which no file was ever published have none here, so that a damaged file is not taken for a whole one.
+# What a field that a config.json leaves out means: the defaults of the configuration classes of
+# transformers. Sizes without which no file was ever published have none here, so that a damaged
+# file is not taken for a whole one.
 _COMMON_DEFAULTS = {"rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "tie_word_embeddings": False}
 _QWEN_DEFAULTS = {"num_key_value_heads": 32, "sliding_window": 4096, "max_window_layers": 28}
-_DEEPSEEK_DEFAULTS = {
-    "kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+_DEEPSEEK_DEFAULTS = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+                      "qk_rope_head_dim": 64, "v_head_dim": 128}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Qwen2ForCausalLM": _QWEN_DEFAULTS,
     "Qwen3ForCausalLM": _QWEN_DEFAULTS | {"head_dim": 128},
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
-    "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None, "rms_norm_eps": 1e-5, "rope_theta": 1e6,
-                           "num_local_experts": 8, "num_experts_per_tok": 2},
+    "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None,
+                           "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
+                           "num_experts_per_tok": 2},
     "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096,
                             "decoder_sparse_step": 1, "num_experts": 128,
-                            "moe_intermediate_size": 768, "num_experts_per_tok": 8, "norm_topk_prob": False},
+                            "moe_intermediate_size": 768, "num_experts_per_tok": 8,
+                            "norm_topk_prob": False},
     "GPT2LMHeadModel": {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
-    "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256,
-                          "sliding_window": 4096, "sliding_window_pattern": 6, "rope_theta": 1e6,
+    "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256,
+                          "query_pre_attn_scalar": 256, "sliding_window": 4096,
+                          "sliding_window_pattern": 6, "rope_theta": 1e6,
                           "rope_local_base_freq": 10_000.0, "tie_word_embeddings": True},
     "DeepseekV2ForCausalLM": _DEEPSEEK_DEFAULTS | {
-        "first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2, "moe_intermediate_size": 1407,
-        "routed_scaling_factor": 1.0, "topk_method": "greedy"},
+        "first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2,
+        "moe_intermediate_size": 1407, "routed_scaling_factor": 1.0, "topk_method": "greedy"},
     "DeepseekV3ForCausalLM": _DEEPSEEK_DEFAULTS | {
-        "first_k_dense_replace": 3, "n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 2048,
-        "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4, "routed_scaling_factor": 2.5, "norm_topk_prob": True,
-        "rope_interleave": True, "topk_method": "noaux_tc"},
-}
+        "first_k_dense_replace": 3, "n_routed_experts": 256, "n_shared_experts": 1,
+        "moe_intermediate_size": 2048, "num_experts_per_tok": 8, "n_group": 8, "topk_group": 4,
+        "routed_scaling_factor": 2.5, "norm_topk_prob": True, "rope_interleave": True,
+        "topk_method": "noaux_tc"}}

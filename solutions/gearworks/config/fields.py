@@ -1,7 +1,7 @@
 """Fields of a model's configuration, each checked when it is read.
 
-They come from a stranger's file. Each function raises ModelError for a value that no model could have, before anything
-is computed or reserved with it.
+They come from a stranger's file. Each function raises ModelError for a value that no model
+could have, before anything is computed or reserved with it.
 """
 
 from collections.abc import Mapping
@@ -36,14 +36,16 @@ def count(config: Mapping[str, Any], name: str) -> int:
 
 
 def size(name: str, value: Any) -> int:
-    """A positive whole number. The bound, which no model comes near, keeps products of sizes printable."""
+    """A positive whole number. The bound, which no model comes near, keeps products of sizes
+    printable."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**40:
         raise bad_config(f"{name} is {value!r:.80}, where a positive integer is needed")
     return value
 
 
 def layer_range(layers: Any) -> range:
-    """The layers to describe one by one. A number in a file must not decide how much memory that takes."""
+    """The layers to describe one by one. A number in a file must not decide how much memory
+    that takes."""
     if size("num_hidden_layers", layers) > 100_000:
         raise bad_config(f"num_hidden_layers is {layers}, and no model has so many")
     return range(layers)
@@ -56,17 +58,21 @@ def require_sizes(config: Any, *names: str) -> None:
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """Refuse a configuration unless each of these attributes is a positive number in float32's range."""
+    """Refuse a configuration unless each of these attributes is a positive number in float32's
+    range."""
     for name in names:
         value = getattr(config, name)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
+        if (not isinstance(value, (int, float)) or isinstance(value, bool)
+            or not 1e-38 < value < 1e38):
             raise bad_config(f"{name} is {value!r:.80}, where a positive number is needed")
 
 
 def divide(hidden_size: Any, heads: Any) -> int:
     """The size of one head."""
-    if not isinstance(hidden_size, int) or not isinstance(heads, int) or heads < 1 or hidden_size % heads:
-        raise bad_config(f"a hidden size of {hidden_size!r:.80} does not divide into {heads!r:.80} heads")
+    if (not isinstance(hidden_size, int) or not isinstance(heads, int) or heads < 1
+        or hidden_size % heads):
+        raise bad_config(f"a hidden size of {hidden_size!r:.80} does not divide into "
+                         f"{heads!r:.80} heads")
     return hidden_size // heads
 
 

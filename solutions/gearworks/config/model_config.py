@@ -1,7 +1,9 @@
 """What a model's `config.json`, or a GGUF file's metadata, says about its shape.
 
-Only the fields that change a computation are kept. A field that this engine would have to ignore
-is an error, never a silent approximation: a model that runs with the wrong RoPE still speaks English.
+Only the fields that change a computation are kept. A field that this engine would have to
+ignore
+is an error, never a silent approximation: a model that runs with the wrong RoPE still speaks
+English.
 """
 
 from collections.abc import Mapping
@@ -22,8 +24,9 @@ class ModelConfig:
     """The shape of a decoder, in Hugging Face's names.
 
     D is `hidden_size`, F `intermediate_size`, L `num_hidden_layers`, H `num_attention_heads`,
-    K `num_key_value_heads`, d `head_dim`, V `vocab_size`; the context is `max_position_embeddings` tokens.
-    What follows `tie_word_embeddings` belongs to some families only.
+    K `num_key_value_heads`, d `head_dim`, V `vocab_size`; the context is
+    `max_position_embeddings` tokens. What follows `tie_word_embeddings` belongs to some
+    families only.
     """
 
     architecture: str
@@ -39,35 +42,43 @@ class ModelConfig:
     rope_theta: float
     tie_word_embeddings: bool
     rope_scaling: RopeScaling | None = None
-    windows: tuple[int | None, ...] = ()            # how many tokens a layer looks back, None for all; () if none does
+    # how many tokens a layer looks back, None for all; () if none does
+    windows: tuple[int | None, ...] = ()
     qkv_bias: bool = False                          # Qwen2
     qk_norm: bool = False                           # Qwen3, Gemma-3
     experts: ExpertsConfig | None = None            # Mixtral, Qwen3-MoE, DeepSeek
     latent: LatentConfig | None = None              # DeepSeek
     rope_local_theta: float | None = None           # Gemma-3: of the layers with a window
-    query_pre_attn_scalar: float | None = None      # Gemma-3: scores are divided by its root instead of that of d
-    rope_interleaved: bool = False                  # DeepSeek: rows of a RoPE pair are neighbours
-    prediction_layers: int = 0                      # DeepSeek-V3: layers after the last, for guessing ahead; never run
+    # Gemma-3: scores are divided by its root instead of that of d
+    query_pre_attn_scalar: float | None = None
+    rope_interleaved: bool = False                # DeepSeek: rows of a RoPE pair are neighbours
+    # DeepSeek-V3: layers after the last, for guessing ahead; never run
+    prediction_layers: int = 0
 
     def window(self, layer: int) -> int | None:
         """How many tokens a query of this layer looks back, itself included; None for all."""
         return self.windows[layer] if self.windows else None
 
     def __post_init__(self):
-        require_sizes(self, "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
-                      "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings")
+        require_sizes(self, "vocab_size", "hidden_size", "intermediate_size",
+                      "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                      "head_dim", "max_position_embeddings")
         require_positive(self, "rms_norm_eps", "rope_theta")
         if not isinstance(self.tie_word_embeddings, bool):
-            raise bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r:.80}, where true or false is needed")
+            raise bad_config(f"tie_word_embeddings is {self.tie_word_embeddings!r:.80}, where "
+                             "true or false is needed")
         if self.num_attention_heads % self.num_key_value_heads:
             raise bad_config(f"{self.num_attention_heads} query heads cannot share "
                              f"{self.num_key_value_heads} key/value heads evenly")
         if self.head_dim % 2 and self.architecture != "GPT2LMHeadModel":
             raise bad_config(f"head_dim is {self.head_dim}, and RoPE rotates pairs")
-        if self.rope_scaling is not None and self.rope_scaling.kind == "dynamic" and self.head_dim == 2:
+        if (self.rope_scaling is not None and self.rope_scaling.kind == "dynamic"
+            and self.head_dim == 2):
             raise bad_config("dynamic RoPE scaling needs heads of more than one pair")
-        if self.rope_scaling is not None and self.rope_scaling.kind == "yarn" and self.rope_theta <= 1:
-            raise bad_config(f"rope_theta is {self.rope_theta}, and YaRN needs pairs that get slower one by one")
+        if (self.rope_scaling is not None and self.rope_scaling.kind == "yarn"
+            and self.rope_theta <= 1):
+            raise bad_config(f"rope_theta is {self.rope_theta}, and YaRN needs pairs that get "
+                             "slower one by one")
         for window in self.windows:
             if window is not None:
                 size("sliding_window", window)
@@ -79,8 +90,8 @@ class ModelConfig:
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelConfig":
         """Read the object that `config.json` holds.
 
-        Raises ModelError for an unsupported architecture (by name, with the supported ones), a missing or impossible
-        field, and for any setting that the engine does not compute.
+        Raises ModelError for an unsupported architecture (by name, with the supported ones), a
+        missing or impossible field, and for any setting that the engine does not compute.
         """
         if not isinstance(config, Mapping):
             raise bad_config("it is not a JSON object")
@@ -97,14 +108,16 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tied: bool) -> "ModelConfig":
-        """Read a GGUF file's metadata. `tied`: whether the file has no `output.weight` of its own.
+        """Read a GGUF file's metadata. `tied`: whether the file has no `output.weight` of its
+        own.
 
         Raises ModelError as `from_hf` does.
         """
         name = metadata.get("general.architecture")
         if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
             raise ModelError(f"the GGUF architecture {name!r} is not supported",
-                             "this engine reads " + ", ".join(_GGUF_ARCHITECTURES) + " from GGUF files",
+                             "this engine reads " + ", ".join(_GGUF_ARCHITECTURES)
+                             + " from GGUF files",
                              "use the model's safetensors, if its family is one of "
                              + ", ".join(SUPPORTED_ARCHITECTURES))
 
@@ -114,13 +127,15 @@ class ModelConfig:
             value = settings.get(key, *default)
             if value is None:
                 raise bad_config(f"the metadata key {name}.{key} is missing")
-            if type(value) not in (kind, int):              # a whole number may stand for a float
-                raise bad_config(f"the metadata key {name}.{key} is a {type(value).__name__}, not a {kind.__name__}")
+            if type(value) not in (kind, int):            # a whole number may stand for a float
+                raise bad_config(f"the metadata key {name}.{key} is a {type(value).__name__}, "
+                                 f"not a {kind.__name__}")
             return value
 
         heads, layers = field("attention.head_count", int), field("block_count", int)
         context = field("context_length", int)
-        head_dim = field("attention.key_length", int, 0) or divide(field("embedding_length", int), heads)
+        head_dim = (field("attention.key_length", int, 0)
+                    or divide(field("embedding_length", int), heads))
         if field("attention.value_length", int, head_dim) != head_dim:
             raise not_computed("keys and values of different sizes are not supported", True)
         if field("rope.dimension_count", int, head_dim) != head_dim:
@@ -139,11 +154,13 @@ class ModelConfig:
             rope_scaling = RopeScaling.from_hf({"type": "linear", "factor": factor}, context)
         tokens = metadata.get("tokenizer.ggml.tokens")
         if not isinstance(tokens, list):
-            raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of strings")
+            raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of "
+                             "strings")
         window = field("attention.sliding_window", int, 0)
         family: dict[str, Any] = {}
         if name == "gemma3":
-            # The file leaves the scale of the scores to its reader: d in all sizes but the largest, which has 62 layers
+            # The file leaves the scale of the scores to its reader: d in all sizes but the
+            # largest, which has 62 layers
             scalar = divide(field("embedding_length", int), heads) if layers == 62 else head_dim
             family = gemma3_windows(window, layers, 6) | {
                 "qk_norm": True, "query_pre_attn_scalar": scalar,
@@ -160,7 +177,8 @@ class ModelConfig:
             num_key_value_heads=field("attention.head_count_kv", int, heads),
             head_dim=head_dim,
             max_position_embeddings=context,
-            # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits give it back
+            # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits give it
+            # back
             rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
             rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
@@ -169,16 +187,20 @@ class ModelConfig:
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The object to write as `config.json`, as `transformers` 5 reads it; `from_hf` is its inverse.
+        """The object to write as `config.json`, as `transformers` 5 reads it; `from_hf` is its
+        inverse.
 
-        Raises ModelError for a model that has no plain form: of another family than Llama, Qwen2 and Qwen3, or with
-        scaled RoPE.
+        Raises ModelError for a model that has no plain form: of another family than Llama,
+        Qwen2 and Qwen3, or with scaled RoPE.
         """
-        families = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+        families = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
+                    "Qwen3ForCausalLM": "qwen3"}
         if self.architecture not in families or self.rope_scaling is not None or self.windows:
             raise ModelError(f"cannot convert a model of the architecture {self.architecture}",
-                             "only plain Llama, Qwen2 and Qwen3 models can be written as a Hugging Face folder",
-                             "run the file as it is, which the engine can; to compare, take its original folder")
+                             "only plain Llama, Qwen2 and Qwen3 models can be written as a "
+                             "Hugging Face folder",
+                             "run the file as it is, which the engine can; to compare, take "
+                             "its original folder")
         return {
             "architectures": [self.architecture],
             "model_type": families[self.architecture],
@@ -201,16 +223,19 @@ class ModelConfig:
         }
 
 
-_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM",
-                       "gemma3": "Gemma3ForCausalLM"}
+_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
+                       "qwen3": "Qwen3ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
 
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
-    """Weights that mean something only together with their scales must not be taken for plain numbers."""
+    """Weights that mean something only together with their scales must not be taken for plain
+    numbers."""
     for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
         quantization = config.get(field)
         if quantization is not None:
-            method = quantization.get("quant_method") if isinstance(quantization, Mapping) else None
-            raise ModelError("the model's weights are quantized",
-                             f"{field} names the method {method!r:.80}, which this engine does not read",
-                             "use the publisher's BF16 or FP16 weights, or a GGUF file of the model")
+            method = (quantization.get("quant_method") if isinstance(quantization, Mapping)
+                      else None)
+            raise ModelError(
+                "the model's weights are quantized",
+                f"{field} names the method {method!r:.80}, which this engine does not read",
+                "use the publisher's BF16 or FP16 weights, or a GGUF file of the model")

@@ -18,8 +18,9 @@ _ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}
 class RopeScaling:
     """What a configuration says about its RoPE, in Hugging Face's names.
 
-    kind: "linear", "dynamic", "llama3" or "yarn". original_max_position_embeddings: the context of the first training.
-    The other fields belong to llama3 (low_freq_factor, high_freq_factor) and to yarn (all from beta_fast on).
+    kind: "linear", "dynamic", "llama3" or "yarn". original_max_position_embeddings: the context
+    of the first training. The other fields belong to llama3 (low_freq_factor, high_freq_factor)
+    and to yarn (all from beta_fast on).
     """
 
     kind: str
@@ -35,20 +36,26 @@ class RopeScaling:
     truncate: bool = True
 
     @classmethod
-    def from_hf(cls, parameters: Mapping[str, Any], max_position_embeddings: int) -> "RopeScaling | None":
-        """Read `rope_parameters` (or the older `rope_scaling`); None where it says that nothing is scaled.
+    def from_hf(cls, parameters: Mapping[str, Any],
+                max_position_embeddings: int) -> "RopeScaling | None":
+        """Read `rope_parameters` (or the older `rope_scaling`); None where it says that nothing
+        is scaled.
 
-        Raises ModelError for a kind that is not computed here, and for a parameter that is missing or impossible.
+        Raises ModelError for a kind that is not computed here, and for a parameter that is
+        missing or impossible.
         """
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         if kind == "default":
             return None
         if not isinstance(kind, str) or kind not in SCALING_KINDS:
-            raise _bad_scaling(f"the RoPE scaling {kind!r:.80} is not supported; this engine computes "
+            raise _bad_scaling(f"the RoPE scaling {kind!r:.80} is not supported; this engine "
+                               "computes "
                                + ", ".join(SCALING_KINDS))
         values: dict[str, Any] = {"original_max_position_embeddings": max_position_embeddings}
-        if kind == "yarn" and parameters.get("factor") is None and "original_max_position_embeddings" in parameters:
-            values["factor"] = max_position_embeddings / _number(parameters, "original_max_position_embeddings")
+        if (kind == "yarn" and parameters.get("factor") is None
+            and "original_max_position_embeddings" in parameters):
+            values["factor"] = (max_position_embeddings
+                                / _number(parameters, "original_max_position_embeddings"))
         for name in cls.__dataclass_fields__.keys() - {"kind", "truncate"}:
             given = parameters.get(name)
             if given is not None and not (name in _ZERO_IS_NONE and given in (0, False)):
@@ -57,8 +64,10 @@ class RopeScaling:
         if values["truncate"] is None:                      # to Hugging Face, as false
             values["truncate"] = False
         if not isinstance(values["truncate"], bool):
-            raise _bad_scaling(f"truncate is {values['truncate']!r:.80}, where true or false is needed")
-        if kind == "dynamic":                    # whatever the file says: Hugging Face measures from the whole context
+            raise _bad_scaling(f"truncate is {values['truncate']!r:.80}, where true or false "
+                               "is needed")
+        # whatever the file says: Hugging Face measures from the whole context
+        if kind == "dynamic":
             values["original_max_position_embeddings"] = max_position_embeddings
         if "factor" not in values:
             raise _bad_scaling("its factor is missing")
@@ -73,11 +82,13 @@ class RopeScaling:
 def _number(parameters: Mapping[str, Any], name: str) -> float:
     value = parameters[name]
     # Zero and less would divide by zero or turn backwards; the bounds are float32's
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 1e-38 < value < 1e38:
+    if (not isinstance(value, (int, float)) or isinstance(value, bool)
+        or not 1e-38 < value < 1e38):
         raise _bad_scaling(f"{name} is {value!r:.80}, where a positive number is needed")
     return value
 
 
 def _bad_scaling(why: str) -> ModelError:
     return ModelError("the model's RoPE cannot be used", why,
-                      "check rope_parameters (or rope_scaling) in config.json against the model's publisher")
+                      "check rope_parameters (or rope_scaling) in config.json against the "
+                      "model's publisher")

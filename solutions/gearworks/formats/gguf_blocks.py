@@ -1,4 +1,5 @@
-"""The block formats of GGUF beside those that chapter 3 builds: plain floats, and blocks of 32 five-bit values.
+"""The block formats of GGUF beside those that chapter 3 builds: plain floats, and blocks of 32
+five-bit values.
 
 Every function maps (n, bytes of a block) uint8 to (n, values of a block) float32.
 Shapes: n blocks. Source: ggml-common.h in the ggml repository.
@@ -20,8 +21,10 @@ def dequantize_f16(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_bf16(blocks: np.ndarray) -> np.ndarray:
-    """Widen bfloat16 values, the upper halves of float32. blocks: (n, 2) uint8; returns (n, 1) float32."""
-    bits = blocks.view("<u2").astype(np.uint32)     # widen first: shifted as uint16, every bit would be lost
+    """Widen bfloat16 values, the upper halves of float32. blocks: (n, 2) uint8; returns (n, 1)
+    float32."""
+    # widen first: shifted as uint16, every bit would be lost
+    bits = blocks.view("<u2").astype(np.uint32)
     bits <<= 16
     return bits.view(np.float32)
 
@@ -29,10 +32,12 @@ def dequantize_bf16(blocks: np.ndarray) -> np.ndarray:
 def dequantize_q5_0(blocks: np.ndarray) -> np.ndarray:
     """Expand blocks of 32 five-bit values around zero that share one scale.
 
-    blocks: (n, 22) uint8: scale (float16), 4 bytes that `unpack_five_bits` reads with the 16 that follow.
-    Returns (n, 32) float32: scale * (five bits - 16). Source: block_q5_0 in ggml-common.h.
+    blocks: (n, 22) uint8: scale (float16), 4 bytes that `unpack_five_bits` reads with the 16
+    that follow. Returns (n, 32) float32: scale * (five bits - 16). Source: block_q5_0 in
+    ggml-common.h.
 
-    >>> dequantize_q5_0(np.array([[0, 0x38] + [1, 0, 0, 0] + [0x9A] * 16], np.uint8))[0, [0, 1, 16]]
+    >>> dequantize_q5_0(np.array([[0, 0x38] + [1, 0, 0, 0] + [0x9A] * 16],
+    ...                          np.uint8))[0, [0, 1, 16]]
     array([ 5. , -3. , -3.5], dtype=float32)
     """
     scale = blocks[:, :2].view("<f2").astype(np.float32)        # (n, 1)
@@ -48,7 +53,8 @@ def dequantize_q5_1(blocks: np.ndarray) -> np.ndarray:
     blocks: (n, 24) uint8: scale (float16), minimum (float16), then 20 bytes as in Q5_0.
     Returns (n, 32) float32: scale * five bits + minimum. Source: block_q5_1 in ggml-common.h.
 
-    >>> dequantize_q5_1(np.array([[0, 0x38, 0, 0xBC] + [1, 0, 0, 0] + [0x31] * 16], np.uint8))[0, [0, 1, 16]]
+    >>> dequantize_q5_1(np.array([[0, 0x38, 0, 0xBC] + [1, 0, 0, 0] + [0x31] * 16],
+    ...                          np.uint8))[0, [0, 1, 16]]
     array([ 7.5, -0.5,  0.5], dtype=float32)
     """
     scale = blocks[:, 0:2].view("<f2").astype(np.float32)       # (n, 1)
@@ -59,11 +65,14 @@ def dequantize_q5_1(blocks: np.ndarray) -> np.ndarray:
 
 
 def unpack_five_bits(fifth: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Join 32 values of five bits. fifth: (n, 4) uint8; low: (n, 16) uint8; returns (n, 32) uint8.
+    """Join 32 values of five bits. fifth: (n, 4) uint8; low: (n, 16) uint8; returns (n, 32)
+    uint8.
 
-    The low four bits lie as in Q4_0; `fifth` holds the fifth bit of value 0 in the lowest bit of its first byte.
+    The low four bits lie as in Q4_0; `fifth` holds the fifth bit of value 0 in the lowest bit
+    of its first byte.
 
-    >>> unpack_five_bits(np.array([[2, 0, 0, 0x80]], np.uint8), np.full((1, 16), 0x31, np.uint8))[0, [0, 1, 16, 31]]
+    >>> unpack_five_bits(np.array([[2, 0, 0, 0x80]], np.uint8),
+    ...                  np.full((1, 16), 0x31, np.uint8))[0, [0, 1, 16, 31]]
     array([ 1, 17,  3, 19], dtype=uint8)
     """
     values = np.empty((len(low), 32), np.uint8)

@@ -1,13 +1,17 @@
-"""PyTorch's own checkpoints (`pytorch_model.bin`, `.pt`, `.pth`), read without PyTorch and without running them.
+"""PyTorch's own checkpoints (`pytorch_model.bin`, `.pt`, `.pth`), read without PyTorch and
+without running them.
 
 A file is a ZIP archive of stored, that is uncompressed, entries below one folder of any name:
-    data.pkl    a pickle of the dictionary of tensors: shapes, strides and dtypes (restricted_pickle.py)
+    data.pkl    a pickle of the dictionary of tensors: shapes, strides and dtypes
+                (restricted_pickle.py)
     data/0 …    storages: the bytes of one or more tensors, row-major or not, which may overlap
     byteorder   "little"; missing in older files
-A transposed weight is stored as it lay in memory, with strides that say so, and tied weights are stored once.
+A transposed weight is stored as it lay in memory, with strides that say so, and tied weights
+are stored once.
 
-Left out on purpose: writing, the format of before PyTorch 1.6 (2020), anything but a dictionary of tensors, checksums.
-Source: what torch.save writes, as in torch/serialization.py; APPNOTE.TXT on ZIP archives.
+Left out on purpose: writing, the format of before PyTorch 1.6 (2020), anything but a dictionary
+of tensors, checksums. Source: what torch.save writes, as in torch/serialization.py; APPNOTE.TXT
+on ZIP archives.
 """
 
 import io
@@ -20,17 +24,19 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.formats.restricted_pickle import FETCH_AGAIN, SAFETENSORS_INSTEAD, SAVE_AGAIN, StridedTensor, unpickle
+from gearworks.formats.restricted_pickle import (FETCH_AGAIN, SAFETENSORS_INSTEAD, SAVE_AGAIN,
+                                                 StridedTensor, unpickle)
 from gearworks.formats.safetensors import (
     DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, map_file, names_like, read_tensor,
     read_tensor_into)
 
-MAX_DIRECTORY_BYTES = 2**22     # the archive's table of contents: some 65 bytes for each storage
+MAX_DIRECTORY_BYTES = 2**22    # the archive's table of contents: some 65 bytes for each storage
 
 
 @dataclass(frozen=True)
 class TensorView:
-    """Where one tensor lies. dtype: a key of safetensors' `DTYPES`; strides: in items; start: byte offset in the file.
+    """Where one tensor lies. dtype: a key of safetensors' `DTYPES`; strides: in items; start:
+    byte offset in the file.
 
     A tensor that is not contiguous has other tensors' bytes, or none's, between its own.
     """
@@ -59,10 +65,12 @@ class TensorView:
 
 
 def read_directory(data: memoryview) -> dict[str, range]:
-    """Read the table of contents of a ZIP archive. Returns the place in the file of each entry's bytes, by name.
+    """Read the table of contents of a ZIP archive. Returns the place in the file of each
+    entry's bytes, by name.
 
-    Raises FormatError for what is no archive, an entry that is compressed or encrypted (a few bytes could claim to
-    be gigabytes) or does not lie inside the file, a name twice, and a table beyond `MAX_DIRECTORY_BYTES`.
+    Raises FormatError for what is no archive, an entry that is compressed or encrypted (a few
+    bytes could claim to be gigabytes) or does not lie inside the file, a name twice, and a
+    table beyond `MAX_DIRECTORY_BYTES`.
 
     >>> file = io.BytesIO()
     >>> with zipfile.ZipFile(file, "w") as archive:
@@ -75,29 +83,37 @@ def read_directory(data: memoryview) -> dict[str, range]:
             table = archive.infolist()
     except FormatError:
         raise
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, OverflowError, struct.error) as error:
-        raise FormatError("cannot read the archive's table of contents", str(error), FETCH_AGAIN) from error
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, OverflowError,
+            struct.error) as error:
+        raise FormatError("cannot read the archive's table of contents", str(error),
+                          FETCH_AGAIN) from error
     entries = {}
     for entry in table:
         where = f"cannot find entry {entry.filename[:80]!r} of the archive"
-        header = data[entry.header_offset:entry.header_offset + 30] if entry.header_offset >= 0 else b""
+        header = (data[entry.header_offset:entry.header_offset + 30] if entry.header_offset >= 0
+                  else b"")
         if header[:4] != b"PK\x03\x04" or len(header) < 30:
-            raise FormatError(where, f"there is no entry at byte {entry.header_offset}", FETCH_AGAIN)
+            raise FormatError(where, f"there is no entry at byte {entry.header_offset}",
+                              FETCH_AGAIN)
         if entry.filename in entries:
             raise FormatError(where, "the name occurs twice", SAFETENSORS_INSTEAD)
         method, = struct.unpack("<H", header[8:10])
-        if (method, entry.compress_type, entry.flag_bits & 1) != (0, 0, 0) or entry.compress_size != entry.file_size:
-            raise FormatError(where, "it is compressed or encrypted, which PyTorch never does", SAVE_AGAIN)
+        if ((method, entry.compress_type, entry.flag_bits & 1) != (0, 0, 0)
+            or entry.compress_size != entry.file_size):
+            raise FormatError(where, "it is compressed or encrypted, which PyTorch never does",
+                              SAVE_AGAIN)
         start = entry.header_offset + 30 + sum(struct.unpack("<HH", header[26:30]))
         if start + entry.file_size > len(data):
-            why = f"it would end at byte {start + entry.file_size}, and the file has {len(data)}"
+            why = (f"it would end at byte {start + entry.file_size}, and the file has "
+                   f"{len(data)}")
             raise FormatError(where, why, FETCH_AGAIN)
         entries[entry.filename] = range(start, start + entry.file_size)
     return entries
 
 
 class _Bytes(io.RawIOBase):
-    """Bytes as a file for zipfile, without a copy. A read of more than a table of contents is refused."""
+    """Bytes as a file for zipfile, without a copy. A read of more than a table of contents is
+    refused."""
 
     def __init__(self, data: memoryview):
         self._data, self._at = data, 0
@@ -121,31 +137,37 @@ class _Bytes(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         end = len(self._data) if size < 0 else min(self._at + size, len(self._data))
         if end - self._at > MAX_DIRECTORY_BYTES:
-            why = f"it takes {end - self._at} bytes, and more than {MAX_DIRECTORY_BYTES} are not allowed"
-            raise FormatError("cannot read the archive's table of contents", why, SAFETENSORS_INSTEAD)
+            why = (f"it takes {end - self._at} bytes, and more than {MAX_DIRECTORY_BYTES} are "
+                   "not allowed")
+            raise FormatError("cannot read the archive's table of contents", why,
+                              SAFETENSORS_INSTEAD)
         piece = bytes(self._data[self._at:end])
         self._at += len(piece)
         return piece
 
 
 def read_tensors(data: memoryview) -> dict[str, TensorView]:
-    """Read and check the description of all tensors of a checkpoint. data: all bytes of the file.
+    """Read and check the description of all tensors of a checkpoint. data: all bytes of the
+    file.
 
-    Returns a TensorView by name, in the file's order. Raises FormatError for everything that `read_directory` and
-    `unpickle` refuse; for a file of another kind; for contents other than a dictionary of tensors; and, naming the
-    tensor, for a storage that is missing or of another size, sizes or strides below 0, a view that leaves its
-    storage, and one with more values than its storage has.
+    Returns a TensorView by name, in the file's order. Raises FormatError for everything that
+    `read_directory` and `unpickle` refuse; for a file of another kind; for contents other than
+    a dictionary of tensors; and, naming the tensor, for a storage that is missing or of another
+    size, sizes or strides below 0, a view that leaves its storage, and one with more values
+    than its storage has.
 
     >>> read_tensors(map_file("pytorch_model.bin"))["model.norm.weight"]        # doctest: +SKIP
     TensorView(dtype='F32', shape=(576,), strides=(1,), start=1408)
     """
     if bytes(data[:2]) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
-        raise FormatError("cannot read the checkpoint", "it is a bare pickle, as PyTorch wrote them before version 1.6 "
+        raise FormatError("cannot read the checkpoint",
+                          "it is a bare pickle, as PyTorch wrote them before version 1.6 "
                           "(2020), not an archive", SAVE_AGAIN)
     entries = read_directory(data)
     programs = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(programs) != 1:
-        raise FormatError("cannot read the checkpoint", f"the archive has {len(programs)} entries named data.pkl",
+        raise FormatError("cannot read the checkpoint",
+                          f"the archive has {len(programs)} entries named data.pkl",
                           "give the path of a PyTorch checkpoint, or use a copy of the model "
                           "in safetensors")
     folder = programs[0].removesuffix("data.pkl")
@@ -155,17 +177,20 @@ def read_tensors(data: memoryview) -> dict[str, TensorView]:
 
     contents = unpickle(data[entries[programs[0]].start:entries[programs[0]].stop])
     if type(contents) is not dict:
-        raise FormatError("cannot read the checkpoint", f"it holds a value of type {_kind(contents)}, not a dictionary "
-                          "of tensors", SAVE_AGAIN)
+        raise FormatError("cannot read the checkpoint",
+                          f"it holds a value of type {_kind(contents)}, not a dictionary of "
+                          "tensors", SAVE_AGAIN)
     tensors = {}
     for name, tensor in contents.items():
         if type(tensor) is not StridedTensor:
-            raise FormatError("cannot read the checkpoint", f"its entry {name[:80]!r} is of type {_kind(tensor)}, "
-                              "not a tensor", SAVE_AGAIN)
+            raise FormatError("cannot read the checkpoint",
+                              f"its entry {name[:80]!r} is of type {_kind(tensor)}, not a "
+                              "tensor", SAVE_AGAIN)
         try:
             tensors[name] = _place(tensor, entries.get(f"{folder}data/{tensor.storage.key}"))
         except FormatError as error:
-            raise FormatError(f"cannot place tensor {name[:80]!r}", error.why, error.hint) from error
+            raise FormatError(f"cannot place tensor {name[:80]!r}", error.why,
+                              error.hint) from error
     return tensors
 
 
@@ -178,33 +203,41 @@ def _place(tensor: StridedTensor, place: range | None) -> TensorView:
     if place is None:
         raise FormatError("", f"the archive has no storage {storage.key[:80]!r}", FETCH_AGAIN)
     if storage.size < 0 or storage.size * DTYPES[storage.dtype].itemsize != len(place):
-        why = f"its storage of {storage.size} {storage.dtype} has {len(place)} bytes in the archive"
+        why = (f"its storage of {storage.size} {storage.dtype} has {len(place)} bytes in the "
+               "archive")
         raise FormatError("", why, FETCH_AGAIN)
     itemsize = DTYPES[tensor.dtype].itemsize
     available = len(place) // itemsize
-    if len(shape) != len(strides) or len(shape) > MAX_DIMS or min((tensor.offset, *shape, *strides)) < 0:
-        raise FormatError("", "its shape, strides and offset do not make a view", SAFETENSORS_INSTEAD)
-    # A dimension of 0 must not hide the product of the others: no array library can hold such a shape.
+    if (len(shape) != len(strides) or len(shape) > MAX_DIMS
+        or min((tensor.offset, *shape, *strides)) < 0):
+        raise FormatError("", "its shape, strides and offset do not make a view",
+                          SAFETENSORS_INSTEAD)
+    # A dimension of 0 must not hide the product of the others: no array library can hold such a
+    # shape.
     if prod(max(size, 1) for size in shape) * itemsize >= 2**63:
         raise FormatError("", "its shape overflows 64 bits", SAFETENSORS_INSTEAD)
     if prod(shape) > available:
         why = f"its {prod(shape)} values repeat the {available} of its storage"
         raise FormatError("", why, "use a copy of the model in safetensors")
     if 0 in shape:
-        return TensorView(tensor.dtype, shape, strides, place.start)    # its offset may lie anywhere
+        # its offset may lie anywhere
+        return TensorView(tensor.dtype, shape, strides, place.start)
     last = tensor.offset + sum((size - 1) * stride for size, stride in zip(shape, strides))
     if last >= available:
-        raise FormatError("", f"it would read value {last} of a storage of {available}", FETCH_AGAIN)
+        raise FormatError("", f"it would read value {last} of a storage of {available}",
+                          FETCH_AGAIN)
     return TensorView(tensor.dtype, shape, strides, place.start + tensor.offset * itemsize)
 
 
 def read_view(data: memoryview, view: TensorView, out: np.ndarray | None = None) -> np.ndarray:
     """Return one tensor of a checkpoint, in the dtypes that safetensors' `read_tensor` gives.
 
-    F32 comes back as a read-only view of `data`, contiguous or strided as it was stored; other kinds come in new memory
-    where they are widened or are not contiguous. out: of the same shape, is filled in pieces and returned.
+    F32 comes back as a read-only view of `data`, contiguous or strided as it was stored; other
+    kinds come in new memory where they are widened or are not contiguous. out: of the same
+    shape, is filled in pieces and returned.
 
-    >>> read_view(memoryview(bytes([0x80, 0x3F, 0, 0x40, 0xC0, 0x3F])), TensorView("BF16", (2,), (2,), 0))
+    >>> read_view(memoryview(bytes([0x80, 0x3F, 0, 0x40, 0xC0, 0x3F])),
+    ...           TensorView("BF16", (2,), (2,), 0))
     array([1. , 1.5], dtype=float32)
     """
     if view.is_contiguous:
@@ -216,7 +249,8 @@ def read_view(data: memoryview, view: TensorView, out: np.ndarray | None = None)
     if out is None:
         return stored if view.dtype == "F32" else _read_packed(stored, view.dtype)
     if out.shape != view.shape:
-        raise ValueError(f"a tensor of shape {view.shape} does not fit into memory of shape {out.shape}")
+        raise ValueError(f"a tensor of shape {view.shape} does not fit into memory of shape "
+                         f"{out.shape}")
     step = max(1, PIECE_VALUES // prod(view.shape[1:]))
     for row in range(0, view.shape[0], step):
         out[row:row + step] = _read_packed(stored[row:row + step], view.dtype)
@@ -225,11 +259,13 @@ def read_view(data: memoryview, view: TensorView, out: np.ndarray | None = None)
 
 def _read_packed(stored: np.ndarray, dtype: str) -> np.ndarray:
     packed = np.ascontiguousarray(stored)
-    return read_tensor(packed.reshape(-1).view(np.uint8).data, TensorInfo(dtype, packed.shape, 0, packed.nbytes))
+    return read_tensor(packed.reshape(-1).view(np.uint8).data,
+                       TensorInfo(dtype, packed.shape, 0, packed.nbytes))
 
 
 class PickledFile:
-    """A checkpoint of torch.save, open for reading: a context manager, mapped into memory, every view checked.
+    """A checkpoint of torch.save, open for reading: a context manager, mapped into memory,
+    every view checked.
 
     path: where it is; tensors: TensorView by name.
 
@@ -245,23 +281,28 @@ class PickledFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "PickledFile":
-        """Map the file and check all but the values. Raises NotAvailableError or FormatError; both name the file."""
+        """Map the file and check all but the values. Raises NotAvailableError or FormatError;
+        both name the file."""
         try:
             return cls(Path(path), map_file(path))
         except FormatError as error:
-            raise FormatError(f"cannot open {path}", f"{error.what}: {error.why}", error.hint) from error
+            raise FormatError(f"cannot open {path}", f"{error.what}: {error.why}",
+                              error.hint) from error
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor, as `read_view` gives it. Raises FormatError if the file has none of that name."""
+        """Return one tensor, as `read_view` gives it. Raises FormatError if the file has none
+        of that name."""
         if self._data is None:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
-            raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the file has no tensor of that name",
+            raise FormatError(f"cannot read tensor {name!r} from {self.path}",
+                              "the file has no tensor of that name",
                               names_like(name, self.tensors))
         return read_view(self._data, self.tensors[name], out)
 
     def close(self) -> None:
-        """Let go of the file. Views that `tensor` gave out stay valid: the mapping lives as long as they do."""
+        """Let go of the file. Views that `tensor` gave out stay valid: the mapping lives as
+        long as they do."""
         self._data = None
 
     def __enter__(self) -> "PickledFile":

@@ -1,8 +1,9 @@
 """A checkpoint in several files, read as one: the index says which file holds which tensor.
 
-The index is a JSON object: {"metadata": {…}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}.
-Its files lie in its own folder. Sums in "metadata" are not checked: they are wrong in many published models.
-Source: what save_pretrained of Hugging Face's transformers writes.
+The index is a JSON object: {"metadata": {…}, "weight_map": {"model.norm.weight":
+"model-00002-of-00002.safetensors"}}. Its files lie in its own folder. Sums in "metadata" are
+not checked: they are wrong in many published models. Source: what save_pretrained of Hugging
+Face's transformers writes.
 """
 
 import re
@@ -18,37 +19,46 @@ from gearworks.formats.safetensors import (
 
 FETCH_AGAIN = "fetch the index and all its files again, from one place"
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")       # no folder, no drive, nothing hidden
+# no folder, no drive, nothing hidden
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 def read_index(raw: bytes | memoryview) -> dict[str, str]:
-    """Read the index of a checkpoint in several files. raw: its bytes. Returns the file's name by tensor name.
+    """Read the index of a checkpoint in several files. raw: its bytes. Returns the file's name
+    by tensor name.
 
-    Raises FormatError for what `parse_strict_json` refuses (a tensor named twice included), an index without
-    a "weight_map" of strings, and a file name that is anything but a name in the index's own folder.
+    Raises FormatError for what `parse_strict_json` refuses (a tensor named twice included), an
+    index without a "weight_map" of strings, and a file name that is anything but a name in the
+    index's own folder.
 
     >>> read_index(b'{"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}')
     {'model.norm.weight': 'model-00001-of-00002.safetensors'}
     """
     if len(raw) > MAX_HEADER_BYTES:
-        raise FormatError("cannot read the index", f"it has {len(raw)} bytes, and more than {MAX_HEADER_BYTES} are not "
+        raise FormatError("cannot read the index",
+                          f"it has {len(raw)} bytes, and more than {MAX_HEADER_BYTES} are not "
                           "allowed", FETCH_AGAIN)
     index = parse_strict_json(raw, "the index")
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not isinstance(index.get("metadata", {}), dict):
-        raise FormatError("cannot read the index", "it must hold an object under weight_map, and one or none under "
+        raise FormatError("cannot read the index",
+                          "it must hold an object under weight_map, and one or none under "
                           "metadata", FETCH_AGAIN)
     for name, file_name in weight_map.items():
         if not isinstance(file_name, str) or not _FILE_NAME.fullmatch(file_name):
-            why = f"it places tensor {name[:80]!r} in {str(file_name)[:80]!r}, which is no name of a file beside it"
-            raise FormatError("cannot read the index", why, "do not use this model: its index reaches elsewhere")
+            why = (f"it places tensor {name[:80]!r} in {str(file_name)[:80]!r}, which is no "
+                   "name of a file beside it")
+            raise FormatError("cannot read the index", why,
+                              "do not use this model: its index reaches elsewhere")
     return weight_map
 
 
 class _Shards:
-    """The files that an index names, open for reading: a context manager with the interface of a single file.
+    """The files that an index names, open for reading: a context manager with the interface of
+    a single file.
 
-    path: the index; tensors: as a single file has them, in the index's order; shards: the open files by name.
+    path: the index; tensors: as a single file has them, in the index's order; shards: the open
+    files by name.
     """
 
     index_name: str
@@ -60,21 +70,24 @@ class _Shards:
                        for file_name in dict.fromkeys(weight_map.values())}
         self._weight_map = weight_map
         self._check_contents()
-        self.tensors: dict[str, TensorInfo | TensorView] = {
-            name: self.shards[file_name].tensors[name] for name, file_name in weight_map.items()}
+        self.tensors: dict[str, TensorInfo | TensorView] = {name: self.shards[
+            file_name].tensors[name] for name, file_name in weight_map.items()}
 
     @classmethod
     def open(cls, folder: str | Path):
-        """Open the index in `folder` and all its files, and check that they hold what it says, no less and no more.
+        """Open the index in `folder` and all its files, and check that they hold what it says,
+        no less and no more.
 
-        Raises NotAvailableError for an index or a file that is not there, FormatError for one that is damaged or has
-        other tensors than the index says; both name the file. No tensor is read.
+        Raises NotAvailableError for an index or a file that is not there, FormatError for one
+        that is damaged or has other tensors than the index says; both name the file. No tensor
+        is read.
         """
         path = Path(folder) / cls.index_name
         try:
             weight_map = read_index(map_file(path))
         except FormatError as error:
-            raise FormatError(f"cannot open {path}", f"{error.what}: {error.why}", error.hint) from error
+            raise FormatError(f"cannot open {path}", f"{error.what}: {error.why}",
+                              error.hint) from error
         return cls(path, weight_map)
 
     def _check_contents(self) -> None:
@@ -86,13 +99,16 @@ class _Shards:
             for name in shard.tensors:
                 place = self._weight_map.get(name, "no file")
                 if place != file_name:
-                    why = f"{file_name} has a tensor {name[:80]!r}, which the index places in {place}"
+                    why = (f"{file_name} has a tensor {name[:80]!r}, which the index places in "
+                           f"{place}")
                     raise FormatError(f"cannot open {self.path}", why, FETCH_AGAIN)
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor, as its file gives it. Raises FormatError if the index has none of that name."""
+        """Return one tensor, as its file gives it. Raises FormatError if the index has none of
+        that name."""
         if name not in self.tensors:
-            raise FormatError(f"cannot read tensor {name!r} from {self.path}", "the index has no tensor of that name",
+            raise FormatError(f"cannot read tensor {name!r} from {self.path}",
+                              "the index has no tensor of that name",
                               names_like(name, self.tensors))
         return self.shards[self._weight_map[name]].tensor(name, out)
 

@@ -74,10 +74,9 @@ def merge_stepper(texts: str | Sequence[str], tokenizer: Tokenizer,
 
     >>> from gearworks.vocabularies.vocabulary import Vocabulary
     >>> tokenizer = Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2}, {(0, 1): (0, 2)}))
-    >>> print(*repr(merge_stepper("abb", tokenizer)).splitlines()[7].split(": "), sep="\n")
-    Step 2 of 3
-    Piece 1 of 1, merge 1 of 1
-    "a" + "b" makes "ab". Its rank, 0, is the lowest here.
+    >>> step = repr(merge_stepper("abb", tokenizer)).splitlines()[7]
+    >>> step.removeprefix("Step 2 of 3: Piece 1 of 1, merge 1 of 1: ")
+    '"a" + "b" makes "ab". Its rank, 0, is the lowest here.'
     """
     texts = [texts] if isinstance(texts, str) else texts
     return player([_merge_trace(text, tokenizer) for text in texts], title, choice="Text")
