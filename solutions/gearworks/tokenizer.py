@@ -269,7 +269,8 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
     Where several added tokens fit, the one that begins first wins, then the longest. A match does not count, and is
     ordinary text from end to end, if the token is `single_word` and a word character (`WORD_CHARACTER`) touches it, or
     if it is special and `parse_special` is false. A token with `lstrip` or `rstrip` swallows the white space
-    (`WHITE_SPACE`) on that side.
+    (`WHITE_SPACE`) on that side. One with `lstrip` does not count either where the token before has
+    swallowed all of it: such a token may be white space itself.
     `encode_ordinary` is never called for an empty text.
 
     parse_special: false for what a user typed, so that nobody can forge the end of a message.
@@ -295,6 +296,8 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
             start -= 1
         while token.rstrip and WHITE_SPACE.match(text, end):
             end += 1
+        if token.lstrip and end <= rest:                    # `rstrip` of the token before took it
+            continue
         if start > rest:
             ids += encode_ordinary(text[rest:start])
         ids.append(token.id)
