@@ -1,7 +1,16 @@
-"""`python -m autograder` is the command `autograder`."""
+"""The command `autograder`: it looks after interrupts before it reads anything else."""
 
 import sys
 
-from autograder.cli import main
 
-sys.exit(main())
+def main() -> None:
+    """Run the command, and end the process with its exit code."""
+    try:
+        from gearworks import console
+    except KeyboardInterrupt:
+        sys.exit(130)
+    console.start("autograder", "autograder.cli")
+
+
+if __name__ == "__main__":
+    main()

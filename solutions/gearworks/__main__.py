@@ -1,10 +1,16 @@
-"""`python -m gearworks` is the command `gearworks`."""
+"""The command `gearworks`: it looks after interrupts before it reads anything else."""
 
 import sys
 
-try:
-    from gearworks.cli import main
-except KeyboardInterrupt:                                   # interrupted while Python was still reading the program
-    sys.exit(130)
 
-sys.exit(main())
+def main() -> None:
+    """Run the command, and end the process with its exit code."""
+    try:
+        from gearworks import console
+    except KeyboardInterrupt:
+        sys.exit(130)
+    console.start("gearworks", "gearworks.cli")
+
+
+if __name__ == "__main__":
+    main()

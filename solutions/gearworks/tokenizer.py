@@ -17,6 +17,7 @@ Source: Sennrich et al. 2016 (BPE), Radford et al. 2019 (bytes); behaviour as in
 """
 
 import re
+from codecs import charmap_build, charmap_encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -373,17 +374,24 @@ class Tokenizer:
         self.vocabulary = vocabulary
         added = vocabulary.added_tokens
         written = bytes_to_unicode()
-        byte_of = {character: byte for byte, character in written.items()}
+        byte_characters = charmap_build("".join(written[byte] for byte in range(256)))
 
-        def is_written_in_bytes(token: str) -> bool:
-            return byte_of.keys() >= {*token}
+        def bytes_of(token: str) -> bytes | None:
+            """What a token stands for that is written in byte characters."""
+            try:
+                return charmap_encode(token, "strict", byte_characters)[0]
+            except UnicodeEncodeError:
+                return None
 
         # A token that is not written in byte characters stands for its own UTF-8.
-        contents = {id: token for token, id in vocabulary.tokens.items()} | {token.id: token.content for token in added}
-        self._token_bytes = {id: bytes(map(byte_of.get, token)) if is_written_in_bytes(token) else token.encode("utf-8")
-                             for id, token in contents.items()}
-        self._whole_pieces = {self._token_bytes[id]: id for token, id in vocabulary.tokens.items()
-                              if vocabulary.ignore_merges and is_written_in_bytes(token)}
+        self._token_bytes = {}
+        self._whole_pieces = {}
+        for token, id in [*vocabulary.tokens.items(), *((token.content, token.id) for token in added)]:
+            data = bytes_of(token)
+            self._token_bytes[id] = token.encode("utf-8") if data is None else data
+        if vocabulary.ignore_merges:
+            self._whole_pieces = {data: id for token, id in vocabulary.tokens.items()
+                                  if (data := bytes_of(token)) is not None}
         special = {token.id for token in added if token.special}
         self._readable_bytes = {id: data for id, data in self._token_bytes.items() if id not in special}
 

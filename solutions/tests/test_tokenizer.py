@@ -717,6 +717,39 @@ def test_bad_vocabularies_are_refused_with_file_and_reason(tmp_path, document, r
     assert str(path) in str(caught.value) and caught.value.hint
 
 
+# How vocabularies cut text that are byte-level BPE, and whose patterns are not among ours
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+UNKNOWN_PATTERNS = {"gpt-4o, gpt-oss": [O200K], "mistral-nemo": [O200K.replace(r"\p{N}{1,3}", r"\p{N}")],
+                    "deepseek-v3": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"[A-Za-z]+|\s+"]}
+
+
+class Unread(dict):
+    """A vocabulary, or a list of merges, that must not be looked at."""
+
+    def _look(self, *_):
+        raise AssertionError("the tokens are read before the rules")
+
+    items = keys = values = get = __getitem__ = __iter__ = __contains__ = _look
+
+
+@pytest.mark.parametrize("name", UNKNOWN_PATTERNS)
+def test_an_unknown_pattern_is_named_before_any_token_is_read(name):
+    steps = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+             for pattern in UNKNOWN_PATTERNS[name]]
+    document = edited("pre_tokenizer", "pretokenizers", value=[*steps, SMALL["pre_tokenizer"]["pretokenizers"][-1]])
+    document["model"] |= {"vocab": Unread(), "merges": Unread()}
+    with pytest.raises(FormatError, match="it is byte-level BPE, but cuts text by a pattern") as caught:
+        read_vocabulary(document)
+    assert UNKNOWN_PATTERNS[name][0][:30] in caught.value.why and "cuts text as" in caught.value.hint
+
+
+def test_an_unknown_rule_of_a_gguf_file_is_named_before_any_token_is_read():
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "tekken", "tokenizer.ggml.tokens": 0}
+    with pytest.raises(FormatError, match="it is byte-level BPE, but cuts text by a rule .*'tekken'"):
+        Tokenizer.from_gguf(metadata)
+
+
 NESTED = b'{"type": "Sequence", "normalizers": [' * 300 + b"]}" * 300
 
 
