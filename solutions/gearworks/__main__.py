@@ -7,7 +7,10 @@ def main() -> None:
     """Run the command, and end the process with its exit code."""
     try:
         from gearworks import console
-    except KeyboardInterrupt:
+    except BaseException as error:      # what interrupts the making of a class is a RuntimeError's cause
+        if not {KeyboardInterrupt} & {type(error), type(error.__cause__)}:
+            raise
+        print("\ngearworks: interrupted", file=sys.stderr)
         sys.exit(130)
     console.start("gearworks", "gearworks.cli")
 

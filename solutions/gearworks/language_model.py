@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gearworks.chat import render_chat
 from gearworks.decoding import Generation, generate
 from gearworks.errors import FormatError, ModelError
 from gearworks.gguf import GGUFFile
@@ -57,6 +56,8 @@ class LanguageModel:
 
         Raises ModelError when the model has no chat template, or the template refuses the messages.
         """
+        from gearworks.chat import render_chat              # Jinja, which only a conversation needs
+
         template = self.settings.get("chat_template")
         if not isinstance(template, str):
             raise ModelError("cannot chat with this model", "it brings no chat template",

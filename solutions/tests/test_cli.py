@@ -131,6 +131,22 @@ def test_an_empty_standard_input_is_refused_before_a_model_is_looked_for(no_mode
     assert cli.main(["generate", "smollm2", "-"]) == 1 and "prompt is empty" in capsys.readouterr().err
 
 
+# What takes long to read, and what `generate` has no use for: each costs every start 15 ms to several seconds
+IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.compare", "gearworks.convert", "huggingface_hub",
+        "importlib.metadata", "jinja2", "llguidance", "matplotlib", "multiprocessing", "psutil", "subprocess", "tokenizers",
+        "torch", "tqdm", "transformers", "unittest", "urllib.request"]
+
+
+def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
+    program = ("import sys\nfrom gearworks import cli\nassert cli.main(sys.argv[1:]) == 0\n"
+               "print(*sys.modules, sep='\\n', file=sys.stderr)")
+    result = subprocess.run([sys.executable, "-c", program, "generate", str(smollm2_folder), "x", "--max-tokens", "1"],
+                            capture_output=True, encoding="utf-8", timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert {*IDLE} & {*result.stderr.split()} == set()
+    assert "gearworks.model" in result.stderr
+
+
 def test_help_and_version():
     assert run("--version").stdout.startswith("gearworks ")
     for command in ([], ["generate"], ["chat"], ["bench"], ["fetch"]):
