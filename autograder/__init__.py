@@ -6,7 +6,7 @@ __all__ = ["check", "optional"]
 
 
 def __getattr__(name: str) -> Any:
-    """What a notebook calls is read when it is asked for, so that the command starts at once."""
+    """What a notebook calls; read when it is asked for, so that the command starts at once."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from autograder import notebook

@@ -7,7 +7,7 @@ def main() -> None:
     """Run the command, and end the process with its exit code."""
     try:
         from gearworks import console
-    except BaseException as error:      # what interrupts the making of a class is a RuntimeError's cause
+    except BaseException as error:      # of a class being made: a RuntimeError, with its cause
         if not {KeyboardInterrupt} & {type(error), type(error.__cause__)}:
             raise
         print("\nautograder: interrupted", file=sys.stderr)

@@ -25,37 +25,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> console.Parser:
-    parser = console.Parser(prog="autograder", description="Makes the course's editions, and grades them.")
+    parser = console.Parser(prog="autograder",
+                            description="Makes the course's editions, and grades them.")
 
-    command = parser.add_command("build", "make the notebooks from the chapters", "Make the learner "
-                                  "notebooks and the sources of nbgrader from book/chapters and the reference.")
+    command = parser.add_command("build", "make the notebooks from the chapters",
+                                 "Make the learner notebooks and the sources of nbgrader from "
+                                 "book/chapters and the reference.")
     command.add_argument("--check", action="store_true", help="write nothing; exit 1 if a notebook is out of date")
     command.add_argument("--force", action="store_true", help="also replace a notebook that somebody has run")
     _add_root(command)
     command.set_defaults(run=_build)
 
-    command = parser.add_command("course", "make a folder for nbgrader", "Make or renew a folder in "
-                                  "which nbgrader releases the chapters and grades what comes back.")
+    command = parser.add_command("course", "make a folder for nbgrader",
+                                 "Make or renew a folder in which nbgrader releases the "
+                                 "chapters and grades what comes back.")
     command.add_argument("folder", type=Path, metavar="FOLDER", help="where releases, submissions and grades will lie")
     _add_root(command)
     command.set_defaults(run=_course)
 
-    command = parser.add_command("mutants", "measure how good the checks are", "Print the kill "
-                                  "matrix: which wrong versions of each component are caught, and by which check.")
+    command = parser.add_command("mutants", "measure how good the checks are",
+                                 "Print the kill matrix: which wrong versions of each "
+                                 "component are caught, and by which check.")
     command.add_argument("component", nargs="?", metavar="COMPONENT", help="such as tokenizer.train_bpe; else all")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     command.set_defaults(run=_mutants)
 
-    command = parser.add_command("assemble", "make an engine of your own gears", "Make the engine "
-                                  "that your notebooks describe: the reference, with your definitions in place of its "
-                                  "own.")
+    command = parser.add_command("assemble", "make an engine of your own gears",
+                                 "Make the engine that your notebooks describe: the reference, "
+                                 "with your definitions in place of its own.")
     _add_notebooks(command)
     command.add_argument("--to", type=Path, default=Path("my_engine"), metavar="FOLDER",
                          help="where to make it (default: %(default)s)")
     command.set_defaults(run=_assemble)
 
-    command = parser.add_command("progress", "show which gears are finished", "Run the public checks "
-                                  "on your notebooks, and show how far each exercise is.")
+    command = parser.add_command("progress", "show which gears are finished",
+                                 "Run the public checks on your notebooks, and show how far "
+                                 "each exercise is.")
     _add_notebooks(command)
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     command.set_defaults(run=_show_progress)

@@ -31,7 +31,8 @@ def _main(arguments: Sequence[str]) -> int | None:
 
 
 def _parser() -> console.Parser:
-    parser = console.Parser(prog="gearworks", description="An LLM inference engine that you can read.")
+    parser = console.Parser(prog="gearworks",
+                            description="An LLM inference engine that you can read.")
     parser.add_argument("--version", action="version", version=f"gearworks {__version__}")
 
     command = parser.add_command("generate", "continue a prompt", "Continue a prompt.")
@@ -47,7 +48,8 @@ def _parser() -> console.Parser:
 
     command = parser.add_command("chat", "talk with a model", "Talk with a model.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
-    command.add_argument("--system", metavar="TEXT", type=console.text, help="what the model is told before the conversation")
+    command.add_argument("--system", metavar="TEXT", type=console.text,
+                         help="what the model is told before the conversation")
     command.add_argument("--context", type=console.positive_count, default=8192, metavar="N",
                          help="longest conversation in tokens (default %(default)s, or what the model was made for)")
     _add_engine(command)
@@ -58,16 +60,18 @@ def _parser() -> console.Parser:
                                  "Measure this engine beside Hugging Face's, in one run.")
     command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
     command.add_argument("--only", metavar="NAME", action="append",
-                         help="decode, prefill, sampling, speculation, load, tokenizer or memory; may be repeated")
+                         help="decode, prefill, sampling, speculation, load, tokenizer or "
+                              "memory; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
-    command.add_argument("--threads", type=console.count, help="threads for both engines; by default one for each core")
+    command.add_argument("--threads", type=console.count,
+                         help="threads for both engines; by default one for each core")
     command.set_defaults(run=_bench)
 
     command = parser.add_command(
         "compare", "find the first place where this engine and Hugging Face's part",
-        "Run this engine and Hugging Face's side by side, and show the first layer, operator, position and "
-                    "head that differ. The exit code is 1 when one does.")
+        "Run this engine and Hugging Face's side by side, and show the first layer, operator, "
+        "position and head that differ. The exit code is 1 when one does.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("--prompt", metavar="TEXT", type=_prompt,
                          help="the text that both run over (default: a short one, or random ids without a tokenizer)")
@@ -77,7 +81,8 @@ def _parser() -> console.Parser:
     _add_engine(command)
     command.set_defaults(run=_compare)
 
-    command = parser.add_command("fetch", "get a model ready for use", "Get a model ready for use.")
+    command = parser.add_command("fetch", "get a model ready for use",
+                                 "Get a model ready for use.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
     command.set_defaults(run=_fetch)
     return parser
@@ -102,7 +107,7 @@ def _run_in(engine: Path, arguments: Sequence[str]) -> int:
                                 f"autograder assemble chapters --to {engine}") from None
     if os.environ.get("GEARWORKS_ENGINE") == str(engine.resolve()):
         raise NotAvailableError(f"cannot run the engine in {engine}", f"this Python prefers {Path(__file__).parent}",
-                                "is there a gearworks of another kind on the path?")
+                                "unset PYTHONPATH, and run it again")
     print(f"[yours: {', '.join(own)}; the rest is the reference's]" if own else "[all of it is the reference's]",
           file=sys.stderr, flush=True)
     paths = [str(engine.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -110,11 +115,11 @@ def _run_in(engine: Path, arguments: Sequence[str]) -> int:
     command = [sys.executable, "-P", "-m", "gearworks", *arguments]
     if os.name != "nt":
         os.execve(command[0], command, environment)
-    import subprocess                                       # Windows has no exec; the parent waits, deaf to Ctrl-C
+    import subprocess                                       # Windows has no exec
 
     with console.interrupts_raise():
         process = subprocess.Popen(command, env=environment)
-        while True:
+        while True:                                         # deaf to Ctrl-C, which both get
             try:
                 return process.wait()
             except KeyboardInterrupt:
@@ -124,25 +129,28 @@ def _run_in(engine: Path, arguments: Sequence[str]) -> int:
 def _prompt(argument: str) -> str:
     """An argument that a model can continue."""
     if not argument:
-        raise argparse.ArgumentTypeError("the prompt is empty; some text, or no --prompt at all")
+        raise argparse.ArgumentTypeError("the prompt is empty; some text, or no --prompt")
     return console.text(argument)
 
 
 def _stop(argument: str) -> str:
-    r"""A text that ends an answer. In it \n is a line break, \t a tab, \\ a backslash: shells differ there."""
+    r"""A text that ends an answer; \n, \t and \\ mean in any shell what they mean in Python."""
     import re
 
     if not argument:
-        raise argparse.ArgumentTypeError("an empty text would end every answer at once; another text, or no --stop")
+        raise argparse.ArgumentTypeError("an empty text would end every answer at once; "
+                                         "another text, or no --stop")
     escapes = {"n": "\n", "t": "\t", "\\": "\\"}
     return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], console.text(argument))
 
 
 def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
-    command.add_argument("--max-tokens", type=console.count, default=256, metavar="N", help="longest answer (default %(default)s)")
+    command.add_argument("--max-tokens", type=console.count, default=256, metavar="N",
+                         help="longest answer (default %(default)s)")
     command.add_argument("--temperature", type=console.number, default=temperature, metavar="T",
                          help="0 is greedy; higher is more varied (default %(default)s)")
-    command.add_argument("--top-k", type=console.whole_number, default=0, metavar="K", help="choose among the K likeliest; 0 among all")
+    command.add_argument("--top-k", type=console.whole_number, default=0, metavar="K",
+                         help="choose among the K likeliest; 0 among all")
     command.add_argument("--top-p", type=console.number, default=1.0, metavar="P",
                          help="choose among the likeliest that have probability P together")
     command.add_argument("--min-p", type=console.number, default=0.0, metavar="P",
@@ -155,7 +163,8 @@ def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
                          help="subtracted from tokens for each time that they were generated")
     command.add_argument("--stop", action="append", default=[], metavar="TEXT", type=_stop,
                          help=r"end the answer before this text (\n is a line break); may be repeated")
-    command.add_argument("--seed", type=console.whole_number, metavar="S", help="the same seed gives the same text")
+    command.add_argument("--seed", type=console.whole_number, metavar="S",
+                         help="the same seed gives the same text")
 
 
 def _sampling_params(options: argparse.Namespace):
@@ -186,7 +195,8 @@ def _generate(options: argparse.Namespace) -> None:
     params = _sampling_params(options)
     prompt = _read_stdin() if options.prompt == "-" else options.prompt
     if not prompt and not options.chat:
-        raise GearworksError("cannot generate", "the prompt is empty", "give the model at least one character to continue")
+        raise GearworksError("cannot generate", "the prompt is empty",
+                             "give the model at least one character to continue")
     schema = None if options.schema is None else _read_schema(options.schema)
     model = _load(options.model)
     grammar = None if schema is None else _follow(schema, model)
@@ -218,9 +228,11 @@ def _read_schema(path: Path) -> str:
     from gearworks.structured import json_grammar
 
     try:
-        schema = json.loads(path.read_text(encoding="utf-8-sig"))         # editors on Windows put a BOM in front
+        # Editors on Windows put a byte order mark in front
+        schema = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise GearworksError(f"cannot read the schema {path}", str(error), "give a file that holds a JSON schema") from None
+        raise GearworksError(f"cannot read the schema {path}", str(error),
+                             "give a file that holds a JSON schema") from None
     return json_grammar(schema)
 
 
@@ -231,13 +243,14 @@ def _follow(grammar: str, model):
     return TokenGrammar(vocabulary, grammar)
 
 
-CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the conversation", "/quit": "ends it, as Ctrl-D does"}
+CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the conversation",
+                 "/quit": "ends it, as Ctrl-D does"}
 
 
 def _chat(options: argparse.Namespace) -> None:
     params = _sampling_params(options)
     model = _load(options.model)
-    model.chat_prompt([{"role": "user", "content": "?"}])                  # a model that cannot chat says so at once
+    model.chat_prompt([{"role": "user", "content": "?"}])   # one that cannot says so at once
     with console.interrupts_raise():
         _converse(model, params, options)
 
@@ -248,7 +261,8 @@ def _converse(model, params, options: argparse.Namespace) -> None:
     context = Context(model.model, options.context)
     beginning = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(beginning)
-    print("Type a message. /help lists what else you can do; Ctrl-C stops an answer.", file=sys.stderr)
+    print("Type a message. /help lists what else you can do; Ctrl-C stops an answer.",
+          file=sys.stderr)
     while True:
         try:
             message = input("> " if sys.stdin.isatty() else "")
@@ -268,7 +282,8 @@ def _converse(model, params, options: argparse.Namespace) -> None:
             elif command == "/help":
                 print(_chat_help(), file=sys.stderr)
             else:
-                print(GearworksError(f"there is no command {command}", "a line that begins with / is no message",
+                print(GearworksError(f"there is no command {command}",
+                                     "a line that begins with / is no message",
                                      "/help, or a space before the /"), file=sys.stderr)
             continue
         pieces: list[str] = []
@@ -306,8 +321,8 @@ def _summary(generation) -> str:
 
 def _bench(options: argparse.Namespace) -> None:
     if options.publish and options.only:
-        raise UsageError("cannot publish", "the published table holds all measurements, and --only asks for some",
-                         "leave out --publish or --only")
+        raise UsageError("cannot publish", "the published table holds all measurements, and "
+                         "--only asks for some", "leave out --publish or --only")
     # Beside the package; of an assembled engine, beside the reference, which comes later on the path.
     places = [Path(folder) / "benchmarks" for folder in (Path(__file__).resolve().parents[1], *sys.path)]
     benchmarks = next((place for place in places if (place / "bench.py").is_file()), None)
@@ -319,9 +334,10 @@ def _bench(options: argparse.Namespace) -> None:
         import bench
     except ImportError as error:
         raise NotAvailableError("cannot measure", f"a package is missing: {error}",
-                                "pip install -r requirements.txt, in the checkout of the course") from None
+                                "python -m pip install -r requirements.txt") from None
     with console.interrupts_raise():
-        bench.run(only=options.only, json_path=options.json, threads=options.threads, publish=options.publish)
+        bench.run(only=options.only, json_path=options.json, threads=options.threads,
+                  publish=options.publish)
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -379,8 +395,8 @@ def _model_and_ids(path: Path, prompt: str | None):
     prompt = "The engine is made of gears, and each of them was tested alone." if prompt is None else prompt
     ids = ours.tokenizer.encode(prompt)
     limit = ours.model.config.max_position_embeddings
-    if not ids:                                             # the vocabulary has no token for any of its bytes
-        raise GearworksError("cannot compare", "the prompt has no tokens in this model's vocabulary",
+    if not ids:
+        raise GearworksError("cannot compare", "the prompt has no tokens in this vocabulary",
                              "give another --prompt")
     if len(ids) > limit:
         raise GearworksError("cannot compare", f"the prompt has {len(ids)} tokens, and the context {limit}",

@@ -1,4 +1,4 @@
-"""How a command meets its terminal: arguments, interrupts, closed streams, errors told as messages."""
+"""How a command meets its terminal: arguments, interrupts, closed streams, error messages."""
 
 import argparse
 import difflib
@@ -15,13 +15,13 @@ from gearworks.errors import GearworksError, UsageError
 
 
 def start(program: str, module: str) -> NoReturn:
-    """Run the function `main` of a module as a program; from here on an interrupt means exit code 130.
+    """Run the function `main` of a module as a program; an interrupt means exit code 130.
 
-    It ends the program at once. While Python reads modules, an interrupt that is raised can come up
-    as any other exception, or be lost in a callback. What leaves files or processes, or goes on
-    afterwards, asks for KeyboardInterrupt: `interrupts_raise`.
+    It ends the program at once. While Python reads modules, an interrupt that is raised can
+    come up as any other exception, or be lost in a callback. What leaves files or processes, or
+    goes on afterwards, asks for KeyboardInterrupt: `interrupts_raise`.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:   # else our caller wants none
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:   # else they are unwanted
         signal.signal(signal.SIGINT, _EndAtOnce(program))
     code = importlib.import_module(module).main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)            # all is done and said
@@ -37,13 +37,13 @@ class _EndAtOnce:
     def __call__(self, signal_number: int, frame: object) -> NoReturn:
         try:
             os.write(2, f"\n{self._program}: interrupted\n".encode())
-        finally:                                            # also where standard error is closed
+        finally:                                            # even if standard error is closed
             os._exit(130)
 
 
 @contextmanager
 def interrupts_raise() -> Iterator[None]:
-    """Within this an interrupt raises KeyboardInterrupt, as it does where no `start` was called."""
+    """Within this an interrupt raises KeyboardInterrupt, as it does without `start`."""
     before = signal.getsignal(signal.SIGINT)
     if not isinstance(before, _EndAtOnce):
         yield
@@ -58,7 +58,7 @@ def interrupts_raise() -> Iterator[None]:
 def run(program: str, command: Callable[[], int | None]) -> int:
     """Run a command; returns its exit code.
 
-    That is its own or 0, 1 for an error that is told, 2 for wrong usage, 130 when it is interrupted.
+    That is its own or 0, 1 for an error that is told, 2 for wrong usage, 130 for an interrupt.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:                      # the shell closed it: `>&-`
@@ -77,8 +77,8 @@ def run(program: str, command: Callable[[], int | None]) -> int:
         print(f"\n{program}: interrupted", file=sys.stderr)
         return 130
     except OSError as error:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")    # nothing may be left to flush at exit
-        if not isinstance(error, BrokenPipeError):      # that is a reader, such as `head`, who has seen enough
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")    # so nothing is flushed at exit
+        if not isinstance(error, BrokenPipeError):              # else `head` has seen enough
             failure = GearworksError("the result could not be written", str(error),
                                      "free some space, or write it to another place")
             print(f"{program}: {failure}", file=sys.stderr)
@@ -86,7 +86,7 @@ def run(program: str, command: Callable[[], int | None]) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors have three parts, and name what is near to an unknown name.
+    """An argument parser whose errors have three parts, and name what is near to a wrong name.
 
     Options cannot be abbreviated: a new one would change what an old script means.
     """
@@ -104,13 +104,13 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """What these arguments mean. Raises UsageError."""
-        command = next((argument for argument in arguments if not argument.startswith("-")), None)
+        command = next((each for each in arguments if not each.startswith("-")), None)
         if command is not None and command not in self._commands:
             raise UsageError(f"there is no command {command!r}",
                              f"the commands are {', '.join(self._commands)}",
                              f"{self.prog} {_nearest(command, self._commands) or '--help'}")
-        if command is None:                                 # argparse would only miss the command
-            unknown = [argument for argument in arguments if argument not in self._option_names()]
+        if command is None:                                 # argparse would only miss it
+            unknown = [each for each in arguments if each not in self._option_names()]
             if unknown:
                 self.refuse(unknown)
         options, unknown = self.parse_known_args(arguments)
@@ -122,11 +122,13 @@ class Parser(argparse.ArgumentParser):
         """Raise UsageError for arguments that nothing takes."""
         option = next((argument for argument in unknown if argument.startswith("-")), None)
         if option is None:
-            raise UsageError(f"cannot run {self.prog}", f"nothing takes the argument {unknown[0]!r}",
+            raise UsageError(f"cannot run {self.prog}",
+                             f"nothing takes the argument {unknown[0]!r}",
                              f"quotes around a text with spaces; {self._help()}")
         name = option.partition("=")[0]
         if name in self._option_names():
-            raise UsageError(f"cannot use {name} here", "behind -- everything is a text, not an option",
+            raise UsageError(f"cannot use {name} here",
+                             "behind -- everything is a text, not an option",
                              f"{name} before the --")
         near = _nearest(name, self._option_names()) or self._help()
         raise UsageError(f"there is no option {name}", f"{self.prog} does not know it",
@@ -139,18 +141,19 @@ class Parser(argparse.ArgumentParser):
         return f"{self.prog} --help, which lists what it takes"
 
     def error(self, message: str) -> NoReturn:
-        """Raise UsageError; argparse calls this for what is missing and for a value that is refused."""
+        """Raise UsageError; argparse calls this for what is missing, or refused by its type."""
         what, why, hint = f"cannot run {self.prog}", message, self._help()
         missing = message.removeprefix("the following arguments are required: ")
         argument, colon, complaint = message.removeprefix("argument ").partition(": ")
         if missing != message:
-            why = f"{missing.replace(', ', ' and ')} {'are' if ',' in missing else 'is'} missing"
+            are = "are" if "," in missing else "is"
+            why = f"{missing.replace(', ', ' and ')} {are} missing"
         elif colon:
             what = f"cannot use this {argument}"
             why, _, own_hint = complaint.partition("; ")    # the functions below may give one
             hint = own_hint or hint
             if complaint.startswith("expected"):
-                why, hint = "its value is missing", f"{argument}=VALUE, which works for every value"
+                why, hint = "its value is missing", f"{argument}=VALUE, which fits every value"
             elif complaint.startswith("ignored explicit argument"):
                 why, hint = "it takes no value", f"{argument} alone"
         raise UsageError(what, why, hint)
@@ -160,7 +163,8 @@ def _nearest(name: str, known: Collection[str]) -> str:
     """Names that begin like this one, or the one that is most like it, or nothing."""
     bare = {each.strip("-"): each for each in known}
     name = name.strip("-")
-    near = [each for each in bare if each.startswith(name)] or difflib.get_close_matches(name, bare, n=1)
+    near = [each for each in bare if each.startswith(name)] if name else []
+    near = near or difflib.get_close_matches(name, bare, n=1)
     return " or ".join(bare[each] for each in near)
 
 
@@ -170,7 +174,7 @@ def text(argument: str) -> str:
         argument.encode("utf-8")
     except UnicodeEncodeError as error:
         raise argparse.ArgumentTypeError(
-            f"its character {error.start + 1} is a byte that is no UTF-8; text in UTF-8") from None
+            f"its character {error.start + 1} is a byte that is no UTF-8; UTF-8") from None
     return argument
 
 
@@ -178,7 +182,7 @@ def whole_number(argument: str, least: int | None = None) -> int:
     """An argument that is a whole number."""
     try:
         value = int(argument)
-    except ValueError:                                      # also for one of thousands of digits
+    except ValueError:                                      # also for thousands of digits
         value = None
     if value is None or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"

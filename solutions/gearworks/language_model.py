@@ -56,7 +56,7 @@ class LanguageModel:
 
         Raises ModelError when the model has no chat template, or the template refuses the messages.
         """
-        from gearworks.chat import render_chat              # Jinja, which only a conversation needs
+        from gearworks.chat import render_chat      # Jinja, which only conversations need
 
         template = self.settings.get("chat_template")
         if not isinstance(template, str):

@@ -270,8 +270,8 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
     Where several added tokens fit, the one that begins first wins, then the longest. A match does not count, and is
     ordinary text from end to end, if the token is `single_word` and a word character (`WORD_CHARACTER`) touches it, or
     if it is special and `parse_special` is false. A token with `lstrip` or `rstrip` swallows the white space
-    (`WHITE_SPACE`) on that side. One with `lstrip` does not count either where the token before has
-    swallowed all of it: such a token may be white space itself.
+    (`WHITE_SPACE`) on that side. One with `lstrip` does not count either where the token before
+    has swallowed all of it: such a token may be white space itself.
     `encode_ordinary` is never called for an empty text.
 
     parse_special: false for what a user typed, so that nobody can forge the end of a message.
@@ -297,7 +297,7 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
             start -= 1
         while token.rstrip and WHITE_SPACE.match(text, end):
             end += 1
-        if token.lstrip and end <= rest:                    # `rstrip` of the token before took it
+        if token.lstrip and end <= rest:                    # the token before took all of it
             continue
         if start > rest:
             ids += encode_ordinary(text[rest:start])
@@ -386,7 +386,8 @@ class Tokenizer:
         # A token that is not written in byte characters stands for its own UTF-8.
         self._token_bytes = {}
         self._whole_pieces = {}
-        for token, id in [*vocabulary.tokens.items(), *((token.content, token.id) for token in added)]:
+        contents = [(token.content, token.id) for token in added]
+        for token, id in [*vocabulary.tokens.items(), *contents]:
             data = bytes_of(token)
             self._token_bytes[id] = token.encode("utf-8") if data is None else data
         if vocabulary.ignore_merges:
@@ -446,7 +447,7 @@ class Tokenizer:
             code_point = ord(text[error.start])
             raise FormatError("cannot encode this text", f"character {error.start} is half a surrogate pair, "
                               f"U+{code_point:04X}, and no character",
-                              "decode the text with errors='replace' where it enters the program") from None
+                              "leave it out, or write the text again in UTF-8") from None
 
         def encode_normalized(part: str) -> list[int]:
             return encode(self._normalize(part), self._added_normalized, self._encode_ordinary, parse_special)
@@ -464,7 +465,7 @@ class Tokenizer:
         if missing:
             raise ModelError("cannot encode these bytes", "the vocabulary has no token for "
                              + ", ".join(f"0x{byte:02X}" for byte in missing),
-                             "use `encode`, which leaves them out as Hugging Face does, or another vocabulary")
+                             "leave them out, or use a model whose vocabulary has all bytes")
         # A byte that is not UTF-8 travels as half a surrogate pair: no letter, no number, no white space.
         return self._encode_ordinary(data.decode("utf-8", errors="surrogateescape"))
 
@@ -481,7 +482,7 @@ class Tokenizer:
         """The bytes of one token. Raises ModelError for an id that no token has."""
         if id not in self._token_bytes:
             raise ModelError(f"cannot decode id {id}", f"no token has it; the ids end at {self.vocab_size - 1}",
-                             "does the model belong to this vocabulary?")
+                             "use the tokenizer that came with the model")
         return self._token_bytes[id]
 
     def token_to_id(self, token: str) -> int | None:

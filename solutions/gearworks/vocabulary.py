@@ -227,8 +227,9 @@ def _read_tokens(vocab: Mapping[str, Any]) -> dict[str, int]:
         holders = {}
         for token, id in vocab.items():
             if holders.setdefault(id, token) is not token:
-                _malformed(f"tokens {holders[id][:40]!r} and {token[:40]!r} have the same id, {id}")
-    _require_characters("\n".join(vocab))                   # between two halves, so that they do not meet
+                _malformed(f"tokens {holders[id][:40]!r} and {token[:40]!r} "
+                           f"have the same id, {id}")
+    _require_characters("\n".join(vocab))                   # two halves of a pair must not meet
     return dict(vocab)
 
 
@@ -245,10 +246,11 @@ def _read_merges(merges: Iterable[Any], tokens: Mapping[str, int]) -> dict[tuple
 
 def _refuse_merge(rank: int, merge: Any, tokens: Mapping[str, int]) -> NoReturn:
     parts = merge.split(" ") if isinstance(merge, str) else merge
-    if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+    if not isinstance(parts, list) or [*map(type, parts)] != [str, str]:
         _malformed(f"merge {rank} is {_short(merge)}, where two tokens are needed")
     missing = next(token for token in (*parts, "".join(parts)) if token not in tokens)
-    _malformed(f"merge {rank} ({_short(merge)}) needs token {missing[:40]!r}, which is not in the vocabulary")
+    _malformed(f"merge {rank} ({_short(merge)}) needs token {missing[:40]!r}, "
+               "which is not in the vocabulary")
 
 
 def _read_added_tokens(entries: Iterable[Any], tokens: Mapping[str, int]) -> tuple[AddedToken, ...]:
@@ -273,8 +275,8 @@ def _read_normalizer(normalizer: Mapping[str, Any] | None) -> tuple[str, ...]:
     steps = _steps(normalizer, "normalizers")
     for step in steps:
         if step.get("type") not in ("NFC", "NFD", "NFKC", "NFKD"):
-            _unsupported(f"its normalizer is {_type_name(step)}, and only NFC, NFD, NFKC and NFKD are supported",
-                         OTHER_RULES)
+            _unsupported(f"its normalizer is {_type_name(step)}, and only NFC, NFD, NFKC and "
+                         "NFKD are supported", OTHER_RULES)
     return tuple(step["type"] for step in steps)
 
 
@@ -283,7 +285,8 @@ def _read_pre_tokenizer(pre_tokenizer: Mapping[str, Any] | None) -> tuple[str, .
     if last.get("type") != "ByteLevel":
         _unsupported(f"the last step of its pre-tokenizer is {_type_name(last)}, and only ByteLevel is supported")
     if _get(last, "add_prefix_space", bool, False):
-        _unsupported("it puts a space before the text (ByteLevel with add_prefix_space)", OTHER_RULES)
+        _unsupported("it puts a space before the text (ByteLevel with add_prefix_space)",
+                     OTHER_RULES)
     splitters = tuple(_read_splitter(step) for step in steps)
     return splitters + ("gpt2",) if _get(last, "use_regex", bool, True) else splitters
 
@@ -299,9 +302,10 @@ def _read_splitter(step: Mapping[str, Any]) -> str:
         if keeps_matches and isinstance(pattern, str) and pattern in SPLITTER_OF_PATTERN:
             return SPLITTER_OF_PATTERN[pattern]
         rule = pattern[:80] if keeps_matches and isinstance(pattern, str) else _short(step)
-        _unsupported(f"it is byte-level BPE, but cuts text by a pattern that is not known here: {rule}", OTHER_RULES)
-    _unsupported(f"it is byte-level BPE, but cuts text by a step that is not known here, {_type_name(step)} "
-                 f"({_short(step)})", OTHER_RULES)
+        _unsupported("it is byte-level BPE, but cuts text by a pattern that is not known here: "
+                     f"{rule}", OTHER_RULES)
+    _unsupported("it is byte-level BPE, but cuts text by a step that is not known here, "
+                 f"{_type_name(step)} ({_short(step)})", OTHER_RULES)
 
 
 def _read_post_processor(post_processor: Mapping[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -310,8 +314,8 @@ def _read_post_processor(post_processor: Mapping[str, Any] | None) -> tuple[tupl
         if step.get("type") == "ByteLevel":             # concerns offsets, not ids
             continue
         if step.get("type") != "TemplateProcessing":
-            _unsupported(f"its post-processor is {_type_name(step)}, and only TemplateProcessing is supported",
-                         OTHER_RULES)
+            _unsupported(f"its post-processor is {_type_name(step)}, and only "
+                         "TemplateProcessing is supported", OTHER_RULES)
         ids, text_at = [], []
         for part in _objects(step, "single"):
             if "Sequence" in part:
@@ -349,10 +353,11 @@ def _gguf_splitters(metadata: Mapping[str, Any]) -> tuple[str, ...]:
         _unsupported(f"its model is {_short(model)} ({known.get(model, 'unknown')}), not 'gpt2' (byte-level BPE)")
     pre = _get(metadata, "tokenizer.ggml.pre", str)
     if pre not in SPLITTERS_OF_GGUF:
-        _unsupported(f"it is byte-level BPE, but cuts text by a rule that is not known here, {_short(pre)}; known are "
-                     f"{', '.join(SPLITTERS_OF_GGUF)}", OTHER_RULES)
+        _unsupported("it is byte-level BPE, but cuts text by a rule that is not known here, "
+                     f"{_short(pre)}; known are {', '.join(SPLITTERS_OF_GGUF)}", OTHER_RULES)
     if _get(metadata, "tokenizer.ggml.add_space_prefix", bool, False):
-        _unsupported("it puts a space before the text (tokenizer.ggml.add_space_prefix)", OTHER_RULES)
+        _unsupported("it puts a space before the text (tokenizer.ggml.add_space_prefix)",
+                     OTHER_RULES)
     return SPLITTERS_OF_GGUF[pre]
 
 

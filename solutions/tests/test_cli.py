@@ -63,61 +63,72 @@ def test_failures_have_a_message_and_a_code(arguments, code, complaint):
 def no_model(monkeypatch):
     """In this process, commands that look for a model fail the test."""
     def reached(*_, **__):
-        raise AssertionError("a model is looked for, and the command could have been refused before")
+        raise AssertionError("a model is looked for before the command is refused")
     monkeypatch.setattr(hub, "find_model", reached)
     monkeypatch.setattr(LanguageModel, "load", reached)
 
 
-BAD_TEXT = "caf\udce9"                                  # what Python makes of a byte that is no UTF-8
-SAMPLING = [("--temperature", "-1", 1), ("--temperature", "1e-45", 1), ("--temperature", "warm", 2), ("--top-k", "-5", 1),
-            ("--top-k", "1.5", 2), ("--top-p", "nan", 1), ("--top-p", "0", 1), ("--min-p", "7", 1), ("--min-p", "x", 2),
-            ("--repetition-penalty", "0", 1), ("--repetition-penalty", "", 2), ("--presence-penalty", "inf", 1),
-            ("--presence-penalty", "much", 2), ("--frequency-penalty", "nan", 1), ("--frequency-penalty", "-", 2),
-            ("--seed", "-1", 1), ("--seed", "x", 2), ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2),
-            ("--max-tokens", "9" * 5000, 2), ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
+BAD_TEXT = "caf\udce9"                                  # so Python shows what is no UTF-8
+SAMPLING = [
+    ("--temperature", "-1", 1), ("--temperature", "1e-45", 1), ("--temperature", "warm", 2),
+    ("--top-k", "-5", 1), ("--top-k", "1.5", 2), ("--top-p", "nan", 1), ("--top-p", "0", 1),
+    ("--min-p", "7", 1), ("--min-p", "x", 2),
+    ("--repetition-penalty", "0", 1), ("--repetition-penalty", "", 2),
+    ("--presence-penalty", "inf", 1), ("--presence-penalty", "much", 2),
+    ("--frequency-penalty", "nan", 1), ("--frequency-penalty", "-", 2),
+    ("--seed", "-1", 1), ("--seed", "x", 2),
+    ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2), ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
 
 
 @pytest.mark.parametrize("arguments, code, says", [
     ([], 2, "COMMAND is missing"),
-    (["genrate", "smollm2"], 2, "Try  gearworks generate"), (["frobnicate"], 2, "Try  gearworks --help"),
+    (["genrate", "smollm2"], 2, "Try  gearworks generate"),
+    (["frobnicate"], 2, "Try  gearworks --help"),
     (["--versoin"], 2, "Try  --version"), (["", "x"], 2, "no command ''"),
-    (["generate"], 2, "MODEL and PROMPT are missing"), (["generate", "smollm2"], 2, "PROMPT is missing"),
+    (["generate"], 2, "MODEL and PROMPT are missing"),
+    (["generate", "smollm2"], 2, "PROMPT is missing"),
     (["generate", "smollm2", "one", "two"], 2, "'two'"), (["fetch", "smollm2", "x"], 2, "'x'"),
     (["generate", "smollm2", "x", "--max-token", "3"], 2, "Try  --max-tokens"),
     (["generate", "smollm2", "x", "--top", "3"], 2, "Try  --top-k or --top-p"),
     (["generate", "smollm2", "x", "--json=3"], 2, "it takes no value"),
     (["generate", "smollm2", "--", "-x", "--json"], 2, "--json before the --"),
-    (["generate", "smollm2", ""], 1, "prompt is empty"), (["generate", "smollm2", BAD_TEXT], 2, "character 4"),
+    (["generate", "smollm2", ""], 1, "prompt is empty"),
+    (["generate", "smollm2", BAD_TEXT], 2, "character 4"),
     (["generate", "smollm2", "x", "--schema", "no-such-file"], 1, "cannot read the schema"),
     (["generate", "smollm2", "x", "--schema", __file__], 1, "cannot read the schema"),
     (["generate", "smollm2", "x", "--engine", "no-such-folder"], 1, "no engine"),
     (["chat", "--engine", "no-such-folder"], 1, "no engine"),
-    (["chat", "--context", "0"], 2, "--context"), (["chat", "--context", "all"], 2, "--context"),
+    (["chat", "--context", "0"], 2, "--context"),
+    (["chat", "--context", "all"], 2, "--context"),
     (["chat", "--system", BAD_TEXT], 2, "--system"), (["chat", "smollm2", "more"], 2, "'more'"),
-    *[([command, "smollm2", *prompt, flag, value], code, flag if code == 2 else flag[2:].replace("-", "_"))
-      for command, prompt in (("generate", ["x"]), ("chat", [])) for flag, value, code in SAMPLING],
-    *[([command, "smollm2", *prompt, flag], 2, "its value is missing")
-      for command, prompt, flags in (("generate", ["x"], ("--seed", "--stop", "--schema", "--engine")),
-                                     ("chat", [], ("--system", "--context", "--top-k")),
-                                     ("compare", [], ("--prompt", "--tolerance"))) for flag in flags],
-    (["compare"], 2, "MODEL is missing"), (["compare", "smollm2", "--prompt", ""], 2, "prompt is empty"),
+    *[([*command, flag, value], code, flag if code == 2 else flag[2:].replace("-", "_"))
+      for command in (["generate", "smollm2", "x"], ["chat"])
+      for flag, value, code in SAMPLING],
+    *[([*command, flag], 2, "its value is missing") for command, flags in (
+        (["generate", "smollm2", "x"], ["--seed", "--stop", "--schema", "--engine"]),
+        (["chat"], ["--system", "--context", "--top-k"]),
+        (["compare", "smollm2"], ["--prompt", "--tolerance"])) for flag in flags],
+    (["compare"], 2, "MODEL is missing"),
+    (["compare", "smollm2", "--prompt", ""], 2, "prompt is empty"),
     (["compare", "smollm2", "--prompt", BAD_TEXT], 2, "--prompt"),
-    *[(["compare", "smollm2", "--tolerance", value], 2, "--tolerance") for value in ("0", "-1", "nan", "inf", "little")],
-    (["bench", "--threads", "-1"], 2, "--threads"), (["bench", "--publish", "--only", "load"], 2, "--only"),
+    *[(["compare", "smollm2", "--tolerance", value], 2, "--tolerance")
+      for value in ("0", "-1", "nan", "inf", "little")],
+    (["bench", "--threads", "-1"], 2, "--threads"),
+    (["bench", "--publish", "--only", "load"], 2, "--only"),
 ], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
-def test_what_needs_no_model_is_refused_before_one_is_looked_for(no_model, capsys, arguments, code, says):
+def test_what_needs_no_model_is_refused_without(no_model, capsys, arguments, code, says):
     assert cli.main(arguments) == code
     output, error = capsys.readouterr()
     assert says in error and output == "" and "usage:" not in error
     first, why, hint = error.splitlines()
-    assert first.startswith("gearworks: ") and why.startswith("  Why  ") and hint.startswith("  Try  ")
+    assert first.startswith("gearworks: ")
+    assert why.startswith("  Why  ") and hint.startswith("  Try  ")
 
 
 def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
-    refused = {"--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--presence-penalty",
-               "--frequency-penalty", "--seed", "--max-tokens", "--stop", "--schema", "--engine", "--context", "--system",
-               "--prompt", "--tolerance", "--threads", "--only", "MODEL", "PROMPT"}
+    refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
+               "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING)}
     never = {"--help", "-h", "--version", "--chat", "--json", "--publish"}
     parser = cli._parser()
     for command in [parser, *parser._commands.values()]:
@@ -126,22 +137,25 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
             assert names <= refused | never | {"COMMAND"}, names
 
 
-def test_an_empty_standard_input_is_refused_before_a_model_is_looked_for(no_model, capsys, monkeypatch):
+def test_an_empty_standard_input_is_refused_without_a_model(no_model, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", open(os.devnull, encoding="utf-8"))
-    assert cli.main(["generate", "smollm2", "-"]) == 1 and "prompt is empty" in capsys.readouterr().err
+    assert cli.main(["generate", "smollm2", "-"]) == 1
+    assert "prompt is empty" in capsys.readouterr().err
 
 
-# What takes long to read, and what `generate` has no use for: each costs every start 15 ms to several seconds
-IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.compare", "gearworks.convert", "huggingface_hub",
-        "importlib.metadata", "jinja2", "llguidance", "matplotlib", "multiprocessing", "psutil", "subprocess", "tokenizers",
-        "torch", "tqdm", "transformers", "unittest", "urllib.request"]
+# What `generate` has no use for; each would cost every start between 10 ms and several seconds
+IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.compare", "gearworks.convert",
+        "huggingface_hub", "importlib.metadata", "jinja2", "llguidance", "matplotlib",
+        "multiprocessing", "psutil", "subprocess", "tokenizers", "torch", "tqdm",
+        "transformers", "unittest", "urllib.request"]
 
 
 def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
     program = ("import sys\nfrom gearworks import cli\nassert cli.main(sys.argv[1:]) == 0\n"
                "print(*sys.modules, sep='\\n', file=sys.stderr)")
-    result = subprocess.run([sys.executable, "-c", program, "generate", str(smollm2_folder), "x", "--max-tokens", "1"],
-                            capture_output=True, encoding="utf-8", timeout=120)
+    command = ["generate", str(smollm2_folder), "x", "--max-tokens", "1"]
+    result = subprocess.run([sys.executable, "-c", program, *command], capture_output=True,
+                            encoding="utf-8", timeout=120)
     assert result.returncode == 0, result.stderr
     assert {*IDLE} & {*result.stderr.split()} == set()
     assert "gearworks.model" in result.stderr
@@ -167,11 +181,14 @@ def test_chat_remembers_resets_and_ends():
 
 
 def test_chat_knows_its_commands_and_sends_none_of_them():
-    result = run("chat", "--max-tokens", "2", input="/help\n/foo bar\n/ \n /foo\n/quit now\nnever read\n")
-    assert result.returncode == 0 and result.stderr.count("[2 tokens") == 1       # the one behind a space
+    result = run("chat", "--max-tokens", "2",
+                 input="/help\n/foo bar\n/ \n /foo\n/quit now\nnever read\n")
+    assert result.returncode == 0
+    assert result.stderr.count("[2 tokens") == 1        # for the line that begins with a space
     for command in cli.CHAT_COMMANDS:
         assert f"  {command}" in result.stderr
-    assert "there is no command /foo\n  Why" in result.stderr and "there is no command /\n" in result.stderr
+    assert "there is no command /foo\n  Why" in result.stderr
+    assert "there is no command /\n" in result.stderr
 
 
 def test_chat_at_the_end_of_input_and_without_a_template(tiny_llama, smollm2_folder):
@@ -249,9 +266,11 @@ def test_json_that_a_limit_cuts_off_is_no_success(smollm2_folder, tmp_path):
 
 @pytest.mark.parametrize("content, complaint", [
     (b"{", "cannot read the schema"), (None, "cannot read the schema"), (b"\xff\xfe", "cannot read the schema"),
-    (b"[" * 100_000, "cannot read the schema"), (b"3", "cannot use this JSON schema"), (b"false", "accepts no value"), (b'{"if": {}}', 'uses "if"'),
+    (b"[" * 100_000, "cannot read the schema"), (b"3", "cannot use this JSON schema"),
+    (b"false", "accepts no value"), (b'{"if": {}}', 'uses "if"'),
     (b'{"type": "integer", "minimum": 2, "maximum": 1}', "minimum (2) is greater than maximum (1)"),
-], ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "false", "unsupported", "unsatisfiable"])
+], ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "false", "unsupported",
+        "unsatisfiable"])
 def test_schemas_that_cannot_be_used(no_model, capsys, tmp_path, content, complaint):
     schema = tmp_path / "schema.json"
     if content is not None:
