@@ -77,7 +77,8 @@ SAMPLING = [
     ("--presence-penalty", "inf", 1), ("--presence-penalty", "much", 2),
     ("--frequency-penalty", "nan", 1), ("--frequency-penalty", "-", 2),
     ("--seed", "-1", 1), ("--seed", "x", 2),
-    ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2), ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
+    ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2),
+    ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
 
 
 @pytest.mark.parametrize("arguments, code, says", [
