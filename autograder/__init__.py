@@ -1,6 +1,14 @@
 """The autograder: from one chapter source to every edition, from one set of checks to every
 grade."""
 
-from autograder.notebook import check, optional
+from typing import Any
 
 __all__ = ["check", "optional"]
+
+
+def __getattr__(name: str) -> Any:
+    """What a notebook calls; read when it is asked for, so that the command starts at once."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from autograder import notebook
+    return getattr(notebook, name)

@@ -1,8 +1,7 @@
 """The command `autograder`.
 
-Results go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a
-failure with a message that says what to try (for `build --check`: an edition is out of date), 2
-wrong usage, 130 interrupted.
+Results go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a failure with a message
+that says what to try (for `build --check`: an edition is out of date), 2 wrong usage, 130 interrupted.
 """
 
 import argparse
@@ -10,8 +9,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-from tqdm.auto import tqdm
 
 from gearworks.cli import console
 from gearworks.errors import GearworksError
@@ -22,91 +19,79 @@ BAR_AFTER_SECONDS = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     def command() -> int | None:
-        options = _parser().parse_args(arguments)
+        options = _parser().read(sys.argv[1:] if arguments is None else arguments)
         return options.run(options)
     return console.run("autograder", command)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="autograder", description="Makes the course's editions, and grades them.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+def _parser() -> console.Parser:
+    parser = console.Parser(prog="autograder",
+                            description="Makes the course's editions, and grades them.")
 
-    command = commands.add_parser("build", help="make the notebooks from the chapters",
-                                  description="Make the learner notebooks and the sources of "
-                                              "nbgrader from book/chapters and the reference.")
-    command.add_argument("--check", action="store_true",
-                         help="write nothing; exit 1 if a notebook is out of date")
-    command.add_argument("--force", action="store_true",
-                         help="also replace a notebook that somebody has run")
+    command = parser.add_command("build", "make the notebooks from the chapters",
+                                 "Make the learner notebooks and the sources of nbgrader from "
+                                 "book/chapters and the reference.")
+    command.add_argument("--check", action="store_true", help="write nothing; exit 1 if a notebook is out of date")
+    command.add_argument("--force", action="store_true", help="also replace a notebook that somebody has run")
     _add_root(command)
     command.set_defaults(run=_build)
 
-    command = commands.add_parser("course", help="make a folder for nbgrader",
-                                  description="Make or renew a folder in which nbgrader "
-                                              "releases the chapters and grades what comes "
-                                              "back.")
-    command.add_argument("folder", type=Path, metavar="FOLDER",
-                         help="where releases, submissions and grades will lie")
+    command = parser.add_command("course", "make a folder for nbgrader",
+                                 "Make or renew a folder in which nbgrader releases the "
+                                 "chapters and grades what comes back.")
+    command.add_argument("folder", type=Path, metavar="FOLDER", help="where releases, submissions and grades will lie")
     _add_root(command)
     command.set_defaults(run=_course)
 
-    command = commands.add_parser("mutants", help="measure how good the checks are",
-                                  description="Print the kill matrix: which wrong versions of "
-                                              "each component are caught, and by which check.")
-    command.add_argument("component", nargs="?", metavar="COMPONENT",
-                         help="such as tokenizer.train_bpe; else all")
-    command.add_argument("--json", action="store_true",
-                         help="print one JSON object instead of the table")
+    command = parser.add_command("mutants", "measure how good the checks are",
+                                 "Print the kill matrix: which wrong versions of each "
+                                 "component are caught, and by which check.")
+    command.add_argument("component", nargs="?", metavar="COMPONENT", help="such as tokenizer.train_bpe; else all")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     command.set_defaults(run=_mutants)
 
-    command = commands.add_parser("assemble", help="make an engine of your own gears",
-                                  description="Make the engine that your notebooks describe: "
-                                              "the reference, with your definitions in place "
-                                              "of its own.")
+    command = parser.add_command("assemble", "make an engine of your own gears",
+                                 "Make the engine that your notebooks describe: the reference, "
+                                 "with your definitions in place of its own.")
     _add_notebooks(command)
     command.add_argument("--to", type=Path, default=Path("my_engine"), metavar="FOLDER",
                          help="where to make it (default: %(default)s)")
     command.set_defaults(run=_assemble)
 
-    command = commands.add_parser("progress", help="show which gears are finished",
-                                  description="Run the public checks on your notebooks, and "
-                                              "show how far each exercise is.")
+    command = parser.add_command("progress", "show which gears are finished",
+                                 "Run the public checks on your notebooks, and show how far "
+                                 "each exercise is.")
     _add_notebooks(command)
-    command.add_argument("--json", action="store_true",
-                         help="print one JSON object instead of the text")
+    command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     command.set_defaults(run=_show_progress)
     return parser
 
 
 def _add_root(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--root", type=Path, metavar="FOLDER",
-                         help="the repository (default: found from here)")
+    command.add_argument("--root", type=Path, metavar="FOLDER", help="the repository (default: found from here)")
 
 
 def _add_notebooks(command: argparse.ArgumentParser) -> None:
     command.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOKS",
-                         help="a folder of notebooks, or files (default: chapters/ of the "
-                              "repository)")
+                         help="a folder of notebooks, or files (default: chapters/ of the repository)")
     _add_root(command)
 
 
 def _root(options: argparse.Namespace) -> Path:
-    """The repository: the folder named, or that around the working directory, or that which
-    this package lies in."""
+    """The repository: the folder named, or that around the working directory, or that which this package lies in."""
     if options.root is not None:
         return options.root
     for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
         if (folder / "book" / "chapters").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
-    raise GearworksError("cannot find the chapters",
-                         "no folder around this one holds book/chapters",
+    raise GearworksError("cannot find the chapters", "no folder around this one holds book/chapters",
                          "run this in a checkout of the course, or name it with --root")
 
 
 def _progress(chapters: Sequence[Path]) -> Iterable[Path]:
-    return tqdm(chapters, desc="Building", unit=" chapters", delay=BAR_AFTER_SECONDS,
-                leave=False, disable=None)
+    from tqdm.auto import tqdm
+
+    return tqdm(chapters, desc="Building", unit=" chapters", delay=BAR_AFTER_SECONDS, leave=False, disable=None)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -114,27 +99,28 @@ def _build(options: argparse.Namespace) -> int:
 
     root = _root(options)
     if not options.check:
-        for path in build(root, options.force, _progress):
-            print(f"wrote {_relative(path)}")
+        with console.interrupts_raise():
+            for path in build(root, options.force, _progress):
+                print(f"wrote {_relative(path)}")
         return 0
-    stale = drift(root, _progress)
+    with console.interrupts_raise():
+        stale = drift(root, _progress)
     for path, why in stale.items():
         print(f"{_relative(path)}: {why}")
     if stale:
-        print("autograder: learner notebooks and chapters differ\n  Why  a chapter, the "
-              "reference or a check has changed since\n  Try  autograder build",
-              file=sys.stderr)
+        print("autograder: learner notebooks and chapters differ\n"
+              "  Why  a chapter, the reference or a check has changed since\n  Try  autograder build", file=sys.stderr)
     return 1 if stale else 0
 
 
 def _course(options: argparse.Namespace) -> None:
     from autograder.classes.course_folder import make_course
 
-    written = make_course(options.folder, _root(options), _progress)
+    with console.interrupts_raise():
+        written = make_course(options.folder, _root(options), _progress)
     for path in written:
         print(f"wrote {_relative(path)}")
-    print(f"Next: cd {options.folder}, then nbgrader generate_assignment "
-          f"{written[0].parent.name}", file=sys.stderr)
+    print(f"Next: cd {options.folder}, then nbgrader generate_assignment {written[0].parent.name}", file=sys.stderr)
 
 
 def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
@@ -143,8 +129,7 @@ def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
     from autograder.submissions.intake import notebook_paths, read_notebook
 
     root = _root(options)
-    notebooks = list(map(read_notebook,
-                         notebook_paths(options.notebooks or [root / "chapters"])))
+    notebooks = list(map(read_notebook, notebook_paths(options.notebooks or [root / "chapters"])))
     if not notebooks:
         print("autograder: there are no notebooks there", file=sys.stderr)
     return [read_chapter(path) for path in chapter_paths(root / "book" / "chapters")], notebooks
@@ -155,7 +140,8 @@ def _assemble(options: argparse.Namespace) -> None:
     from autograder.submissions.overlay import assemble, summary
 
     chapters, notebooks = _read_notebooks(options)
-    print(summary(assemble(find_components(chapters, notebooks), options.to), notebooks))
+    with console.interrupts_raise():
+        print(summary(assemble(find_components(chapters, notebooks), options.to), notebooks))
     print(f"Next: gearworks chat --engine {options.to}", file=sys.stderr)
 
 
@@ -166,18 +152,20 @@ def _show_progress(options: argparse.Namespace) -> None:
     chapters, notebooks = _read_notebooks(options)
 
     def bar(exercises: Sequence) -> Iterable:
-        return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS,
-                    leave=False, disable=None)
+        from tqdm.auto import tqdm
 
-    found = progress.measure(chapters, find_components(chapters, notebooks), bar)
-    print(json.dumps(progress.as_json(found, notebooks)) if options.json
-          else progress.text(found, notebooks))
+        return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS, leave=False, disable=None)
+
+    with console.interrupts_raise():
+        found = progress.measure(chapters, find_components(chapters, notebooks), bar)
+    print(json.dumps(progress.as_json(found, notebooks)) if options.json else progress.text(found, notebooks))
 
 
 def _mutants(options: argparse.Namespace) -> int | None:
     from autograder.variants import kill_matrix
 
-    return kill_matrix.main(options.component, options.json)
+    with console.interrupts_raise():
+        return kill_matrix.main(options.component, options.json)
 
 
 def _relative(path: Path) -> Path:

@@ -638,6 +638,10 @@ def flags_of_tokens(encode, rng):
             expect_encoded(encode, text, [token],
                            "White space on that side belongs to the token, up to the end of "
                            "the token before it.")
+    tokens = [AddedToken("<m>", 600, rstrip=True), AddedToken("\n", 602, lstrip=True)]
+    for text in ("<m>\nb", "<m> \n\n<m>\n", "a \n<m>", "<m>b\n"):
+        expect_encoded(encode, text, tokens, "Has the token before swallowed all of this one? "
+                       "Then nothing is left that could be a token.")
     for text in ("word", "a word, swords", "word_", "the word", "éword", "word's"):
         expect_encoded(encode, text, [AddedToken("word", 601, single_word=True)],
                        "Look at the character before the match and the one behind it.")

@@ -249,9 +249,12 @@ def test_points_that_are_not_100_are_refused(root, monkeypatch, capsys):
 
 
 def test_the_command_line_tells_wrong_usage_from_failure(tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as wrong_usage:
-        cli.main(["bild"])
-    assert wrong_usage.value.code == 2
+    for arguments, near in ((["bild"], "autograder build"), (["build", "--chek"], "--check"),
+                            (["progress", "--rot", "x"], "--root"), (["build", "--root"], "--root=VALUE"),
+                            (["course"], "autograder course --help"), ([], "autograder --help")):
+        assert cli.main(arguments) == 2
+        error = capsys.readouterr().err
+        assert "\n  Why  " in error and f"\n  Try  {near}" in error and "usage:" not in error
     (tmp_path / "book" / "chapters").mkdir(parents=True)
     assert cli.main(["build", "--root", str(tmp_path)]) == 1
     error = capsys.readouterr().err

@@ -1,10 +1,19 @@
-"""`python -m gearworks` is the command `gearworks`."""
+"""The command `gearworks`: it looks after interrupts before it reads anything else."""
 
 import sys
 
-try:
-    from gearworks.cli.commands import main
-except KeyboardInterrupt:               # interrupted while Python was still reading the program
-    sys.exit(130)
 
-sys.exit(main())
+def main() -> None:
+    """Run the command, and end the process with its exit code."""
+    try:
+        from gearworks.cli import console
+    except BaseException as error:      # of a class being made: a RuntimeError, with its cause
+        if not {KeyboardInterrupt} & {type(error), type(error.__cause__)}:
+            raise
+        print("\ngearworks: interrupted", file=sys.stderr)
+        sys.exit(130)
+    console.start("gearworks", "gearworks.cli.commands")
+
+
+if __name__ == "__main__":
+    main()

@@ -56,13 +56,15 @@ def render_chat(messages: Sequence[Mapping[str, Any]], template: str, *,
         return compiled.render(variables)
     except jinja2.sandbox.SecurityError as error:
         raise FormatError("cannot use this chat template", f"it tries to leave its sandbox: {error}",
-                          "do not trust this model; give another template") from None
+                          "do not trust this model, and use another") from None
     except _Refusal as error:
         raise ModelError("the chat template refuses these messages", str(error),
-                         "change the messages as it asks, or give another template") from None
+                         "do as it asks, for example without a system message, or put "
+                         "another template into its chat_template.jinja") from None
     except Exception as error:          # a template is a program: it may fail in any way that Python knows
         raise ModelError("the chat template fails on these messages", f"{type(error).__name__}: {error}"[:500],
-                         "compare the messages with what the model's page shows, or give another template") from None
+                         "try it without a system message, compare the model's page, or put "
+                         "another template into its chat_template.jinja") from None
 
 
 class _Refusal(jinja2.TemplateError):
@@ -143,7 +145,8 @@ def _plain(name: str, value: Any) -> Any:
 
 def _bad_template(why: str) -> FormatError:
     return FormatError("cannot read this chat template", why,
-                       "give a template in the Jinja language, as in the model's tokenizer_config.json")
+                       "fetch the model again, or put another template into its "
+                       "chat_template.jinja")
 
 
 def _bad_messages(why: str, hint: str) -> ModelError:

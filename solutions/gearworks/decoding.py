@@ -114,7 +114,7 @@ def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
         raise ModelError("cannot generate", "the prompt is empty", "give the model at least one character to continue")
     if len(prompt_ids) + min(max_tokens, 1) > capacity:
         raise ModelError("cannot generate", f"the prompt has {len(prompt_ids)} tokens, and the context {capacity}",
-                         "shorten the prompt")
+                         "shorten the prompt, or the conversation before it")
     return min(max_tokens, capacity - len(prompt_ids))
 
 

@@ -35,3 +35,7 @@ class ModelError(GearworksError, ValueError):
 
 class NotAvailableError(GearworksError):
     """Something outside the program is missing: a file, the network, disk space, a package."""
+
+
+class UsageError(GearworksError, ValueError):
+    """A command was called with arguments that it does not know or cannot use."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gearworks.chat import render_chat
 from gearworks.config.fields import says_nothing
 from gearworks.config.settings import GENERATION_REFUSED
 from gearworks.decoding import Generation, generate
@@ -76,6 +75,8 @@ class LanguageModel:
         Raises ModelError when the model has no chat template, or the template refuses the
         messages.
         """
+        from gearworks.chat import render_chat      # Jinja, which only conversations need
+
         template = self.settings.get("chat_template")
         if not isinstance(template, str):
             raise ModelError("cannot chat with this model", "it brings no chat template",

@@ -365,4 +365,5 @@ def refuse_unusable(logits: np.ndarray) -> None:
     wrong = peaks[~np.isfinite(peaks)]
     if len(wrong):
         raise ModelError("cannot choose a token", f"the largest logit is {wrong[0]}",
-                         "the weights or a processor are broken: compare with Hugging Face's logits")
+                         "fetch the model again if its weights may be damaged; "
+                         "`gearworks compare` finds the first layer that goes wrong")

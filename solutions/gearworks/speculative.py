@@ -173,7 +173,8 @@ def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | 
     """
     if draft is not None and (len(draft) < len(guesses) or draft.shape[1] != logits.shape[1]):
         raise ModelError("cannot judge these guesses", f"their probabilities are {draft.shape}, and should be "
-                         f"{(len(guesses), logits.shape[1])}", "has the draft the target's vocabulary?")
+                         f"{(len(guesses), logits.shape[1])}",
+                         "use a draft model that has the target's vocabulary")
     if params.temperature == 0:
         kept: list[int] = []
         for row in logits:

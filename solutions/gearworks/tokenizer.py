@@ -17,6 +17,7 @@ Source: Sennrich et al. 2016 (BPE), Radford et al. 2019 (bytes); behaviour as in
 """
 
 import re
+from codecs import charmap_build, charmap_encode
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -269,7 +270,8 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
     Where several added tokens fit, the one that begins first wins, then the longest. A match does not count, and is
     ordinary text from end to end, if the token is `single_word` and a word character (`WORD_CHARACTER`) touches it, or
     if it is special and `parse_special` is false. A token with `lstrip` or `rstrip` swallows the white space
-    (`WHITE_SPACE`) on that side.
+    (`WHITE_SPACE`) on that side. One with `lstrip` does not count either where the token before
+    has swallowed all of it: such a token may be white space itself.
     `encode_ordinary` is never called for an empty text.
 
     parse_special: false for what a user typed, so that nobody can forge the end of a message.
@@ -295,6 +297,8 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
             start -= 1
         while token.rstrip and WHITE_SPACE.match(text, end):
             end += 1
+        if token.lstrip and end <= rest:                    # the token before took all of it
+            continue
         if start > rest:
             ids += encode_ordinary(text[rest:start])
         ids.append(token.id)
@@ -370,17 +374,25 @@ class Tokenizer:
         self.vocabulary = vocabulary
         added = vocabulary.added_tokens
         written = bytes_to_unicode()
-        byte_of = {character: byte for byte, character in written.items()}
+        byte_characters = charmap_build("".join(written[byte] for byte in range(256)))
 
-        def is_written_in_bytes(token: str) -> bool:
-            return byte_of.keys() >= {*token}
+        def bytes_of(token: str) -> bytes | None:
+            """What a token stands for that is written in byte characters."""
+            try:
+                return charmap_encode(token, "strict", byte_characters)[0]
+            except UnicodeEncodeError:
+                return None
 
         # A token that is not written in byte characters stands for its own UTF-8.
-        contents = {id: token for token, id in vocabulary.tokens.items()} | {token.id: token.content for token in added}
-        self._token_bytes = {id: bytes(map(byte_of.get, token)) if is_written_in_bytes(token) else token.encode("utf-8")
-                             for id, token in contents.items()}
-        self._whole_pieces = {self._token_bytes[id]: id for token, id in vocabulary.tokens.items()
-                              if vocabulary.ignore_merges and is_written_in_bytes(token)}
+        self._token_bytes = {}
+        self._whole_pieces = {}
+        contents = [(token.content, token.id) for token in added]
+        for token, id in [*vocabulary.tokens.items(), *contents]:
+            data = bytes_of(token)
+            self._token_bytes[id] = token.encode("utf-8") if data is None else data
+        if vocabulary.ignore_merges:
+            self._whole_pieces = {data: id for token, id in vocabulary.tokens.items()
+                                  if (data := bytes_of(token)) is not None}
         special = {token.id for token in added if token.special}
         self._readable_bytes = {id: data for id, data in self._token_bytes.items() if id not in special}
 
@@ -435,7 +447,7 @@ class Tokenizer:
             code_point = ord(text[error.start])
             raise FormatError("cannot encode this text", f"character {error.start} is half a surrogate pair, "
                               f"U+{code_point:04X}, and no character",
-                              "decode the text with errors='replace' where it enters the program") from None
+                              "leave it out, or write the text again in UTF-8") from None
 
         def encode_normalized(part: str) -> list[int]:
             return encode(self._normalize(part), self._added_normalized, self._encode_ordinary, parse_special)
@@ -453,7 +465,7 @@ class Tokenizer:
         if missing:
             raise ModelError("cannot encode these bytes", "the vocabulary has no token for "
                              + ", ".join(f"0x{byte:02X}" for byte in missing),
-                             "use `encode`, which leaves them out as Hugging Face does, or another vocabulary")
+                             "leave them out, or use a model whose vocabulary has all bytes")
         # A byte that is not UTF-8 travels as half a surrogate pair: no letter, no number, no white space.
         return self._encode_ordinary(data.decode("utf-8", errors="surrogateescape"))
 
@@ -470,7 +482,7 @@ class Tokenizer:
         """The bytes of one token. Raises ModelError for an id that no token has."""
         if id not in self._token_bytes:
             raise ModelError(f"cannot decode id {id}", f"no token has it; the ids end at {self.vocab_size - 1}",
-                             "does the model belong to this vocabulary?")
+                             "use the tokenizer that came with the model")
         return self._token_bytes[id]
 
     def token_to_id(self, token: str) -> int | None:

@@ -38,6 +38,8 @@ def test_one_measurement_runs_and_is_saved(tmp_path, smollm2_folder):
     assert result.returncode == 0, result.stderr
     assert "| load the GGUF |" in result.stdout and "Measured by `gearworks bench`" in result.stdout
     report = json.loads(target.read_text(encoding="utf-8"))
+    assert [entry["what"] for entry in report["results"]] == [
+        "load the GGUF", "load safetensors", "load and start, to the first token"]
     assert report["results"][0]["ours"] > 0 and report["versions"]["numpy"] and report["machine"]["processor"]
 
 

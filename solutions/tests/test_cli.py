@@ -9,6 +9,10 @@ import time
 
 import pytest
 
+from gearworks import hub
+from gearworks.cli import commands as cli
+from gearworks.language_model import LanguageModel
+
 GEARWORKS = [sys.executable, "-m", "gearworks"]
 
 
@@ -42,15 +46,7 @@ def test_generate_reads_standard_input_and_a_seed(smollm2_gguf):
 
 
 @pytest.mark.parametrize("arguments, code, complaint", [
-    ([], 2, "COMMAND"),
-    (["generate"], 2, "MODEL"),
-    (["generate", "smollm2", "x", "--max-tokens", "many"], 2, "--max-tokens"),
-    (["unknown"], 2, "unknown"),
     (["generate", "no-such-model", "x"], 1, "no model 'no-such-model'"),
-    (["generate", "smollm2", ""], 1, "prompt is empty"),
-    (["generate", "smollm2", "x", "--temperature", "-1"], 1, "temperature is -1"),
-    (["generate", "smollm2", "x", "--max-tokens", "-1"], 2, "--max-tokens"),
-    (["generate", "smollm2", "x", "--temperature", "1e-45"], 1, "temperature is 1e-45"),
     (["generate", "x" * 5000, "x"], 1, "name too long" if os.name == "posix" else "x"),
     (["generate", "~nobody-of-this-name/model", "x"], 1, "~nobody-of-this-name"),
     (["bench", "--only", "load", "--json", os.path.join("no", "such", "folder.json")], 1, "folder does not exist"),
@@ -62,6 +58,109 @@ def test_failures_have_a_message_and_a_code(arguments, code, complaint):
     result = run(*arguments)
     assert result.returncode == code
     assert complaint in result.stderr and "Traceback" not in result.stderr and result.stdout == ""
+
+
+@pytest.fixture
+def no_model(monkeypatch):
+    """In this process, commands that look for a model fail the test."""
+    def reached(*_, **__):
+        raise AssertionError("a model is looked for before the command is refused")
+    monkeypatch.setattr(hub, "find_model", reached)
+    monkeypatch.setattr(LanguageModel, "load", reached)
+
+
+BAD_TEXT = "caf\udce9"                                  # so Python shows what is no UTF-8
+SAMPLING = [
+    ("--temperature", "-1", 1), ("--temperature", "1e-45", 1), ("--temperature", "warm", 2),
+    ("--top-k", "-5", 1), ("--top-k", "1.5", 2), ("--top-p", "nan", 1), ("--top-p", "0", 1),
+    ("--min-p", "7", 1), ("--min-p", "x", 2),
+    ("--repetition-penalty", "0", 1), ("--repetition-penalty", "", 2),
+    ("--presence-penalty", "inf", 1), ("--presence-penalty", "much", 2),
+    ("--frequency-penalty", "nan", 1), ("--frequency-penalty", "-", 2),
+    ("--seed", "-1", 1), ("--seed", "x", 2),
+    ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2),
+    ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
+
+
+@pytest.mark.parametrize("arguments, code, says", [
+    ([], 2, "COMMAND is missing"),
+    (["genrate", "smollm2"], 2, "Try  gearworks generate"),
+    (["frobnicate"], 2, "Try  gearworks --help"),
+    (["--versoin"], 2, "Try  --version"), (["", "x"], 2, "no command ''"),
+    (["generate"], 2, "MODEL and PROMPT are missing"),
+    (["generate", "smollm2"], 2, "PROMPT is missing"),
+    (["generate", "smollm2", "one", "two"], 2, "'two'"), (["fetch", "smollm2", "x"], 2, "'x'"),
+    (["generate", "smollm2", "x", "--max-token", "3"], 2, "Try  --max-tokens"),
+    (["generate", "smollm2", "x", "--top", "3"], 2, "Try  --top-k or --top-p"),
+    (["generate", "smollm2", "x", "--json=3"], 2, "it takes no value"),
+    (["generate", "smollm2", "--", "-x", "--json"], 2, "--json before the --"),
+    (["generate", "smollm2", ""], 1, "prompt is empty"),
+    (["generate", "smollm2", BAD_TEXT], 2, "character 4"),
+    (["generate", "smollm2", "x", "--schema", "no-such-file"], 1, "cannot read the schema"),
+    (["generate", "smollm2", "x", "--schema", __file__], 1, "cannot read the schema"),
+    (["generate", "smollm2", "x", "--engine", "no-such-folder"], 1, "no engine"),
+    (["chat", "--engine", "no-such-folder"], 1, "no engine"),
+    (["chat", "--context", "0"], 2, "--context"),
+    (["chat", "--context", "all"], 2, "--context"),
+    (["chat", "--system", BAD_TEXT], 2, "--system"), (["chat", "smollm2", "more"], 2, "'more'"),
+    *[([*command, flag, value], code, flag if code == 2 else flag[2:].replace("-", "_"))
+      for command in (["generate", "smollm2", "x"], ["chat"])
+      for flag, value, code in SAMPLING],
+    *[([*command, flag], 2, "its value is missing") for command, flags in (
+        (["generate", "smollm2", "x"], ["--seed", "--stop", "--schema", "--engine"]),
+        (["chat"], ["--system", "--context", "--top-k"]),
+        (["compare", "smollm2"], ["--prompt", "--tolerance"])) for flag in flags],
+    (["compare"], 2, "MODEL is missing"),
+    (["compare", "smollm2", "--prompt", ""], 2, "prompt is empty"),
+    (["compare", "smollm2", "--prompt", BAD_TEXT], 2, "--prompt"),
+    *[(["compare", "smollm2", "--tolerance", value], 2, "--tolerance")
+      for value in ("0", "-1", "nan", "inf", "little")],
+    (["bench", "--threads", "-1"], 2, "--threads"),
+    (["bench", "--publish", "--only", "load"], 2, "--only"),
+], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
+def test_what_needs_no_model_is_refused_without(no_model, capsys, arguments, code, says):
+    assert cli.main(arguments) == code
+    output, error = capsys.readouterr()
+    assert says in error and output == "" and "usage:" not in error
+    first, why, hint = error.splitlines()
+    assert first.startswith("gearworks: ")
+    assert why.startswith("  Why  ") and hint.startswith("  Try  ")
+
+
+def test_every_option_of_every_command_is_refused_somewhere_above():
+    """A new option needs a line there: what of it can be refused, or that nothing can."""
+    refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
+               "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING)}
+    never = {"--help", "-h", "--version", "--chat", "--json", "--publish"}
+    parser = cli._parser()
+    for command in [parser, *parser._commands.values()]:
+        for action in command._actions:
+            names = {*action.option_strings} or {action.metavar}
+            assert names <= refused | never | {"COMMAND"}, names
+
+
+def test_an_empty_standard_input_is_refused_without_a_model(no_model, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", open(os.devnull, encoding="utf-8"))
+    assert cli.main(["generate", "smollm2", "-"]) == 1
+    assert "prompt is empty" in capsys.readouterr().err
+
+
+# What `generate` has no use for; each would cost every start between 10 ms and several seconds
+IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare", "gearworks.hub.convert",
+        "huggingface_hub", "importlib.metadata", "jinja2", "llguidance", "matplotlib",
+        "multiprocessing", "psutil", "subprocess", "tokenizers", "torch", "tqdm",
+        "transformers", "unittest", "urllib.request"]
+
+
+def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
+    program = ("import sys\nfrom gearworks.cli import commands\nassert commands.main(sys.argv[1:]) == 0\n"
+               "print(*sys.modules, sep='\\n', file=sys.stderr)")
+    command = ["generate", str(smollm2_folder), "x", "--max-tokens", "1"]
+    result = subprocess.run([sys.executable, "-c", program, *command], capture_output=True,
+                            encoding="utf-8", timeout=120)
+    assert result.returncode == 0, result.stderr
+    assert {*IDLE} & {*result.stderr.split()} == set()
+    assert "gearworks.model" in result.stderr
 
 
 def test_help_and_version():
@@ -81,6 +180,17 @@ def test_chat_remembers_resets_and_ends():
     assert len(reports) == 3
     cached = [int(report.split("; ")[-1].split(" of ")[0]) for report in reports]
     assert cached[0] == 0 and cached[1] > 30           # the second question found the first one's keys
+
+
+def test_chat_knows_its_commands_and_sends_none_of_them():
+    result = run("chat", "--max-tokens", "2",
+                 input="/help\n/foo bar\n/ \n /foo\n/quit now\nnever read\n")
+    assert result.returncode == 0
+    assert result.stderr.count("[2 tokens") == 1        # for the line that begins with a space
+    for command in cli.CHAT_COMMANDS:
+        assert f"  {command}" in result.stderr
+    assert "there is no command /foo\n  Why" in result.stderr
+    assert "there is no command /\n" in result.stderr
 
 
 def test_chat_at_the_end_of_input_and_without_a_template(tiny_llama, smollm2_folder):
@@ -159,26 +269,19 @@ def test_json_that_a_limit_cuts_off_is_no_success(smollm2_folder, tmp_path):
 @pytest.mark.parametrize("content, complaint", [
     (b"{", "cannot read the schema"), (None, "cannot read the schema"), (b"\xff\xfe", "cannot read the schema"),
     (b"[" * 100_000, "cannot read the schema"), (b"3", "cannot use this JSON schema"),
+    (b"false", "accepts no value"), (b'{"if": {}}', 'uses "if"'),
     (b'{"type": "integer", "minimum": 2, "maximum": 1}', "minimum (2) is greater than maximum (1)"),
-], ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "unsatisfiable"])
-def test_schemas_that_cannot_be_used(smollm2_folder, tmp_path, content, complaint):
+], ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "false", "unsupported",
+        "unsatisfiable"])
+def test_schemas_that_cannot_be_used(no_model, capsys, tmp_path, content, complaint):
     schema = tmp_path / "schema.json"
     if content is not None:
         schema.write_bytes(content)
-    broken = run("generate", str(smollm2_folder), "x", "--schema", str(schema))
-    assert broken.returncode == 1 and complaint in broken.stderr and broken.stdout == ""
-    assert "Traceback" not in broken.stderr
+    assert cli.main(["generate", "smollm2", "x", "--schema", str(schema)]) == 1
+    assert complaint in capsys.readouterr().err
 
 
 def test_a_schema_file_may_begin_with_a_byte_order_mark(smollm2_folder, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"const": "ü"}', encoding="utf-8-sig")
     assert json.loads(run("generate", str(smollm2_folder), "x", "--schema", str(schema)).stdout) == "ü"
-
-
-@pytest.mark.parametrize("flag, value", [
-    ("--top-k", "-5"), ("--top-p", "nan"), ("--min-p", "7"), ("--presence-penalty", "inf"), ("--seed", "-1")])
-def test_settings_that_make_no_sense_are_told_before_a_model_is_looked_for(flag, value):
-    result = run("generate", "no-such-model", "x", flag, value)
-    name = flag.removeprefix("--").replace("-", "_")
-    assert result.returncode == 1 and f"Why  {name} is {float(value):g}" in result.stderr.replace(".0\n", "\n")

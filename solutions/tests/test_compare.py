@@ -129,7 +129,7 @@ def test_the_command_needs_no_tokenizer(tiny_model, capsys, family):
 
 
 @pytest.mark.parametrize("arguments, says", [
-    (["--prompt", ""], "the prompt is empty"), (["--prompt", "gear " * 9000], "and the context 8192"),
+    (["--prompt", "gear " * 9000], "and the context 8192"),
 ])
 def test_prompts_that_cannot_be_compared(smollm2_folder, capsys, arguments, says):
     assert run(smollm2_folder, *arguments) == 1
@@ -138,9 +138,8 @@ def test_prompts_that_cannot_be_compared(smollm2_folder, capsys, arguments, says
 
 @pytest.mark.parametrize("tolerance", ["nan", "0", "-1", "inf", "much"])
 def test_a_tolerance_is_a_number_above_zero(capsys, tolerance):
-    with pytest.raises(SystemExit):
-        run("smollm2", "--tolerance", tolerance)
-    assert "is not a number above 0" in capsys.readouterr().err
+    assert run("smollm2", "--tolerance", tolerance) == 2
+    assert f"{tolerance} is not a number" in capsys.readouterr().err
 
 
 def test_json_knows_no_nan(tiny_model, monkeypatch, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from gearworks.errors import ModelError
 from gearworks.sampling import SamplingParams
-from gearworks.structured import GrammarVocabulary, TokenGrammar
+from gearworks.structured import GrammarVocabulary, TokenGrammar, json_grammar
 
 
 @pytest.fixture(scope="module")
@@ -139,18 +139,37 @@ def nested(depth):
 
 
 @pytest.mark.parametrize("schema, complaint", [
-    ({"type": "mystery"}, "mystery"), ({"type": {1, 2}}, "not JSON serializable"), (3, "object"), ([], "object"),
-    (False, "object"),
+    ({"type": "mystery"}, '"mystery" is no type'), ({"type": {1, 2}}, "not JSON serializable"),
+    (3, "a number"), ([], "a list"), (None, "null"), ("x", "a string"),
+    (False, "accepts no value"),
+    ({"oneOf": [{"type": "string"}, {"minLength": 3}]}, "more than one alternative"),
+    ({"oneOf": []}, "empty"), ({"type": []}, "empty"), ({"minLength": "x"}, "minLength"),
+    ({"if": {}}, 'it uses "if", which is not supported'),
+    ({"properties": {"a": 3}}, "neither an object nor true"),
+    ({"type": "string", "format": "ssn"}, "not known here"),
+    ({"$ref": "http://a.b/c"}, "outside of this schema"),
+    ({"patternProperties": {"(": {}}}, "unclosed group"),
     ({"type": "string", "minLength": 5, "maxLength": 2}, "greater than maxLength"), ({"enum": []}, "empty"),
     ({"allOf": [{"type": "string"}, {"type": "integer"}]}, "incompatible"), ({"not": {"type": "null"}}, "not"),
-    ({"$ref": "#/nowhere"}, "nowhere"), ({"type": "number", "minimum": float("nan")}, "line 1"),
-    (nested(3000), "recursion"),
-    ({"type": "string", "pattern": "(?=a)b"}, "look-around"), ({"const": "\ud800"}, "escape"),
+    ({"$ref": "#/nowhere"}, "nowhere"),
+    ({"type": "number", "minimum": float("nan")}, "written as JSON"),
+    (nested(300), "nested too deeply"), (nested(3000), "nested too deeply"),
+    ({"type": "string", "pattern": "(?=a)b"}, "look-around"),
+    ({"const": "\ud800"}, "surrogate"),
 ], ids=lambda value: value if isinstance(value, str) else "schema")
 def test_schemas_that_are_wrong_or_cannot_be_met_are_refused(vocabulary, schema, complaint):
-    with pytest.raises(ModelError, match="cannot use this") as error:
+    with pytest.raises(ModelError, match="cannot use this JSON schema") as error:
         TokenGrammar.from_json_schema(vocabulary, schema)
     assert complaint in error.value.why and len(error.value.why) <= 300
+    for word in ("llguidance", "coerce", "Unimplemented", "Unsatisfiable", "option"):
+        assert word not in str(error.value)             # of use to the library's author only
+    with pytest.raises(ModelError):                     # and all is found without a vocabulary
+        json_grammar(schema)
+
+
+def test_true_accepts_every_value(smollm2, vocabulary, rng):
+    grammar = TokenGrammar.from_json_schema(vocabulary, True)
+    json.loads(random_text(grammar, smollm2.tokenizer, smollm2.eos_ids, rng))
 
 
 @pytest.mark.parametrize("pattern, complaint", [

@@ -10,7 +10,7 @@ from itertools import accumulate, product
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken as HFAddedToken
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -19,8 +19,9 @@ from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.formats.gguf import GGUFFile
 from gearworks.tokenizer import (CACHED_WORDS, IncrementalDetokenizer, Tokenizer, bytes_to_unicode, decode,
                                  encode_long_piece, encode_piece, normalize, pre_tokenize, splitter)
-from gearworks.vocabularies.vocabulary import (LLAMA3_PATTERN, QWEN2_PATTERN, Vocabulary, read_vocabulary,
-                                  tokenizer_config_from_gguf, tokenizer_json_from_gguf)
+from gearworks.vocabularies.vocabulary import (LLAMA3_PATTERN, QWEN2_PATTERN, AddedToken, Vocabulary,
+                                  read_vocabulary, tokenizer_config_from_gguf,
+                                  tokenizer_json_from_gguf)
 
 SURROGATES = range(0xD800, 0xE000)
 EVERY_CHARACTER = [chr(code) for code in range(0x110000) if code not in SURROGATES]
@@ -240,6 +241,52 @@ MARKS = ("a\u0301\u0327\u0315\u0345\u1ab0\u1abf\u0897\U000105d2\u0307\U000113c2\
 def test_normalization_of_mixed_marks_equals_hf(text):
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
         assert normalize(text, form) == getattr(normalizers, form)().normalize_str(text)
+
+
+CONTENTS = ["<a>", "<a><a>", "<", "w", "ww", "Å", "\u212b", " ", "\n", " \n", "\u3000", "\x1c"]
+
+
+@st.composite
+def added_tokens(draw):
+    """A few added tokens with any flags, and a text of them and of what may touch them."""
+    contents = draw(st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=5, unique=True))
+    assume(not {"Å", "\u212b"} <= {*contents})      # one when normalized: HF takes either
+    tokens = [HFAddedToken(content, **dict(zip(
+        ("special", "lstrip", "rstrip", "single_word", "normalized"),
+        draw(st.tuples(*[st.booleans()] * 5)), strict=True))) for content in contents]
+    pieces = [*contents, *CONTENTS, "x", "_", "A\u030a", "한"]
+    text = draw(st.lists(st.sampled_from(pieces), max_size=9))
+    return tokens, "".join(text)
+
+
+@settings(max_examples=1500, deadline=None)
+@given(added_tokens(), st.booleans())
+@example(([HFAddedToken("<a>", rstrip=True), HFAddedToken("\n", lstrip=True)], "<a>\nx"), True)
+@example(([HFAddedToken("<a>", rstrip=True), HFAddedToken("\n")], "<a>\n\nx"), True)
+@example(([HFAddedToken("<a>", rstrip=True),
+           HFAddedToken("\n", lstrip=True, rstrip=True)], "<a>\n\n x"), True)
+def test_added_tokens_of_every_kind_equal_hf(case, parse_special):
+    tokens, text = case
+    alphabet = {character: id for id, character in enumerate(bytes_to_unicode().values())}
+    hf = tokenizers.Tokenizer(models.BPE(vocab=alphabet, merges=[]))
+    hf.pre_tokenizer, hf.decoder = BYTE_LEVEL, decoders.ByteLevel()
+    hf.normalizer = normalizers.NFC()
+    hf.add_tokens(tokens)
+    hf.encode_special_tokens = not parse_special
+    try:
+        wanted = hf.encode(text).ids
+    except BaseException as error:      # a panic, where a swallowed token ends before it begins
+        assume("bad split" not in str(error))
+        raise
+    assert from_hf(hf).encode(text, parse_special=parse_special) == wanted
+
+
+def test_what_a_token_has_swallowed_is_no_token(smol):
+    """The `tokenizers` library stops the program on the second; the rule is the first one's."""
+    added = (AddedToken("<a>", 60_000, rstrip=True), AddedToken("\n", 60_001, lstrip=True))
+    tokenizer = Tokenizer(replace(smol.vocabulary, added_tokens=added))
+    for text in ("<a>\n한", "<a>\n\n한", "<a> \n \n한"):
+        assert tokenizer.encode(text) == [60_000, *smol.encode("한")]
 
 
 # --- merging
@@ -672,6 +719,44 @@ def test_bad_vocabularies_are_refused_with_file_and_reason(tmp_path, document, r
     with pytest.raises(FormatError, match=reason) as caught:
         Tokenizer.from_file(path)
     assert str(path) in str(caught.value) and caught.value.hint
+
+
+# How vocabularies cut text that are byte-level BPE, and whose patterns are not among ours
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+         r"|\s+(?!\S)|\s+")
+UNKNOWN_PATTERNS = {
+    "gpt-4o, gpt-oss": [O200K],
+    "mistral-nemo": [O200K.replace(r"\p{N}{1,3}", r"\p{N}")],
+    "deepseek-v3": [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"\w+|\s+"]}
+
+
+class Unread(dict):
+    """A vocabulary, or a list of merges, that must not be looked at."""
+
+    def _look(self, *_):
+        raise AssertionError("the tokens are read before the rules")
+
+    items = keys = values = get = __getitem__ = __iter__ = __contains__ = _look
+
+
+@pytest.mark.parametrize("name", UNKNOWN_PATTERNS)
+def test_an_unknown_pattern_is_named_before_any_token_is_read(name):
+    split, byte_level = SMALL["pre_tokenizer"]["pretokenizers"]
+    steps = [split | {"pattern": {"Regex": pattern}} for pattern in UNKNOWN_PATTERNS[name]]
+    document = edited("pre_tokenizer", "pretokenizers", value=[*steps, byte_level])
+    document["model"] |= {"vocab": Unread(), "merges": Unread()}
+    with pytest.raises(FormatError, match="BPE, but cuts text by a pattern") as caught:
+        read_vocabulary(document)
+    assert UNKNOWN_PATTERNS[name][0][:30] in caught.value.why
+    assert "cuts text as" in caught.value.hint
+
+
+def test_an_unknown_rule_of_a_gguf_file_is_named_before_any_token_is_read():
+    metadata = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "tekken",
+                "tokenizer.ggml.tokens": 0}
+    with pytest.raises(FormatError, match="byte-level BPE, but cuts text by a rule .*'tekken'"):
+        Tokenizer.from_gguf(metadata)
 
 
 NESTED = b'{"type": "Sequence", "normalizers": [' * 300 + b"]}" * 300

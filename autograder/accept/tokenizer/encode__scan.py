@@ -28,6 +28,8 @@ def encode(text, added_tokens, encode_ordinary, parse_special=True):
         if token.rstrip:
             while end < len(text) and WHITE_SPACE.match(text[end]):
                 end += 1
+        if token.lstrip and end <= done:
+            continue
         if done < start:
             ids += encode_ordinary(text[done:start])
         ids.append(token.id)

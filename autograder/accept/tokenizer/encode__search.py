@@ -26,6 +26,8 @@ def encode(text, added_tokens, encode_ordinary, parse_special=True):
         if token.lstrip:
             left = regex.sub(r"\s+\Z", "", left)
         stripped = regex.sub(r"\A\s+", "", right) if token.rstrip else right
+        if token.lstrip and len(text) - len(stripped) <= begin:
+            continue
         if left:
             result.extend(encode_ordinary(left))
         result.append(token.id)

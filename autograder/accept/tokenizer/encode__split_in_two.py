@@ -20,6 +20,8 @@ def _spans(text, tokens, parse_special):
         if token.rstrip:
             while end < len(text) and WHITE_SPACE.match(text[end]):
                 end += 1
+        if token.lstrip and end_of_last >= end:
+            continue
         end_of_last = end
         yield start, end, token.id
 

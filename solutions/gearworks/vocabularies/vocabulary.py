@@ -39,6 +39,7 @@ MAX_ID = 2**31 - 1
 
 FETCH_AGAIN = "the file is damaged or made by a faulty program: fetch it again, or use another copy of the model"
 OTHER_MODEL = "use a model with a byte-level BPE tokenizer, such as SmolLM2, Llama 3 or Qwen 2"
+OTHER_RULES = "use a model that cuts text as GPT-2, SmolLM2, StarCoder, Llama 3 or Qwen 2 do"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,12 @@ def read_vocabulary(tokenizer: Mapping[str, Any], config: Mapping[str, Any] | No
     {(0, 1): (0, 2)}
     """
     model = _get(tokenizer, "model", dict)
+    # The rules before the tokens: they are few, and what is not supported is told at once
     _require_byte_level_bpe(tokenizer, model)
+    splitters = _read_pre_tokenizer(_get(tokenizer, "pre_tokenizer", dict, None))
+    normalization = _read_normalizer(_get(tokenizer, "normalizer", dict, None))
+    prefix, suffix = _read_post_processor(_get(tokenizer, "post_processor", dict, None))
+
     tokens = _read_tokens(_get(model, "vocab", dict))
     merges = _read_merges(_get(model, "merges", list), tokens)
     added_tokens = _read_added_tokens(_get(tokenizer, "added_tokens", list, []), tokens)
@@ -109,14 +115,12 @@ def read_vocabulary(tokenizer: Mapping[str, Any], config: Mapping[str, Any] | No
     added_tokens += tuple(AddedToken(contents[id], id, special=True)
                           for id in dict.fromkeys(specials.values()) if id not in known)
 
-    prefix, suffix = _read_post_processor(_get(tokenizer, "post_processor", dict, None))
     unknown_ids = {*prefix, *suffix} - {*ids.values()}
     if unknown_ids:
         _malformed(f"its post-processor adds id {min(unknown_ids)}, which no token has")
     return Vocabulary(
         tokens=tokens, merges=merges, added_tokens=added_tokens,
-        splitters=_read_pre_tokenizer(_get(tokenizer, "pre_tokenizer", dict, None)),
-        normalization=_read_normalizer(_get(tokenizer, "normalizer", dict, None)),
+        splitters=splitters, normalization=normalization,
         ignore_merges=_get(model, "ignore_merges", bool, False),
         unk_id=None if unk_token is None else tokens[unk_token], prefix=prefix, suffix=suffix, specials=specials)
 
@@ -216,28 +220,37 @@ def _require_byte_level_bpe(tokenizer: Mapping[str, Any], model: Mapping[str, An
 
 
 def _read_tokens(vocab: Mapping[str, Any]) -> dict[str, int]:
-    holders = {}
     for token, id in vocab.items():
         if type(id) is not int or not 0 <= id <= MAX_ID:
             _malformed(f"the id of token {token[:40]!r} is {_short(id)}, where a non-negative integer is needed")
-        if holders.setdefault(id, token) is not token:
-            _malformed(f"tokens {holders[id][:40]!r} and {token[:40]!r} have the same id, {id}")
-        _require_characters(token)
+    if len({*vocab.values()}) < len(vocab):
+        holders = {}
+        for token, id in vocab.items():
+            if holders.setdefault(id, token) is not token:
+                _malformed(f"tokens {holders[id][:40]!r} and {token[:40]!r} "
+                           f"have the same id, {id}")
+    _require_characters("\n".join(vocab))                   # two halves of a pair must not meet
     return dict(vocab)
 
 
 def _read_merges(merges: Iterable[Any], tokens: Mapping[str, int]) -> dict[tuple[int, int], tuple[int, int]]:
     ranks = {}
     for rank, merge in enumerate(merges):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            _malformed(f"merge {rank} is {_short(merge)}, where two tokens are needed")
-        left, right = parts
-        for token in (left, right, left + right):
-            if token not in tokens:
-                _malformed(f"merge {rank} ({_short(merge)}) needs token {token[:40]!r}, which is not in the vocabulary")
-        ranks[tokens[left], tokens[right]] = rank, tokens[left + right]
+        try:
+            left, right = merge.split(" ") if isinstance(merge, str) else merge
+            ranks[tokens[left], tokens[right]] = rank, tokens[left + right]
+        except (TypeError, ValueError, KeyError):
+            _refuse_merge(rank, merge, tokens)
     return ranks
+
+
+def _refuse_merge(rank: int, merge: Any, tokens: Mapping[str, int]) -> NoReturn:
+    parts = merge.split(" ") if isinstance(merge, str) else merge
+    if not isinstance(parts, list) or [*map(type, parts)] != [str, str]:
+        _malformed(f"merge {rank} is {_short(merge)}, where two tokens are needed")
+    missing = next(token for token in (*parts, "".join(parts)) if token not in tokens)
+    _malformed(f"merge {rank} ({_short(merge)}) needs token {missing[:40]!r}, "
+               "which is not in the vocabulary")
 
 
 def _read_added_tokens(entries: Iterable[Any], tokens: Mapping[str, int]) -> tuple[AddedToken, ...]:
@@ -262,7 +275,8 @@ def _read_normalizer(normalizer: Mapping[str, Any] | None) -> tuple[str, ...]:
     steps = _steps(normalizer, "normalizers")
     for step in steps:
         if step.get("type") not in ("NFC", "NFD", "NFKC", "NFKD"):
-            _unsupported(f"its normalizer is {_type_name(step)}, and only NFC, NFD, NFKC and NFKD are supported")
+            _unsupported(f"its normalizer is {_type_name(step)}, and only NFC, NFD, NFKC and "
+                         "NFKD are supported", OTHER_RULES)
     return tuple(step["type"] for step in steps)
 
 
@@ -271,7 +285,8 @@ def _read_pre_tokenizer(pre_tokenizer: Mapping[str, Any] | None) -> tuple[str, .
     if last.get("type") != "ByteLevel":
         _unsupported(f"the last step of its pre-tokenizer is {_type_name(last)}, and only ByteLevel is supported")
     if _get(last, "add_prefix_space", bool, False):
-        _unsupported("its pre-tokenizer puts a space before the text (ByteLevel with add_prefix_space)")
+        _unsupported("it puts a space before the text (ByteLevel with add_prefix_space)",
+                     OTHER_RULES)
     splitters = tuple(_read_splitter(step) for step in steps)
     return splitters + ("gpt2",) if _get(last, "use_regex", bool, True) else splitters
 
@@ -286,8 +301,11 @@ def _read_splitter(step: Mapping[str, Any]) -> str:
         keeps_matches = (step.get("behavior"), step.get("invert", False)) in (("Isolated", False), ("Removed", True))
         if keeps_matches and isinstance(pattern, str) and pattern in SPLITTER_OF_PATTERN:
             return SPLITTER_OF_PATTERN[pattern]
-        _unsupported(f"its pre-tokenizer splits by an unknown rule: {_short(step)}")
-    _unsupported(f"its pre-tokenizer has a step {_type_name(step)} ({_short(step)})")
+        rule = pattern[:80] if keeps_matches and isinstance(pattern, str) else _short(step)
+        _unsupported("it is byte-level BPE, but cuts text by a pattern that is not known here: "
+                     f"{rule}", OTHER_RULES)
+    _unsupported("it is byte-level BPE, but cuts text by a step that is not known here, "
+                 f"{_type_name(step)} ({_short(step)})", OTHER_RULES)
 
 
 def _read_post_processor(post_processor: Mapping[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -296,7 +314,8 @@ def _read_post_processor(post_processor: Mapping[str, Any] | None) -> tuple[tupl
         if step.get("type") == "ByteLevel":             # concerns offsets, not ids
             continue
         if step.get("type") != "TemplateProcessing":
-            _unsupported(f"its post-processor is {_type_name(step)}")
+            _unsupported(f"its post-processor is {_type_name(step)}, and only "
+                         "TemplateProcessing is supported", OTHER_RULES)
         ids, text_at = [], []
         for part in _objects(step, "single"):
             if "Sequence" in part:
@@ -334,9 +353,11 @@ def _gguf_splitters(metadata: Mapping[str, Any]) -> tuple[str, ...]:
         _unsupported(f"its model is {_short(model)} ({known.get(model, 'unknown')}), not 'gpt2' (byte-level BPE)")
     pre = _get(metadata, "tokenizer.ggml.pre", str)
     if pre not in SPLITTERS_OF_GGUF:
-        _unsupported(f"its pre-tokenizer is {_short(pre)}; supported: {', '.join(SPLITTERS_OF_GGUF)}")
+        _unsupported("it is byte-level BPE, but cuts text by a rule that is not known here, "
+                     f"{_short(pre)}; known are {', '.join(SPLITTERS_OF_GGUF)}", OTHER_RULES)
     if _get(metadata, "tokenizer.ggml.add_space_prefix", bool, False):
-        _unsupported("its pre-tokenizer puts a space before the text (tokenizer.ggml.add_space_prefix)")
+        _unsupported("it puts a space before the text (tokenizer.ggml.add_space_prefix)",
+                     OTHER_RULES)
     return SPLITTERS_OF_GGUF[pre]
 
 
@@ -452,5 +473,5 @@ def _malformed(why: str) -> NoReturn:
     raise FormatError("cannot read this vocabulary", why, FETCH_AGAIN)
 
 
-def _unsupported(why: str) -> NoReturn:
-    raise FormatError("cannot use this vocabulary", why, OTHER_MODEL)
+def _unsupported(why: str, hint: str = OTHER_MODEL) -> NoReturn:
+    raise FormatError("cannot use this vocabulary", why, hint)
