@@ -1,7 +1,8 @@
 """The command `autograder`.
 
-Results go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a failure with a message
-that says what to try (for `build --check`: an edition is out of date), 2 wrong usage, 130 interrupted.
+Results go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a
+failure with a message that says what to try (for `build --check`: an edition is out of date), 2
+wrong usage, 130 interrupted.
 """
 
 import argparse
@@ -31,23 +32,28 @@ def _parser() -> console.Parser:
     command = parser.add_command("build", "make the notebooks from the chapters",
                                  "Make the learner notebooks and the sources of nbgrader from "
                                  "book/chapters and the reference.")
-    command.add_argument("--check", action="store_true", help="write nothing; exit 1 if a notebook is out of date")
-    command.add_argument("--force", action="store_true", help="also replace a notebook that somebody has run")
+    command.add_argument("--check", action="store_true",
+                         help="write nothing; exit 1 if a notebook is out of date")
+    command.add_argument("--force", action="store_true",
+                         help="also replace a notebook that somebody has run")
     _add_root(command)
     command.set_defaults(run=_build)
 
     command = parser.add_command("course", "make a folder for nbgrader",
                                  "Make or renew a folder in which nbgrader releases the "
                                  "chapters and grades what comes back.")
-    command.add_argument("folder", type=Path, metavar="FOLDER", help="where releases, submissions and grades will lie")
+    command.add_argument("folder", type=Path, metavar="FOLDER",
+                         help="where releases, submissions and grades will lie")
     _add_root(command)
     command.set_defaults(run=_course)
 
     command = parser.add_command("mutants", "measure how good the checks are",
                                  "Print the kill matrix: which wrong versions of each "
                                  "component are caught, and by which check.")
-    command.add_argument("component", nargs="?", metavar="COMPONENT", help="such as tokenizer.train_bpe; else all")
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    command.add_argument("component", nargs="?", metavar="COMPONENT",
+                         help="such as tokenizer.train_bpe; else all")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the table")
     command.set_defaults(run=_mutants)
 
     command = parser.add_command("assemble", "make an engine of your own gears",
@@ -62,36 +68,42 @@ def _parser() -> console.Parser:
                                  "Run the public checks on your notebooks, and show how far "
                                  "each exercise is.")
     _add_notebooks(command)
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the text")
     command.set_defaults(run=_show_progress)
     return parser
 
 
 def _add_root(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--root", type=Path, metavar="FOLDER", help="the repository (default: found from here)")
+    command.add_argument("--root", type=Path, metavar="FOLDER",
+                         help="the repository (default: found from here)")
 
 
 def _add_notebooks(command: argparse.ArgumentParser) -> None:
     command.add_argument("notebooks", nargs="*", type=Path, metavar="NOTEBOOKS",
-                         help="a folder of notebooks, or files (default: chapters/ of the repository)")
+                         help="a folder of notebooks, or files (default: chapters/ of the "
+                              "repository)")
     _add_root(command)
 
 
 def _root(options: argparse.Namespace) -> Path:
-    """The repository: the folder named, or that around the working directory, or that which this package lies in."""
+    """The repository: the folder named, or that around the working directory, or that which
+    this package lies in."""
     if options.root is not None:
         return options.root
     for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
         if (folder / "book" / "chapters").is_dir() and (folder / "pyproject.toml").is_file():
             return folder
-    raise GearworksError("cannot find the chapters", "no folder around this one holds book/chapters",
+    raise GearworksError("cannot find the chapters",
+                         "no folder around this one holds book/chapters",
                          "run this in a checkout of the course, or name it with --root")
 
 
 def _progress(chapters: Sequence[Path]) -> Iterable[Path]:
     from tqdm.auto import tqdm
 
-    return tqdm(chapters, desc="Building", unit=" chapters", delay=BAR_AFTER_SECONDS, leave=False, disable=None)
+    return tqdm(chapters, desc="Building", unit=" chapters", delay=BAR_AFTER_SECONDS,
+                leave=False, disable=None)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -108,8 +120,9 @@ def _build(options: argparse.Namespace) -> int:
     for path, why in stale.items():
         print(f"{_relative(path)}: {why}")
     if stale:
-        print("autograder: learner notebooks and chapters differ\n"
-              "  Why  a chapter, the reference or a check has changed since\n  Try  autograder build", file=sys.stderr)
+        print("autograder: learner notebooks and chapters differ\n  Why  a chapter, the "
+              "reference or a check has changed since\n  Try  autograder build",
+              file=sys.stderr)
     return 1 if stale else 0
 
 
@@ -120,7 +133,8 @@ def _course(options: argparse.Namespace) -> None:
         written = make_course(options.folder, _root(options), _progress)
     for path in written:
         print(f"wrote {_relative(path)}")
-    print(f"Next: cd {options.folder}, then nbgrader generate_assignment {written[0].parent.name}", file=sys.stderr)
+    print(f"Next: cd {options.folder}, then nbgrader generate_assignment "
+          f"{written[0].parent.name}", file=sys.stderr)
 
 
 def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
@@ -129,7 +143,8 @@ def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
     from autograder.submissions.intake import notebook_paths, read_notebook
 
     root = _root(options)
-    notebooks = list(map(read_notebook, notebook_paths(options.notebooks or [root / "chapters"])))
+    notebooks = list(map(read_notebook,
+                         notebook_paths(options.notebooks or [root / "chapters"])))
     if not notebooks:
         print("autograder: there are no notebooks there", file=sys.stderr)
     return [read_chapter(path) for path in chapter_paths(root / "book" / "chapters")], notebooks
@@ -154,11 +169,13 @@ def _show_progress(options: argparse.Namespace) -> None:
     def bar(exercises: Sequence) -> Iterable:
         from tqdm.auto import tqdm
 
-        return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS, leave=False, disable=None)
+        return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS,
+                    leave=False, disable=None)
 
     with console.interrupts_raise():
         found = progress.measure(chapters, find_components(chapters, notebooks), bar)
-    print(json.dumps(progress.as_json(found, notebooks)) if options.json else progress.text(found, notebooks))
+    print(json.dumps(progress.as_json(found, notebooks)) if options.json
+          else progress.text(found, notebooks))
 
 
 def _mutants(options: argparse.Namespace) -> int | None:

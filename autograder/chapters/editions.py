@@ -1,6 +1,7 @@
 """Makes the editions of a chapter from its source and the reference.
 
-    learner   chapters/NN.ipynb                  stubs, no outputs; Colab opens what is committed
+    learner   chapters/NN.ipynb                  stubs, no outputs; Colab opens what is
+              committed
     source    autograder/source/chNN/NN.ipynb    solutions between marks, hidden checks armed
     book      in memory, for the book's page     stubs, with the outputs of the reference
 

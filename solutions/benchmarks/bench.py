@@ -1,9 +1,9 @@
 """The engine beside Hugging Face's, on the same weights, threads and machine, in one run.
 
-Run it with `gearworks bench`. Every comparison lets the two sides take turns, and what counts is the median over a
-fixed number of rounds of the ratio within one round: whatever else the machine does disturbs both sides of a round
-alike, and no round is chosen. The README shows `results.json`, which `gearworks bench --publish` replaces together with
-the README's table.
+Run it with `gearworks bench`. Every comparison lets the two sides take turns, and what counts
+is the median over a fixed number of rounds of the ratio within one round: whatever else the
+machine does disturbs both sides of a round alike, and no round is chosen. The README shows
+`results.json`, which `gearworks bench --publish` replaces together with the README's table.
 """
 
 import datetime
@@ -44,31 +44,38 @@ RESULTS = Path(__file__).with_name("results.json")
 README = Path(__file__).resolve().parents[2] / "README.md"
 BEGIN, END = "<!-- gearworks bench: begin -->\n", "<!-- gearworks bench: end -->"
 MEGABYTE = 1_000_000
-QUIET = "memory reads, the slowest tenth"       # does the machine do other things? A run that says so is not published
-ROUNDS = 15                     # of a comparison; one that takes long has fewer, always the same number
+# does the machine do other things? A run that says so is not published
+QUIET = "memory reads, the slowest tenth"
+ROUNDS = 15             # of a comparison; one that takes long has fewer, always the same number
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. A ratio says how many times better ours is, whichever direction is better."""
+    """One line of the table. A ratio says how many times better ours is, whichever direction is
+    better."""
 
     what: str
     unit: str
     ours: float
-    beside: str                 # what ours is held against: an engine, the machine's limit, or a bound that we set
+    # what ours is held against: an engine, the machine's limit, or a bound that we set
+    beside: str
     theirs: float
-    ratio: float                # the median over the rounds; `low` and `high` are the smallest and the largest
+    # the median over the rounds; `low` and `high` are the smallest and the largest
+    ratio: float
     low: float
     high: float
     target: float               # the ratio that is promised
 
     @classmethod
-    def of(cls, what: str, unit: str, ours: Sequence[float], beside: str, theirs: Sequence[float], target: float,
-           amount: float = 0) -> "Result":
-        """From what each round measured. `amount` turns seconds into amount per second; then more is better."""
+    def of(cls, what: str, unit: str, ours: Sequence[float], beside: str,
+           theirs: Sequence[float], target: float, amount: float = 0) -> "Result":
+        """From what each round measured. `amount` turns seconds into amount per second; then
+        more is better."""
         ratios = [their / our for our, their in zip(ours, theirs)]
-        shown = [amount / statistics.median(side) if amount else statistics.median(side) for side in (ours, theirs)]
-        return cls(what, unit, shown[0], beside, shown[1], statistics.median(ratios), min(ratios), max(ratios), target)
+        shown = [amount / statistics.median(side) if amount else statistics.median(side)
+                 for side in (ours, theirs)]
+        return cls(what, unit, shown[0], beside, shown[1], statistics.median(ratios),
+                   min(ratios), max(ratios), target)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,8 @@ class Setting:
 
 
 def decode(setting: Setting) -> list[Result]:
-    """Greedy tokens at batch 1 after a prompt of 64, and how close to the speed of memory they come."""
+    """Greedy tokens at batch 1 after a prompt of 64, and how close to the speed of memory they
+    come."""
     model, count, prompt = setting.ours.model, 48, random_ids(64)
 
     def ours() -> float:
@@ -103,17 +111,20 @@ def decode(setting: Setting) -> list[Result]:
     def hugging_face() -> float:
         ids = torch.from_numpy(prompt)[None]
         seconds = [timed(lambda: setting.theirs.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False,
-            pad_token_id=0)) for tokens in (1, 1 + count)]
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens,
+            min_new_tokens=tokens, do_sample=False, pad_token_id=0))
+                   for tokens in (1, 1 + count)]
         return (seconds[1] - seconds[0]) / count
 
     weights = np.ones(model.weights.nbytes() // 4, np.float32)
 
     def memory_reads() -> float:
-        """Seconds to read as many bytes as a token needs, every weight once, for as many tokens as the others make."""
+        """Seconds to read as many bytes as a token needs, every weight once, for as many tokens
+        as the others make."""
         parts = np.array_split(weights, setting.threads)
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(setting.threads) as pool:
-            return timed(lambda: [list(pool.map(lambda part: part @ part, parts)) for _ in range(count)]) / count
+            return (timed(lambda: [list(pool.map(lambda part: part @ part, parts))
+                                   for _ in range(count)]) / count)
 
     matrices = [matrix for layer in model.weights.layers for matrix in vars(layer).values()
                 if matrix is not None and matrix.ndim == 2] + [model.weights.lm_head]
@@ -121,15 +132,20 @@ def decode(setting: Setting) -> list[Result]:
 
     def products() -> float:
         """Seconds of the matrix products of a token, and of nothing else."""
-        return timed(lambda: [[rows[matrix.shape[1]] @ matrix.T for matrix in matrices] for _ in range(count)]) / count
+        return (timed(lambda: [[rows[matrix.shape[1]] @ matrix.T for matrix in matrices]
+                               for _ in range(count)]) / count)
 
     beside_hf, hf = alternate(ours, hugging_face)
-    mine, limit, multiplied = alternate(ours, memory_reads, products, rounds=3 * ROUNDS)       # the bound is near
-    return [Result.of("decode, batch 1", "tokens/s", beside_hf, "HF generate", hf, 2.0, amount=1),
-            Result.of("decode, batch 1", "tokens/s", mine, "memory bandwidth", limit, 0.8, amount=1),
-            Result.of("decode, batch 1", "tokens/s", mine, "its matrix products alone", multiplied, 0.75, amount=1),
-            Result.of(QUIET, "GB/s", [statistics.quantiles(limit, n=10)[-1]], "their median", [statistics.median(limit)],
-                      0.9, amount=weights.nbytes / 1e9)]
+    # the bound is near
+    mine, limit, multiplied = alternate(ours, memory_reads, products, rounds=3 * ROUNDS)
+    return [Result.of("decode, batch 1", "tokens/s", beside_hf, "HF generate", hf, 2.0,
+                      amount=1),
+            Result.of("decode, batch 1", "tokens/s", mine, "memory bandwidth", limit, 0.8,
+                      amount=1),
+            Result.of("decode, batch 1", "tokens/s", mine, "its matrix products alone",
+                      multiplied, 0.75, amount=1),
+            Result.of(QUIET, "GB/s", [statistics.quantiles(limit, n=10)[-1]], "their median",
+                      [statistics.median(limit)], 0.9, amount=weights.nbytes / 1e9)]
 
 
 def prefill(setting: Setting) -> list[Result]:
@@ -149,34 +165,44 @@ def prefill(setting: Setting) -> list[Result]:
 
 
 def sampling(setting: Setting) -> list[Result]:
-    """Choosing a token with every processor on: SmolLM2's vocabulary beside its decode step, and one of 151,936."""
+    """Choosing a token with every processor on: SmolLM2's vocabulary beside its decode step,
+    and one of 151,936."""
     model, prompt, rng = setting.ours.model, random_ids(64), np.random.default_rng(0)
-    params = SamplingParams(0.7, 40, 0.9, 1.1, min_p=0.05, typical_p=0.95, presence_penalty=0.5, frequency_penalty=0.5,
-                            logit_bias={3: 1.0})
+    params = SamplingParams(0.7, 40, 0.9, 1.1, min_p=0.05, typical_p=0.95, presence_penalty=0.5,
+                            frequency_penalty=0.5, logit_bias={3: 1.0})
     context = Context(model, len(prompt) + 20 * (ROUNDS + 1))
     logits = context.forward(prompt)
     large = (2 * rng.standard_normal(151_936)).astype(np.float32)
     large[:60] += np.linspace(15, 5, 60, dtype=np.float32)
-    allowed, most = (rng.random(size) < 0.9 for size in (len(logits), len(large)))        # as inside a string of JSON
+    # as inside a string of JSON
+    allowed, most = (rng.random(size) < 0.9 for size in (len(logits), len(large)))
     chosen, step, chosen_of_many = alternate(
-        lambda: timed(lambda: [choose(logits, params, prompt, rng, prompt[:20], allowed) for _ in range(20)]) / 20,
+        lambda: timed(lambda: [choose(logits, params, prompt, rng, prompt[:20], allowed)
+                               for _ in range(20)]) / 20,
         lambda: timed(lambda: [context.forward([7]) for _ in range(20)]) / 20,
-        lambda: timed(lambda: [choose(large, params, prompt, rng, prompt[:20], most) for _ in range(20)]) / 20)
-    milliseconds = [[1e3 * seconds for seconds in side] for side in (chosen, step, chosen_of_many)]
-    return [Result.of("choose of 49,152, all processors", "ms", milliseconds[0], "5 % of a decode step",
-                      [0.05 * each for each in milliseconds[1]], 1.0),
-            Result.of("choose of 151,936, all processors", "ms", milliseconds[2], "bound", [2.0] * ROUNDS, 1.0)]
+        lambda: timed(lambda: [choose(large, params, prompt, rng, prompt[:20], most)
+                               for _ in range(20)]) / 20)
+    milliseconds = [[1e3 * seconds for seconds in side]
+                    for side in (chosen, step, chosen_of_many)]
+    return [Result.of("choose of 49,152, all processors", "ms", milliseconds[0],
+                      "5 % of a decode step", [0.05 * each for each in milliseconds[1]], 1.0),
+            Result.of("choose of 151,936, all processors", "ms", milliseconds[2], "bound",
+                      [2.0] * ROUNDS, 1.0)]
 
 
 EDIT = """Write this text again, with the name Ada in place of the name Grace:
 
-Grace got up at six. Grace made tea, and fed the cat, and looked out of the window at the rain. "It will stop by noon," said
-Grace, and the cat, who had opinions about rain, said nothing. At eight Grace took the bus to the harbour, where the boats
-lay in two rows, and counted them, as she did every morning. There were fourteen. Yesterday there had been fifteen."""
+Grace got up at six. Grace made tea, and fed the cat, and looked out of the window at the \
+rain. "It will stop by noon," said
+Grace, and the cat, who had opinions about rain, said nothing. At eight Grace took the bus to \
+the harbour, where the boats
+lay in two rows, and counted them, as she did every morning. There were fourteen. Yesterday \
+there had been fifteen."""
 
 
 def speculation(setting: Setting) -> list[Result]:
-    """An answer that repeats much of its prompt, with guesses copied from the text and without; the same tokens."""
+    """An answer that repeats much of its prompt, with guesses copied from the text and without;
+    the same tokens."""
     llm, count = setting.ours, 96
     ids = llm.tokenizer.encode(llm.chat_prompt([{"role": "user", "content": EDIT}]))
     texts = []
@@ -187,14 +213,16 @@ def speculation(setting: Setting) -> list[Result]:
         def first(token: int) -> bool:
             started.append(time.perf_counter())
             return False
-        texts.append(speculate(context, ids, proposer, count=guesses, max_tokens=count, eos_ids=llm.eos_ids,
-                               on_token=first))
+        texts.append(speculate(context, ids, proposer, count=guesses, max_tokens=count,
+                               eos_ids=llm.eos_ids, on_token=first))
         return (time.perf_counter() - started[0]) / (len(texts[-1][0]) - 1)
-    guessed, plain = alternate(lambda: run(NgramProposer(), 8), lambda: run(NgramProposer(), 0), rounds=5)
+    guessed, plain = alternate(lambda: run(NgramProposer(), 8), lambda: run(NgramProposer(), 0),
+                               rounds=5)
     if any(text != texts[0] for text in texts):
         raise GearworksError("cannot compare", "speculation changed the text",
                              "run solutions/tests/test_speculative.py")
-    return [Result.of("rewrite a text, n-gram guesses", "tokens/s", guessed, "without guesses", plain, 1.5, amount=1)]
+    return [Result.of("rewrite a text, n-gram guesses", "tokens/s", guessed, "without guesses",
+                      plain, 1.5, amount=1)]
 
 
 def load(setting: Setting) -> list[Result]:
@@ -212,7 +240,8 @@ def load(setting: Setting) -> list[Result]:
     gguf = hub.smollm2_gguf()
     mine, = alternate(lambda: timed(lambda: load_checkpoint(gguf)))
     ours, theirs = alternate(lambda: timed(lambda: load_checkpoint(setting.folder)),
-                             lambda: timed(lambda: load_file(setting.folder / "model.safetensors")))
+                             lambda: timed(lambda: load_file(setting.folder
+                                                             / "model.safetensors")))
     return [Result.of("load the GGUF", "s", mine, "bound", [3.0] * len(mine), 1.0),
             Result.of("load safetensors", "s", ours, "the safetensors package", theirs,
                       1 / 1.5),
@@ -221,38 +250,46 @@ def load(setting: Setting) -> list[Result]:
 
 
 def tokenizer(setting: Setting) -> list[Result]:
-    """1 MB of text in one call, each time with an empty word cache; HF's tokenizer is the Rust one, on one thread."""
+    """1 MB of text in one call, each time with an empty word cache; HF's tokenizer is the Rust
+    one, on one thread."""
     path = setting.folder / "tokenizer.json"
     hf = HFTokenizer.from_file(str(path))
     results = []
-    for what, text, target in (("encode 1 MB of English", english(), 1.0), ("encode 1 MB of 中文", chinese(), 0.15)):
+    for what, text, target in (("encode 1 MB of English", english(), 1.0),
+                               ("encode 1 MB of 中文", chinese(), 0.15)):
         nbytes = len(text.encode("utf-8"))
 
         def ours() -> float:
             cold = Tokenizer.from_file(path)
             return timed(lambda: cold.encode(text))
         mine, theirs = alternate(ours, lambda: timed(lambda: hf.encode(text)))
-        results.append(Result.of(what, "MB/s", mine, "HF tokenizers", theirs, target, amount=nbytes / MEGABYTE))
+        results.append(Result.of(what, "MB/s", mine, "HF tokenizers", theirs, target,
+                                 amount=nbytes / MEGABYTE))
 
     def word(length: int) -> float:
         cold = Tokenizer.from_file(path)
         return timed(lambda: cold.encode("a" + "bcdefghij" * (length // 9)))
-    whole, half_twice = alternate(lambda: word(MEGABYTE), lambda: 2 * word(MEGABYTE // 2), rounds=3)
-    return [*results, Result.of("encode one word of 1 MB", "s", whole, "twice half of it", half_twice, 0.7)]
+    whole, half_twice = alternate(lambda: word(MEGABYTE), lambda: 2 * word(MEGABYTE // 2),
+                                  rounds=3)
+    return [*results,
+            Result.of("encode one word of 1 MB", "s", whole, "twice half of it", half_twice,
+                      0.7)]
 
 
 def memory(setting: Setting) -> list[Result]:
-    """The largest resident set of `gearworks chat` while it answers, of loading, and of a prompt of 8,192 tokens."""
-    chat = peak_memory([sys.executable, "-m", "gearworks", "chat", str(setting.folder), "--max-tokens", "64"],
-                       b"Tell me about the sea.\n")
+    """The largest resident set of `gearworks chat` while it answers, of loading, and of a
+    prompt of 8,192 tokens."""
+    chat = peak_memory([sys.executable, "-m", "gearworks", "chat", str(setting.folder),
+                        "--max-tokens", "64"], b"Tell me about the sea.\n")
     weights = setting.ours.model.weights.nbytes()
-    nothing, loaded, prompt = (peak_memory([sys.executable, "-c", BEFORE + script, str(setting.folder)])
+    nothing, loaded, prompt = (peak_memory([sys.executable, "-c", BEFORE + script,
+                                            str(setting.folder)])
                                for script in ("", LOAD, LOAD + LONG_PROMPT))
     return [Result.of("peak memory of chat", "GB", [chat / 1e9], "bound", [1.3], 1.0),
-            Result.of("peak memory of loading", "GB", [(loaded - nothing) / 1e9], "the weights", [weights / 1e9],
-                      1 / 1.2),
-            Result.of("peak memory of 8,192 tokens, above the weights", "GB", [(prompt - nothing - weights) / 1e9],
-                      "bound", [2.0], 1.0)]
+            Result.of("peak memory of loading", "GB", [(loaded - nothing) / 1e9], "the weights",
+                      [weights / 1e9], 1 / 1.2),
+            Result.of("peak memory of 8,192 tokens, above the weights", "GB",
+                      [(prompt - nothing - weights) / 1e9], "bound", [2.0], 1.0)]
 
 
 BEFORE = """
@@ -272,7 +309,8 @@ Context(model, 8192).forward(np.random.default_rng(0).integers(100, 49_000, 8192
 
 def peak_memory(command: Sequence[str], stdin: bytes = b"") -> float:
     """The largest resident set of a process, in bytes."""
-    process = psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
     process.stdin.write(stdin)
     process.stdin.close()
     peak = 0
@@ -284,18 +322,20 @@ def peak_memory(command: Sequence[str], stdin: bytes = b"") -> float:
         peak = max(peak, getattr(used, "peak_wset", used.rss))
         time.sleep(0.005)
     if process.wait() != 0:
-        raise GearworksError("cannot measure memory", f"{' '.join(command[:4])} … ended with code {process.returncode}",
+        raise GearworksError("cannot measure memory",
+                             f"{' '.join(command[:4])} … ended with code {process.returncode}",
                              "run `gearworks chat` by hand and see what it says")
     return peak
 
 
 MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
-    "decode": decode, "prefill": prefill, "sampling": sampling, "speculation": speculation, "load": load,
-    "tokenizer": tokenizer, "memory": memory}
+    "decode": decode, "prefill": prefill, "sampling": sampling, "speculation": speculation,
+    "load": load, "tokenizer": tokenizer, "memory": memory}
 
 
 def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:
-    """The seconds of each side in every round, over rounds in which the sides take turns; one more round warms up."""
+    """The seconds of each side in every round, over rounds in which the sides take turns; one
+    more round warms up."""
     measured = [[side() for side in sides] for _ in range(rounds + 1)]
     return list(zip(*measured[1:]))
 
@@ -311,22 +351,30 @@ def random_ids(count: int) -> np.ndarray:
 
 
 def english() -> str:
-    """1 MB of English as it is found on any machine that runs this: the documentation of the installed packages."""
-    texts = (distribution.metadata.get_payload() for distribution in sorted(
-        importlib.metadata.distributions(), key=lambda distribution: distribution.metadata["Name"].lower()))
+    """1 MB of English as it is found on any machine that runs this: the documentation of the
+    installed packages."""
+    texts = (distribution.metadata.get_payload()
+             for distribution
+             in sorted(importlib.metadata.distributions(),
+                       key=lambda distribution: distribution.metadata["Name"].lower()))
     text = "\n".join(text for text in texts if isinstance(text, str))
     if len(text) < MEGABYTE:
-        raise GearworksError("cannot measure the tokenizer", "the installed packages come with too little text",
+        raise GearworksError("cannot measure the tokenizer",
+                             "the installed packages come with too little text",
                              "install everything in requirements.txt")
     return text[:MEGABYTE]
 
 
 def chinese() -> str:
-    """1 MB of sentences in which frequent characters are frequent, drawn at random: hardly any piece repeats."""
+    """1 MB of sentences in which frequent characters are frequent, drawn at random: hardly any
+    piece repeats."""
     rng = np.random.default_rng(0)
-    common = ("的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于着下自之年过发后作里用道行所然家种事成方多经么"
-              "去法学如都同现当没动面起看定天分还进好小部其些主样理心她本前开但因只从想实日军者意无力它与长把机十民第公此已工使情明性知全三又关点"
-              "正业外将两高间由问很最重并物手应战向头文体政美相见被利什二等产或新己制身果加西斯月话合回特代内信表化老给世位次度门任常先海通教儿原")
+    common = (
+        "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于"
+        "着下自之年过发后作里用道行所然家种事成方多经么去法学如都同现当没动面起看定天分还"
+        "进好小部其些主样理心她本前开但因只从想实日军者意无力它与长把机十民第公此已工使情"
+        "明性知全三又关点正业外将两高间由问很最重并物手应战向头文体政美相见被利什二等产或"
+        "新己制身果加西斯月话合回特代内信表化老给世位次度门任常先海通教儿原")
     frequency = 1 / np.arange(1, len(common) + 1)
     characters = rng.choice(list(common), MEGABYTE // 3, p=frequency / frequency.sum())
     borders = np.cumsum(rng.integers(4, 25, len(characters) // 10))
@@ -337,57 +385,71 @@ def chinese() -> str:
 def table(report: dict[str, Any]) -> str:
     """The results in Markdown, with the machine that they come from."""
     machine = report["machine"]
-    lines = ["| what | ours | beside | theirs | ratio | its range | promised |", "|---|--:|---|--:|--:|--:|--:|"]
+    lines = ["| what | ours | beside | theirs | ratio | its range | promised |",
+             "|---|--:|---|--:|--:|--:|--:|"]
     for result in (Result(**entry) for entry in report["results"]):
         lines.append(f"| {result.what} | {result.ours:.3g} {result.unit} | {result.beside} | "
                      f"{result.theirs:.3g} {result.unit} | **{result.ratio:.2f}** | "
                      f"{result.low:.2f} to {result.high:.2f} | ≥ {result.target:.3g} |")
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
-    return "\n".join([*lines, "", f"Measured by `gearworks bench` on {report['date']}: {machine['processor']}, "
-                      f"{report['threads']} threads, {machine['memory_gb']} GB, {machine['system']}; {versions}."]) + "\n"
+    return ("\n".join([*lines, "",
+                       f"Measured by `gearworks bench` on {report['date']}: "
+                       f"{machine['processor']}, {report['threads']} threads, "
+                       f"{machine['memory_gb']} GB, {machine['system']}; {versions}."]) + "\n")
 
 
 def describe_machine() -> dict[str, Any]:
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").is_file():
-        names = [line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        names = [line.split(":", 1)[1].strip()
+                 for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
                  if line.startswith("model name")]
         processor = names[0] if names else processor
-    return {"processor": processor, "cores": os.cpu_count(), "memory_gb": round(psutil.virtual_memory().total / 1e9),
+    return {"processor": processor, "cores": os.cpu_count(),
+            "memory_gb": round(psutil.virtual_memory().total / 1e9),
             "system": f"{platform.system()} {platform.machine()}"}
 
 
-def run(only: Sequence[str] | None = None, json_path: Path | None = None, threads: int | None = None,
-        publish: bool = False) -> None:
-    """Measure, print the table, and save it: to `json_path`, or with `publish` to results.json and the README."""
+def run(only: Sequence[str] | None = None, json_path: Path | None = None,
+        threads: int | None = None, publish: bool = False) -> None:
+    """Measure, print the table, and save it: to `json_path`, or with `publish` to results.json
+    and the README."""
     unknown = set(only or ()) - MEASUREMENTS.keys()
     if unknown:
-        raise GearworksError(f"cannot measure {', '.join(sorted(unknown))}", "there is no such measurement",
+        raise GearworksError(f"cannot measure {', '.join(sorted(unknown))}",
+                             "there is no such measurement",
                              f"name some of {', '.join(MEASUREMENTS)}")
     if json_path is not None and not json_path.absolute().parent.is_dir():
-        raise GearworksError(f"cannot save to {json_path}", "its folder does not exist", "make it first")
+        raise GearworksError(f"cannot save to {json_path}", "its folder does not exist",
+                             "make it first")
     setting = Setting(hub.smollm2_folder(), threads or os.cpu_count() or 1)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     torch.set_num_threads(setting.threads)
     torch.set_grad_enabled(False)
     results = []
     with threadpool_limits(setting.threads, "blas"):
-        for name in (bar := tqdm([name for name in MEASUREMENTS if not only or name in only], unit="measurement")):
+        for name in (bar := tqdm([name for name in MEASUREMENTS if not only or name in only],
+                                 unit="measurement")):
             bar.set_description(f"Measuring {name}")
             results += MEASUREMENTS[name](setting)
-    report = {
-        "date": datetime.date.today().isoformat(), "threads": setting.threads, "machine": describe_machine(),
-        "versions": {"Python": platform.python_version()} | {
-            name: importlib.metadata.version(name) for name in ("numpy", "torch", "transformers", "tokenizers")},
-        "results": [asdict(result) for result in results]}
+    report = {"date": datetime.date.today().isoformat(), "threads": setting.threads,
+              "machine": describe_machine(),
+              "versions": {"Python": platform.python_version()} | {
+                  name: importlib.metadata.version(name)
+                  for name in ("numpy", "torch", "transformers", "tokenizers")},
+              "results": [asdict(result) for result in results]}
     print(table(report))
     if publish:
         if any(result.what == QUIET and result.ratio < result.target for result in results):
-            raise GearworksError("not published", "the machine was not quiet: reading memory took longer in some rounds "
-                                 "than in others", "close what else is running, and measure again")
+            raise GearworksError("not published",
+                                 "the machine was not quiet: reading memory took longer in "
+                                 "some rounds than in others",
+                                 "close what else is running, and measure again")
         json_path = RESULTS
         before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-        README.write_text(before + BEGIN + table(report) + END + rest.partition(END)[2], encoding="utf-8")
+        README.write_text(before + BEGIN + table(report) + END + rest.partition(END)[2],
+                          encoding="utf-8")
     if json_path is not None:
-        json_path.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        json_path.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n",
+                             encoding="utf-8")
         print(f"saved to {json_path}", file=sys.stderr)

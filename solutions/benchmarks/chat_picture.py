@@ -1,4 +1,5 @@
-"""Draw the README's picture from a real conversation: `python solutions/benchmarks/chat_picture.py`.
+"""Draw the README's picture from a real conversation: `python
+solutions/benchmarks/chat_picture.py`.
 
 Asks `gearworks chat` two questions, and writes what a terminal shows as book/_static/chat.svg.
 """
@@ -17,9 +18,9 @@ COLOURS = {"prompt": "#8ad4ff", "answer": "#f0eee9", "report": "#a5a39b"}
 
 def conversation() -> list[tuple[str, str]]:
     """The lines of a real chat, each with the kind of line that it is."""
-    chat = subprocess.Popen(
-        [sys.executable, "-u", "-m", "gearworks", "chat", "--temperature", "0", "--max-tokens", "90"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+    chat = subprocess.Popen([sys.executable, "-u", "-m", "gearworks", "chat", "--temperature",
+                             "0", "--max-tokens", "90"], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
     lines = [("prompt", "$ python course.py chat"), ("report", chat.stdout.readline().rstrip())]
     for question in QUESTIONS:
         lines.append(("prompt", f"> {question}"))
@@ -38,11 +39,12 @@ def draw(lines: list[tuple[str, str]]) -> str:
     width = round(COLUMNS * FONT_SIZE * 0.602) + 2 * MARGIN
     height = len(lines) * LINE_HEIGHT + 2 * MARGIN
     said = html.escape(" ".join(text for _, text in lines))
-    rows = "\n".join(
-        f'<text x="{MARGIN}" y="{MARGIN + 16 + row * LINE_HEIGHT}" fill="{COLOURS[kind]}" xml:space="preserve">'
-        f"{html.escape(text)}</text>" for row, (kind, text) in enumerate(lines))
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" role="img" '
-            f'font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="{FONT_SIZE}">\n'
+    rows = "\n".join(f'<text x="{MARGIN}" y="{MARGIN + 16 + row * LINE_HEIGHT}" '
+                     f'fill="{COLOURS[kind]}" xml:space="preserve">'
+                     f"{html.escape(text)}</text>" for row, (kind, text) in enumerate(lines))
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" role="img" font-family="ui-monospace, SFMono-Regular, Menlo, '
+            f'Consolas, monospace" font-size="{FONT_SIZE}">\n'
             f"<title>A conversation in a terminal: {said}</title>\n"
             f'<rect width="100%" height="100%" rx="10" fill="#20242b"/>\n{rows}\n</svg>\n')
 

@@ -16,7 +16,8 @@ from gearworks.pipeline import Completion, run_request
 from gearworks.sampling import SamplingParams, TokenLogprob, choose, logprobs
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 
-# A long prompt enters the model in pieces of this many tokens, which bounds the memory of a step.
+# A long prompt enters the model in pieces of this many tokens, which bounds the memory of a
+# step.
 PREFILL_CHUNK = 512
 
 
@@ -24,16 +25,17 @@ PREFILL_CHUNK = 512
 class Generation(Completion):
     """A completion, and what it took."""
 
-    cached_tokens: int              # tokens at the start of the prompt that were in the cache already
+    cached_tokens: int        # tokens at the start of the prompt that were in the cache already
     prefill_seconds: float          # until the first logits
     decode_seconds: float           # everything after them
-    logprobs: tuple[TokenLogprob, ...] = ()         # one for each of `ids`, when they were asked for
+    logprobs: tuple[TokenLogprob, ...] = ()    # one for each of `ids`, when they were asked for
 
     @property
     def usage(self) -> dict[str, int]:
         """Token counts in OpenAI's names."""
         prompt, completion = len(self.prompt_ids), len(self.ids)
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return {"prompt_tokens": prompt, "completion_tokens": completion,
+                "total_tokens": prompt + completion}
 
 
 class Grammar(Protocol):
@@ -49,17 +51,20 @@ class Grammar(Protocol):
 
 
 class Context:
-    """One sequence as the model has seen it: its ids, and the cache that holds their keys and values."""
+    """One sequence as the model has seen it: its ids, and the cache that holds their keys and
+    values."""
 
     def __init__(self, model: Model, capacity: int | None = None):
-        """capacity: in tokens, by default all that the model was made for. Memory is touched as it fills."""
+        """capacity: in tokens, by default all that the model was made for. Memory is touched as
+        it fills."""
         limit = model.config.max_position_embeddings
         self.model = model
         self.cache = model.new_cache(limit if capacity is None else min(capacity, limit))
         self.ids: list[int] = []
 
     def rewind(self, ids: Sequence[int]) -> int:
-        """Keep what is stored of a new prompt's beginning, forget the rest, and return how many tokens that is.
+        """Keep what is stored of a new prompt's beginning, forget the rest, and return how many
+        tokens that is.
 
         At least the prompt's last token is left to compute, since its logits are needed.
         """
@@ -76,16 +81,21 @@ class Context:
         return self.forward_all(ids, rows=1)[0]
 
     def forward_all(self, ids: Sequence[int], rows: int) -> np.ndarray:
-        """Append at least one id; returns the logits (rows, V) after each of the last `rows` of them."""
+        """Append at least one id; returns the logits (rows, V) after each of the last `rows` of
+        them."""
         for start in range(0, len(ids), PREFILL_CHUNK):
             # The last chunk is long enough for all rows that are wanted
-            end = len(ids) if len(ids) - start <= PREFILL_CHUNK + rows else start + PREFILL_CHUNK
+            end = (len(ids) if len(ids) - start <= PREFILL_CHUNK + rows
+                   else start + PREFILL_CHUNK)
             chunk = np.asarray(ids[start:end])
             positions = np.arange(len(self.ids), len(self.ids) + len(chunk))
             try:
-                with np.errstate(all="ignore"):         # broken weights show in the logits, and `choose` refuses those
-                    logits = self.model.forward(chunk, positions, self.cache, logits_at=slice(-rows, None))
-            except BaseException:               # interrupted between layers: none of them may keep this step's tokens
+                # broken weights show in the logits, and `choose` refuses those
+                with np.errstate(all="ignore"):
+                    logits = self.model.forward(chunk, positions, self.cache,
+                                                logits_at=slice(-rows, None))
+            except BaseException:
+                # interrupted between layers: none of them may keep this step's tokens
                 self.cache.truncate(len(self.ids))
                 raise
             self.ids += chunk.tolist()
@@ -95,35 +105,42 @@ class Context:
 
     def truncate(self, length: int) -> None:
         """Forget every token from position `length` on."""
-        del self.ids[length:]                   # first: an interrupt in between must leave no id without its keys
+        # first: an interrupt in between must leave no id without its keys
+        del self.ids[length:]
         self.cache.truncate(length)
 
 
 def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
-    """How many new tokens a text may get: `max_tokens`, or fewer where the prompt leaves less room.
+    """How many new tokens a text may get: `max_tokens`, or fewer where the prompt leaves less
+    room.
 
-    capacity: of the cache, in tokens. Raises ModelError when the prompt is empty or leaves no room, and when max_tokens
-    is negative.
+    capacity: of the cache, in tokens. Raises ModelError when the prompt is empty or leaves no
+    room, and when max_tokens is negative.
 
     >>> room_for([1, 2, 3], 100, capacity=8)
     5
     """
     if max_tokens < 0:
-        raise ModelError("cannot generate", f"max_tokens is {max_tokens}", "give a value of at least 0")
+        raise ModelError("cannot generate", f"max_tokens is {max_tokens}",
+                         "give a value of at least 0")
     if not len(prompt_ids):
-        raise ModelError("cannot generate", "the prompt is empty", "give the model at least one character to continue")
+        raise ModelError("cannot generate", "the prompt is empty",
+                         "give the model at least one character to continue")
     if len(prompt_ids) + min(max_tokens, 1) > capacity:
-        raise ModelError("cannot generate", f"the prompt has {len(prompt_ids)} tokens, and the context {capacity}",
+        raise ModelError("cannot generate",
+                         f"the prompt has {len(prompt_ids)} tokens, and the context {capacity}",
                          "shorten the prompt, or the conversation before it")
     return min(max_tokens, capacity - len(prompt_ids))
 
 
 class StopMatcher:
-    """Finds the first of several stop strings in a text that arrives in pieces, and shows what comes before it.
+    """Finds the first of several stop strings in a text that arrives in pieces, and shows what
+    comes before it.
 
-    Nothing of a stop string is ever shown, and nothing before it is lost, wherever the pieces end. Of several stop
-    strings the one that is complete first ends the text; of two that are complete at once, the longer. What can no
-    longer become part of a stop string is shown at once. found: the stop string that ended the text, or None.
+    Nothing of a stop string is ever shown, and nothing before it is lost, wherever the pieces
+    end. Of several stop strings the one that is complete first ends the text; of two that are
+    complete at once, the longer. What can no longer become part of a stop string is shown at
+    once. found: the stop string that ended the text, or None.
 
     >>> matcher = StopMatcher(["END"])
     >>> matcher.push("one E"), matcher.push("N, two EN"), matcher.push("D three"), matcher.found
@@ -133,29 +150,34 @@ class StopMatcher:
     def __init__(self, stops: Sequence[str]):
         """Raises ModelError for an empty stop string, which would end every text at once."""
         if any(not stop for stop in stops):
-            raise ModelError("cannot stop at an empty text", "one of the stop strings is empty", "leave it out")
+            raise ModelError("cannot stop at an empty text", "one of the stop strings is empty",
+                             "leave it out")
         self.stops = tuple(stops)
         self.found: str | None = None
-        self._held = ""                                     # could still become the beginning of a stop string
+        self._held = ""                      # could still become the beginning of a stop string
 
     def push(self, text: str) -> str:
-        """Take the next piece; returns what can be shown by now. After a stop string was found, that is nothing."""
+        """Take the next piece; returns what can be shown by now. After a stop string was found,
+        that is nothing."""
         if self.found is not None:
             return ""
         text = self._held + text
-        ends = [(at + len(stop), -len(stop), stop) for stop in self.stops if (at := text.find(stop)) >= 0]
+        ends = [(at + len(stop), -len(stop), stop) for stop in self.stops
+                if (at := text.find(stop)) >= 0]
         if ends:
             end, _, self.found = min(ends)
             self._held = ""
             return text[:end - len(self.found)]
-        longest = max((len(stop) for stop in self.stops), default=1) - 1       # a whole one would have been found
+        # a whole one would have been found
+        longest = max((len(stop) for stop in self.stops), default=1) - 1
         held = next((length for length in range(min(longest, len(text)), 0, -1)
                      if any(stop.startswith(text[-length:]) for stop in self.stops)), 0)
         self._held = text[len(text) - held:]
         return text[:len(text) - held]
 
     def flush(self) -> str:
-        """The text has ended: what was held back belongs to it after all, and is returned once."""
+        """The text has ended: what was held back belongs to it after all, and is returned
+        once."""
         held, self._held = self._held, ""
         return held
 
@@ -163,14 +185,17 @@ class StopMatcher:
 class TextStream:
     """From tokens to the text that a reader sees, in pieces, up to a stop string."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], on_text: Callable[[str], None] | None):
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str],
+                 on_text: Callable[[str], None] | None):
         self._detokenizer = IncrementalDetokenizer(tokenizer, skip_special=True)
-        self._matcher = StopMatcher([stop] if isinstance(stop, str) else stop)      # "END" is not "E", "N" and "D"
+        # "END" is not "E", "N" and "D"
+        self._matcher = StopMatcher([stop] if isinstance(stop, str) else stop)
         self._on_text = on_text
         self._shown: list[str] = []
 
     def push(self, token: int) -> bool:
-        """Take a token, show what it completes; returns whether a stop string has been found."""
+        """Take a token, show what it completes; returns whether a stop string has been
+        found."""
         self._show(self._matcher.push(self._detokenizer.push(token)))
         return self._matcher.found is not None
 
@@ -188,28 +213,32 @@ class TextStream:
                 self._on_text(text)
 
 
-def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: SamplingParams = SamplingParams(),
-             max_tokens: int = 256, eos_ids: Collection[int] = (), stop: Sequence[str] = (),
-             stop_ids: Collection[int] = (), add_special_tokens: bool = True, top_logprobs: int | None = None,
-             grammar: Grammar | None = None, on_text: Callable[[str], None] | None = None,
+def generate(model: Model, tokenizer: Tokenizer, prompt: str, *,
+             params: SamplingParams = SamplingParams(), max_tokens: int = 256,
+             eos_ids: Collection[int] = (), stop: Sequence[str] = (),
+             stop_ids: Collection[int] = (), add_special_tokens: bool = True,
+             top_logprobs: int | None = None, grammar: Grammar | None = None,
+             on_text: Callable[[str], None] | None = None,
              context: Context | None = None) -> Generation:
     """Continue a prompt.
 
-    max_tokens: at most so many new tokens, and never more than the model's context has room for. eos_ids, stop_ids: any
-    of them ends the text, and is not part of it. stop: any of these strings ends the text before its beginning,
-    wherever the borders of tokens lie. add_special_tokens: whether the tokenizer puts its BOS in front, which must be
-    false for a rendered conversation, since its template did so already. top_logprobs: with a number, the
-    log-probability of each token is kept, and those of so many alternatives. grammar: the tokens that may come next,
-    from `structured`. on_text: receives the text in pieces of whole characters as it grows; together they are
-    `Generation.text`. A character that the end of the text cuts reads U+FFFD, as in `Tokenizer.decode`. context: a
-    conversation's earlier tokens, so that a prompt that begins like the last one costs only its new part.
-    All draws come from one `np.random.default_rng(params.seed)`. The repetition penalty sees the prompt and the text,
-    the presence and frequency penalties the text alone.
+    max_tokens: at most so many new tokens, and never more than the model's context has room
+    for. eos_ids, stop_ids: any of them ends the text, and is not part of it. stop: any of these
+    strings ends the text before its beginning, wherever the borders of tokens lie.
+    add_special_tokens: whether the tokenizer puts its BOS in front, which must be false for a
+    rendered conversation, since its template did so already. top_logprobs: with a number, the
+    log-probability of each token is kept, and those of so many alternatives. grammar: the
+    tokens that may come next, from `structured`. on_text: receives the text in pieces of whole
+    characters as it grows; together they are `Generation.text`. A character that the end of the
+    text cuts reads U+FFFD, as in `Tokenizer.decode`. context: a conversation's earlier tokens,
+    so that a prompt that begins like the last one costs only its new part. All draws come from
+    one `np.random.default_rng(params.seed)`. The repetition penalty sees the prompt and the
+    text, the presence and frequency penalties the text alone.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.
     """
     rng = np.random.default_rng(params.seed)
     stream = TextStream(tokenizer, stop, on_text)
-    seen: list[int] = []                                    # the prompt and the generated ids, for the penalties
+    seen: list[int] = []                   # the prompt and the generated ids, for the penalties
     kept_logprobs: list[TokenLogprob] = []
     started = first_logits_at = time.perf_counter()
     cached_tokens = 0
@@ -240,9 +269,12 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *, params: Samplin
             kept_logprobs.append(logprobs(logits, token, top_logprobs))
         return token
 
-    completion = run_request(
-        prompt, encode=lambda _: prompt_ids, forward=forward, choose=choose_next, decode=lambda ids: stream.finish(),
-        eos_ids={*eos_ids, *stop_ids}, max_tokens=max_tokens, on_token=stream.push)
-    return Generation(**vars(completion), cached_tokens=cached_tokens, prefill_seconds=first_logits_at - started,
+    completion = run_request(prompt, encode=lambda _: prompt_ids, forward=forward,
+                             choose=choose_next, decode=lambda ids: stream.finish(),
+                             eos_ids={*eos_ids, *stop_ids}, max_tokens=max_tokens,
+                             on_token=stream.push)
+    kept = kept_logprobs[:len(completion.ids)]              # an EOS is not part of the text
+    return Generation(**vars(completion), cached_tokens=cached_tokens,
+                      prefill_seconds=first_logits_at - started,
                       decode_seconds=time.perf_counter() - first_logits_at,
-                      logprobs=tuple(kept_logprobs[:len(completion.ids)]))       # an EOS is not part of the text
+                      logprobs=tuple(kept))

@@ -1,13 +1,16 @@
-"""Speculative decoding: guess several tokens cheaply, check them all in one forward pass, keep what holds.
+"""Speculative decoding: guess several tokens cheaply, check them all in one forward pass, keep
+what holds.
 
-A forward pass over one token and over five reads the same weights, so on a machine that waits for memory five cost less
-than five passes. Whoever guesses well gets several tokens for little more than one. The guesses never change the
-result: greedy text is the target's, token for token, and sampled text has the target's distribution.
+A forward pass over one token and over five reads the same weights, so on a machine that waits
+for memory five cost less than five passes. Whoever guesses well gets several tokens for little
+more than one. The guesses never change the result: greedy text is the target's, token for
+token, and sampled text has the target's distribution.
 Left out on purpose: grammars and log-probabilities, which `decoding.generate` has.
 
 Shapes: k guessed tokens, V vocabulary. Probabilities are float32.
-Source: Leviathan, Kalman & Matias 2023, "Fast Inference from Transformers via Speculative Decoding"; Chen et al. 2023,
-"Accelerating Large Language Model Decoding with Speculative Sampling".
+Source: Leviathan, Kalman & Matias 2023, "Fast Inference from Transformers via Speculative
+Decoding"; Chen et al. 2023, "Accelerating Large Language Model Decoding with Speculative
+Sampling".
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,7 +29,8 @@ from gearworks.sampling import SamplingParams, choose, process, refuse_unusable
 
 @dataclass(frozen=True)
 class Proposal:
-    """Guessed tokens. probabilities: (k, V), what each was drawn from; None when they were not drawn but copied."""
+    """Guessed tokens. probabilities: (k, V), what each was drawn from; None when they were not
+    drawn but copied."""
 
     ids: list[int]
     probabilities: np.ndarray | None = None
@@ -42,8 +46,9 @@ class Proposer(Protocol):
 def ngram_propose(ids: Sequence[int], count: int, longest: int = 3) -> list[int]:
     """Guess that the text goes on as it did the last time that it ended like this.
 
-    The last n tokens, with n from `longest` down to 1, are looked for earlier in the text; the longest match wins, and
-    of several the latest. Returns the up to `count` tokens that followed it there, or nothing.
+    The last n tokens, with n from `longest` down to 1, are looked for earlier in the text; the
+    longest match wins, and of several the latest. Returns the up to `count` tokens that
+    followed it there, or nothing.
     Source: Saxena 2023, "Prompt Lookup Decoding".
 
     >>> ngram_propose([1, 2, 3, 9, 1, 2], count=3)
@@ -51,7 +56,8 @@ def ngram_propose(ids: Sequence[int], count: int, longest: int = 3) -> list[int]
     """
     ids = np.asarray(ids)
     for length in range(min(longest, len(ids) - 1), 0, -1):
-        windows = np.lib.stride_tricks.sliding_window_view(ids[:-1], length)        # the end itself is no match
+        # the end itself is no match
+        windows = np.lib.stride_tricks.sliding_window_view(ids[:-1], length)
         matches = np.flatnonzero((windows == ids[-length:]).all(axis=1))
         if len(matches):
             after = int(matches[-1]) + length
@@ -63,14 +69,16 @@ def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray
            rng: np.random.Generator) -> list[int]:
     """Decide how many guessed tokens stay, and draw the one that follows them.
 
-    proposed: k ids; draft: (k, V), the probabilities that each was drawn from, or None when they were certain;
-    target: (k + 1, V), the target's probabilities at each of these places and at the one after them.
-    Returns 1 to k + 1 ids: the accepted ones, and one more. A guess is accepted with the probability min(1, target /
-    draft). At the first that is not, the next token is drawn from what the target has more of than the draft,
-    max(0, target - draft), scaled to sum to 1; when all are accepted, it is drawn from the target's last row.
+    proposed: k ids; draft: (k, V), the probabilities that each was drawn from, or None when
+    they were certain; target: (k + 1, V), the target's probabilities at each of these places
+    and at the one after them. Returns 1 to k + 1 ids: the accepted ones, and one more. A guess
+    is accepted with the probability min(1, target / draft). At the first that is not, the next
+    token is drawn from what the target has more of than the draft, max(0, target - draft),
+    scaled to sum to 1; when all are accepted, it is drawn from the target's last row.
 
     >>> sure = np.eye(4, dtype=np.float32)
-    >>> [accept([2, 1], None, sure[rows], np.random.default_rng(0)) for rows in ([2, 1, 3], [0, 1, 3])]
+    >>> [accept([2, 1], None, sure[rows], np.random.default_rng(0))
+    ...  for rows in ([2, 1, 3], [0, 1, 3])]
     [[2, 1, 3], [0]]
     """
     kept: list[int] = []
@@ -84,14 +92,15 @@ def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray
             rest[token] = 0
         else:
             rest = np.maximum(rest - draft[place], 0)
-        if not rest.any():                                  # rounding alone refused it: both are the same
+        if not rest.any():                        # rounding alone refused it: both are the same
             rest = target[place].astype(np.float64)
         return [*kept, draw(rest, rng)]
     return [*kept, draw(target[len(kept)].astype(np.float64), rng)]
 
 
 def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    """Draw an index, each with a probability in proportion to its weight. weights: (V,) float64, not all zero.
+    """Draw an index, each with a probability in proportion to its weight. weights: (V,)
+    float64, not all zero.
 
     >>> draw(np.array([0., 0., 0.25]), np.random.default_rng(0))
     2
@@ -102,7 +111,8 @@ def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
 
 @dataclass
 class Tally:
-    """What speculation did: guessed and accepted tokens, forward passes of the target, and tokens that came out.
+    """What speculation did: guessed and accepted tokens, forward passes of the target, and
+    tokens that came out.
 
     Those that were accepted count even where the text ended before them.
     """
@@ -118,19 +128,21 @@ class Tally:
         return self.accepted / self.proposed if self.proposed else 0.0
 
 
-def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, params: SamplingParams = SamplingParams(),
-              count: int = 4, max_tokens: int = 256, eos_ids: Collection[int] = (),
-              on_token: Callable[[int], bool] | None = None, tally: Tally | None = None) -> tuple[list[int], str]:
+def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *,
+              params: SamplingParams = SamplingParams(), count: int = 4, max_tokens: int = 256,
+              eos_ids: Collection[int] = (),
+              on_token: Callable[[int], bool] | None = None,
+              tally: Tally | None = None) -> tuple[list[int], str]:
     """Continue a prompt with guesses.
 
-    context: of the target, whose cache holds the beginning of `ids`; ids: the prompt; count: guesses per step. What a
-    proposer gives beyond what it was asked for is dropped.
-    eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted run too. The text,
-    prompt included, never outgrows the cache, and no guess is asked for that the limit or the cache has no room for.
-    tally: counts, if it is given.
-    Returns the generated ids, and "stop" or "length". Penalties see each token that comes before, guessed or not.
-    Afterwards the context holds what it would without guesses: the text without its last token, or, where an EOS ended
-    it, all of it.
+    context: of the target, whose cache holds the beginning of `ids`; ids: the prompt; count:
+    guesses per step. What a proposer gives beyond what it was asked for is dropped.
+    eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted
+    run too. The text, prompt included, never outgrows the cache, and no guess is asked for that
+    the limit or the cache has no room for. tally: counts, if it is given.
+    Returns the generated ids, and "stop" or "length". Penalties see each token that comes
+    before, guessed or not. Afterwards the context holds what it would without guesses: the text
+    without its last token, or, where an EOS ended it, all of it.
     Raises ModelError as `decoding.room_for` does.
     """
     rng = np.random.default_rng(params.seed)
@@ -139,14 +151,15 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
     context.rewind(ids)
     text, generated, reason = list(ids), [], "length"
     while len(text) < end and reason == "length":
-        room = min(count, end - len(text) - 1)                          # one more token comes without a guess
+        room = min(count, end - len(text) - 1)            # one more token comes without a guess
         proposal = proposer.propose(text, room, rng) if room > 0 else Proposal([])
         guesses = proposal.ids[:room]
-        unseen = text[len(context.ids):]                                # what the target has not seen
-        logits = context.forward_all([*unseen, *guesses], rows=len(guesses) + 1)           # (k + 1, V)
+        unseen = text[len(context.ids):]                          # what the target has not seen
+        logits = context.forward_all([*unseen, *guesses], rows=len(guesses) + 1)    # (k + 1, V)
         tally.steps += 1
         tally.proposed += len(guesses)
-        accepted = next_tokens(logits, guesses, proposal.probabilities, params, text, len(ids), rng)
+        accepted = next_tokens(logits, guesses, proposal.probabilities, params, text, len(ids),
+                               rng)
         tally.accepted += len(accepted) - 1
         for token in accepted:
             text.append(token)
@@ -158,21 +171,26 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *, param
             if on_token is not None and on_token(token):
                 reason = "stop"
                 break
-        context.truncate(len(text) - 1)                                 # the last one is yet to be run, or an EOS
+        context.truncate(len(text) - 1)               # the last one is yet to be run, or an EOS
     return generated, reason
 
 
-def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None, params: SamplingParams,
-                text: Sequence[int], prompt_length: int, rng: np.random.Generator) -> list[int]:
-    """The accepted guesses and the token after them, 1 to k + 1 ids, with every processor at every place.
+def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None,
+                params: SamplingParams, text: Sequence[int], prompt_length: int,
+                rng: np.random.Generator) -> list[int]:
+    """The accepted guesses and the token after them, 1 to k + 1 ids, with every processor at
+    every place.
 
-    logits: (k + 1, V), the target's after the last token of `text` and after each guess; guesses: k ids; draft: (k, V),
-    what they were drawn from, or None; text: all tokens before the guesses, of which the first `prompt_length` are the
-    prompt. Greedy takes the likeliest token everywhere, and keeps the guesses that are it.
-    Raises ModelError for logits without a distribution, as `choose` does, and for a draft of another vocabulary.
+    logits: (k + 1, V), the target's after the last token of `text` and after each guess;
+    guesses: k ids; draft: (k, V), what they were drawn from, or None; text: all tokens before
+    the guesses, of which the first `prompt_length` are the prompt. Greedy takes the likeliest
+    token everywhere, and keeps the guesses that are it.
+    Raises ModelError for logits without a distribution, as `choose` does, and for a draft of
+    another vocabulary.
     """
     if draft is not None and (len(draft) < len(guesses) or draft.shape[1] != logits.shape[1]):
-        raise ModelError("cannot judge these guesses", f"their probabilities are {draft.shape}, and should be "
+        raise ModelError("cannot judge these guesses",
+                         f"their probabilities are {draft.shape}, and should be "
                          f"{(len(guesses), logits.shape[1])}",
                          "use a draft model that has the target's vocabulary")
     if params.temperature == 0:
@@ -183,12 +201,15 @@ def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | 
             if len(kept) > len(guesses) or token != guesses[len(kept) - 1]:
                 break
         return kept
-    target = [distribution(row, params, [*text, *guesses[:place]], prompt_length) for place, row in enumerate(logits)]
+    target = [distribution(row, params, [*text, *guesses[:place]], prompt_length)
+              for place, row in enumerate(logits)]
     return accept(guesses, draft, np.stack(target), rng)
 
 
-def distribution(logits: np.ndarray, params: SamplingParams, ids: Sequence[int], prompt_length: int) -> np.ndarray:
-    """The distribution of the token after `ids`, whose first `prompt_length` are the prompt, after every processor.
+def distribution(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
+                 prompt_length: int) -> np.ndarray:
+    """The distribution of the token after `ids`, whose first `prompt_length` are the prompt,
+    after every processor.
 
     logits: (V,); returns (V,). Raises ModelError for logits without a distribution.
     """
@@ -209,12 +230,14 @@ class NgramProposer:
 
 
 class DraftModel:
-    """Lets a smaller model guess, with a cache of its own that is rewound to what the target kept."""
+    """Lets a smaller model guess, with a cache of its own that is rewound to what the target
+    kept."""
 
-    def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams(), prompt_length: int = 0):
-        """model: with the target's vocabulary; capacity: of the draft's cache, in tokens; params: as the target's, so
-        that both mean the same distribution; prompt_length: how many tokens the presence and frequency penalties do
-        not count."""
+    def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams(),
+                 prompt_length: int = 0):
+        """model: with the target's vocabulary; capacity: of the draft's cache, in tokens;
+        params: as the target's, so that both mean the same distribution; prompt_length: how
+        many tokens the presence and frequency penalties do not count."""
         self.context = Context(model, capacity)
         self.params = params
         self.prompt_length = prompt_length
@@ -236,9 +259,11 @@ class DraftModel:
 def skip_layers(model: Model, kept: Sequence[int]) -> Model:
     """A draft that ships with every model: the same weights, without some of the layers.
 
-    kept: the numbers of the layers that stay. No weight is copied. Source: Zhang et al. 2023, "Draft & Verify".
+    kept: the numbers of the layers that stay. No weight is copied. Source: Zhang et al. 2023,
+    "Draft & Verify".
     """
     layers = tuple(model.weights.layers[layer] for layer in kept)
-    windows = tuple(model.config.windows[layer] for layer in kept) if model.config.windows else ()
+    windows = (tuple(model.config.windows[layer] for layer in kept) if model.config.windows
+               else ())
     weights: Weights = replace(model.weights, layers=layers)
     return Model(replace(model.config, num_hidden_layers=len(layers), windows=windows), weights)

@@ -1,8 +1,9 @@
 """Structured output: which tokens may come next, so that the whole text has a given form.
 
-An automaton follows the text, byte by byte, and knows which bytes can continue it. A token is allowed when all of its
-bytes can. `llguidance` is the automaton, for regular expressions and JSON schemas alike; the mask over the vocabulary
-and what the sampler does with it are ours (`sampling.allow_only`).
+An automaton follows the text, byte by byte, and knows which bytes can continue it. A token is
+allowed when all of its bytes can. `llguidance` is the automaton, for regular expressions and
+JSON schemas alike; the mask over the vocabulary and what the sampler does with it are ours
+(`sampling.allow_only`).
 
 Shapes: V vocabulary.
 """
@@ -112,14 +113,16 @@ class _Vocabulary:
         ids = {*known.tokens.values(), *(token.id for token in known.added_tokens)}
         self.eos_token_id = min(eos_ids)
         self.bos_token_id = None
-        self.tokens = [tokenizer.token_bytes(id) if id in ids else b"" for id in range(vocab_size)]
-        self.special_token_ids = sorted({token.id for token in known.added_tokens if token.special} | set(eos_ids))
+        self.tokens = [tokenizer.token_bytes(id) if id in ids else b""
+                       for id in range(vocab_size)]
+        self.special_token_ids = sorted({token.id for token in known.added_tokens
+                                         if token.special} | set(eos_ids))
         self._tokenizer = tokenizer
 
     def __call__(self, text: bytes) -> list[int]:
         try:
             return self._tokenizer.encode_bytes(text)
-        except ModelError:                                  # a byte without a token: the mask has nothing for it either
+        except ModelError:          # a byte without a token: the mask has nothing for it either
             return []
 
 
@@ -127,8 +130,8 @@ class GrammarVocabulary:
     """The vocabulary of a model, prepared once for any number of grammars."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]):
-        """vocab_size: of the logits, V; eos_ids: allowed where a text may end. Raises ModelError when there are none,
-        and for one that is no token."""
+        """vocab_size: of the logits, V; eos_ids: allowed where a text may end. Raises
+        ModelError when there are none, and for one that is no token."""
         if not eos_ids:
             raise ModelError("cannot follow a grammar",
                              "the model names no token that ends a text",
@@ -141,7 +144,8 @@ class GrammarVocabulary:
         self.vocab_size = vocab_size
         self.eos_ids = sorted(eos_ids)
         wrapped = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab_size, eos_ids))
-        self.tokens = llguidance.LLTokenizer(wrapped, n_vocab=vocab_size, eos_token=self.eos_ids)
+        self.tokens = llguidance.LLTokenizer(wrapped, n_vocab=vocab_size,
+                                             eos_token=self.eos_ids)
 
 
 class TokenGrammar:
@@ -158,7 +162,8 @@ class TokenGrammar:
 
     @classmethod
     def from_regex(cls, vocabulary: GrammarVocabulary, pattern: str) -> "TokenGrammar":
-        """The whole text matches a regular expression (of Rust's kind: no look-around, no back-references).
+        """The whole text matches a regular expression (of Rust's kind: no look-around, no
+        back-references).
 
         Raises ModelError for a pattern that is not one.
         """
@@ -190,14 +195,16 @@ class TokenGrammar:
                              "its form asks for what no text can be, or for a byte that this "
                              "model's vocabulary cannot write",
                              "loosen the schema or the pattern")
-        return np.unpackbits(mask, count=self._vocabulary.vocab_size, bitorder="little").astype(bool)
+        return np.unpackbits(mask, count=self._vocabulary.vocab_size,
+                             bitorder="little").astype(bool)
 
     def advance(self, token: int) -> None:
         """Take a token. Raises ModelError for one that is not allowed."""
         if token in self._vocabulary.eos_ids and self.may_end():
             return
         if not self._matcher.consume_token(token):
-            raise ModelError("the text leaves its grammar", f"token {token} is not allowed here",
+            raise ModelError("the text leaves its grammar",
+                             f"token {token} is not allowed here",
                              "choose among the tokens of `allowed`")
 
     def may_end(self) -> bool:

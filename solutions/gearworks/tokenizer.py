@@ -3,17 +3,21 @@
 A text passes through five stages, each a function here:
     added tokens      `encode` finds <|im_start|> and its kind, which no other rule may touch
     normalization     `normalize` (Qwen: NFC; SmolLM2 and Llama 3: none)
-    pre-tokenization  `pre_tokenize` cuts the rest into pieces, roughly words; no token crosses their borders
-    bytes             UTF-8; the vocabulary writes every byte as one printable character, `bytes_to_unicode`
+    pre-tokenization  `pre_tokenize` cuts the rest into pieces, roughly words; no token crosses
+                      their borders
+    bytes             UTF-8; the vocabulary writes every byte as one printable character,
+                      `bytes_to_unicode`
     merging           `encode_piece` joins neighbouring symbols, lowest rank first
-Which pairs merge, and in which order, was learned from texts, once and for all: `train_bpe`. The way back is shorter:
-`decode` joins the tokens' bytes, and `IncrementalDetokenizer` does so while they arrive.
+Which pairs merge, and in which order, was learned from texts, once and for all: `train_bpe`.
+The way back is shorter: `decode` joins the tokens' bytes, and `IncrementalDetokenizer` does so
+while they arrive.
 
-Words: a symbol is an id on its way to becoming a token, a pair two neighbouring symbols, the rank of a merge its place
-in the list that training made. Left out on purpose: offsets, batches, truncation, padding, and a trainer for more
-than a few hundred kilobytes of text.
+Words: a symbol is an id on its way to becoming a token, a pair two neighbouring symbols, the
+rank of a merge its place in the list that training made. Left out on purpose: offsets, batches,
+truncation, padding, and a trainer for more than a few hundred kilobytes of text.
 
-Source: Sennrich et al. 2016 (BPE), Radford et al. 2019 (bytes); behaviour as in the `tokenizers` library.
+Source: Sennrich et al. 2016 (BPE), Radford et al. 2019 (bytes); behaviour as in the
+`tokenizers` library.
 """
 
 import re
@@ -30,37 +34,45 @@ from typing import Any
 import regex
 
 from gearworks.errors import FormatError, ModelError
-from gearworks.vocabularies.unicode_tables import DIGIT, LETTER, NUMBER, WHITE_SPACE, WORD_CHARACTER, normalize
-from gearworks.vocabularies.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary, read_vocabulary, tokenizer_config_from_gguf,
-                                  tokenizer_json_from_gguf)
+from gearworks.vocabularies.unicode_tables import (DIGIT, LETTER, NUMBER, WHITE_SPACE,
+                                                   WORD_CHARACTER, normalize)
+from gearworks.vocabularies.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary,
+                                               read_vocabulary, tokenizer_config_from_gguf,
+                                               tokenizer_json_from_gguf)
 from gearworks.weights import read_json
 
-LONG_PIECE = 16             # symbols from which the heap of `encode_long_piece` beats scanning again and again
-CACHED_WORDS = 2**15        # pieces whose ids are remembered; a bound, since new words never end (10 MB, mostly)
+# symbols from which the heap of `encode_long_piece` beats scanning again and again
+LONG_PIECE = 16
+# pieces whose ids are remembered; a bound, since new words never end (10 MB, mostly)
+CACHED_WORDS = 2**15
 CACHED_LENGTH = 32          # characters of a piece that is worth remembering
 
 
 def bytes_to_unicode() -> dict[int, str]:
-    """The character by which a byte-level vocabulary writes each byte: byte (0 to 255) -> one printable character.
+    """The character by which a byte-level vocabulary writes each byte: byte (0 to 255) -> one
+    printable character.
 
-    Bytes that are printable in Latin-1 ("!" to "~", "¡" to "¬", "®" to "ÿ") stand for themselves. The others
-    (space, controls, U+007F to U+00A0, U+00AD), in order, are the characters from U+0100 on: so a space reads "Ġ".
-    Source: GPT-2.
+    Bytes that are printable in Latin-1 ("!" to "~", "¡" to "¬", "®" to "ÿ") stand for
+    themselves. The others (space, controls, U+007F to U+00A0, U+00AD), in order, are the
+    characters from U+0100 on: so a space reads "Ġ". Source: GPT-2.
 
     >>> characters = bytes_to_unicode()
     >>> "".join(characters[byte] for byte in "café au lait".encode("utf-8"))
     'cafÃ©ĠauĠlait'
     """
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1),
+                 *range(ord("®"), ord("ÿ") + 1)}
     stand_in = count(256)
     return {byte: chr(byte if byte in printable else next(stand_in)) for byte in range(256)}
 
 
 def gpt2_pattern(letter: str, number: str) -> str:
-    """GPT-2's rule for cutting text into pieces, as a pattern for `regex`. Its matches cover any text.
+    """GPT-2's rule for cutting text into pieces, as a pattern for `regex`. Its matches cover
+    any text.
 
-    letter, number: what matches one letter, one number: r"\\p{L}", or a class in square brackets. Each may stand alone,
-    be repeated, or stand between [ and ]. White space is what \\s matches; a space is U+0020.
+    letter, number: what matches one letter, one number: r"\\p{L}", or a class in square
+    brackets. Each may stand alone, be repeated, or stand between [ and ]. White space is what
+    \\s matches; a space is U+0020.
     At each place the first of these that fits is taken, and it takes as much as it can:
 
     1. a contraction in lower case: 's 't 're 've 'm 'll 'd
@@ -80,13 +92,16 @@ def gpt2_pattern(letter: str, number: str) -> str:
 
 
 def splitter(name: str) -> str:
-    """The rule of a pre-tokenizer as a pattern for `regex`, whose matches are the pieces and cover any text.
+    """The rule of a pre-tokenizer as a pattern for `regex`, whose matches are the pieces and
+    cover any text.
 
     "gpt2": as `gpt2_pattern`.
-    "llama3": at each place the first that fits. 1. a contraction in any case; 2. letters, with one character before
-        them that is no letter, no number, no \\r and no \\n, if it stands there; 3. one to three numbers; 4. characters
-        that are neither letters, numbers nor white space, with one space before them if it stands there, and the \\r
-        and \\n that follow; 5. white space up to the last \\r or \\n in it; 6. white space as in `gpt2_pattern`.
+    "llama3": at each place the first that fits. 1. a contraction in any case; 2. letters, with
+    one character before
+        them that is no letter, no number, no \\r and no \\n, if it stands there; 3. one to
+        three numbers; 4. characters that are neither letters, numbers nor white space, with one
+        space before them if it stands there, and the \\r and \\n that follow; 5. white space up
+        to the last \\r or \\n in it; 6. white space as in `gpt2_pattern`.
     "qwen2": as "llama3", but each number is a piece.
     "digits": each number is a piece; so is all that lies between two of them.
 
@@ -99,8 +114,8 @@ def splitter(name: str) -> str:
     contraction = "'(?:[sSſtTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 
     def llama(numbers: str) -> str:
-        return (rf"{contraction}|[^\r\n{LETTER}{NUMBER}]?{LETTER}+|{numbers}| ?[^\s{LETTER}{NUMBER}]+[\r\n]*"
-                r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+        return (rf"{contraction}|[^\r\n{LETTER}{NUMBER}]?{LETTER}+|{numbers}"
+                rf"| ?[^\s{LETTER}{NUMBER}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
     patterns = {
         "digits": rf"{DIGIT}|[^{DIGIT}]+",
@@ -108,15 +123,15 @@ def splitter(name: str) -> str:
         "llama3": llama(f"{NUMBER}{{1,3}}"),
         "qwen2": llama(NUMBER),
     }
-    return "(?V1)" + patterns[name]                         # version 1 of `regex` knows classes within classes
+    return "(?V1)" + patterns[name]          # version 1 of `regex` knows classes within classes
 
 
 def pre_tokenize(text: str, splitters: Sequence[str]) -> list[str]:
     """Cut a text into the pieces within which tokens may form; joined, they are the text again.
 
-    splitters: patterns for `regex`, such as `splitter` gives, whose matches cover any text. The first one cuts the
-    text, each further one cuts the pieces that the one before it left. Without splitters the text is one piece; with
-    any, an empty text has none.
+    splitters: patterns for `regex`, such as `splitter` gives, whose matches cover any text. The
+    first one cuts the text, each further one cuts the pieces that the one before it left.
+    Without splitters the text is one piece; with any, an empty text has none.
 
     >>> pre_tokenize("in 2024", [splitter("digits"), splitter("gpt2")])
     ['in', ' ', '2', '0', '2', '4']
@@ -129,10 +144,11 @@ def pre_tokenize(text: str, splitters: Sequence[str]) -> list[str]:
 
 
 def count_pairs(words: Iterable[tuple[Sequence[int], int]]) -> Counter[tuple[int, int]]:
-    """How often each pair of neighbouring symbols occurs in all words together: (left id, right id) -> count.
+    """How often each pair of neighbouring symbols occurs in all words together: (left id, right
+    id) -> count.
 
-    words: the symbols of each different piece, and how often the piece occurs. Pairs may overlap: three equal symbols
-    hold their pair twice. A pair that does not occur has no entry.
+    words: the symbols of each different piece, and how often the piece occurs. Pairs may
+    overlap: three equal symbols hold their pair twice. A pair that does not occur has no entry.
 
     >>> sorted(count_pairs([([1, 1, 1], 2), ([7, 1, 1], 10)]).items())
     [((1, 1), 14), ((7, 1), 10)]
@@ -147,7 +163,8 @@ def count_pairs(words: Iterable[tuple[Sequence[int], int]]) -> Counter[tuple[int
 def merge_pair(symbols: Sequence[int], pair: tuple[int, int], merged: int) -> list[int]:
     """A word's symbols with every occurrence of a pair replaced by one symbol, as a new list.
 
-    Occurrences are taken from the left. A symbol takes part in one of them at most, and the new symbol in none.
+    Occurrences are taken from the left. A symbol takes part in one of them at most, and the new
+    symbol in none.
 
     >>> merge_pair([1, 1, 1, 5, 1, 1], (1, 1), 9)
     [9, 1, 5, 9]
@@ -161,16 +178,19 @@ def merge_pair(symbols: Sequence[int], pair: tuple[int, int], merged: int) -> li
     return after
 
 
-def train_bpe(texts: Iterable[str], vocab_size: int, splitters: Sequence[str] = ("gpt2",)) -> Vocabulary:
+def train_bpe(texts: Iterable[str], vocab_size: int,
+              splitters: Sequence[str] = ("gpt2",)) -> Vocabulary:
     """Learn a byte-level vocabulary from texts: which symbols to join, in which order.
 
-    At first every byte is a symbol. Their ids are 0 to 255, in the order of the characters by which `bytes_to_unicode`
-    writes them: "!" is 0, and the space, which is written "Ġ", is 220. Each merge joins the pair that occurs most often
-    in the pieces of all texts, counted as in `count_pairs`, and its result gets the next id. Of pairs that occur
-    equally often the one with the lower left id is merged first, and among those the one with the lower right id.
+    At first every byte is a symbol. Their ids are 0 to 255, in the order of the characters by
+    which `bytes_to_unicode` writes them: "!" is 0, and the space, which is written "Ġ", is 220.
+    Each merge joins the pair that occurs most often in the pieces of all texts, counted as in
+    `count_pairs`, and its result gets the next id. Of pairs that occur equally often the one
+    with the lower left id is merged first, and among those the one with the lower right id.
     Training ends when there are `vocab_size` tokens, or when no pair is left.
 
-    splitters: names for `splitter`; the vocabulary that is returned holds them, and no added tokens.
+    splitters: names for `splitter`; the vocabulary that is returned holds them, and no added
+    tokens.
     Raises ModelError when `vocab_size` is less than 256.
     Source: Sennrich et al. 2016; the order of ids and ties is that of the `tokenizers` library.
 
@@ -180,13 +200,15 @@ def train_bpe(texts: Iterable[str], vocab_size: int, splitters: Sequence[str] = 
     """
     characters = bytes_to_unicode()
     if vocab_size < len(characters):
-        raise ModelError("cannot train this vocabulary", f"{vocab_size} tokens do not hold the 256 bytes",
+        raise ModelError("cannot train this vocabulary",
+                         f"{vocab_size} tokens do not hold the 256 bytes",
                          "ask for a larger vocabulary")
     written = sorted(characters.values())                   # the token of each id
     ids = {byte: written.index(character) for byte, character in characters.items()}
     patterns = [splitter(name) for name in splitters]
     pieces = Counter(piece for text in texts for piece in pre_tokenize(text, patterns))
-    words = [([ids[byte] for byte in piece.encode("utf-8")], occurrences) for piece, occurrences in pieces.items()]
+    words = [([ids[byte] for byte in piece.encode("utf-8")], occurrences)
+             for piece, occurrences in pieces.items()]
 
     merges: dict[tuple[int, int], tuple[int, int]] = {}
     while len(written) < vocab_size and (counts := count_pairs(words)):
@@ -194,17 +216,20 @@ def train_bpe(texts: Iterable[str], vocab_size: int, splitters: Sequence[str] = 
         merged = len(written)
         merges[pair] = len(merges), merged
         written.append(written[pair[0]] + written[pair[1]])
-        words = [(merge_pair(symbols, pair, merged), occurrences) for symbols, occurrences in words]
+        words = [(merge_pair(symbols, pair, merged), occurrences)
+                 for symbols, occurrences in words]
     tokens = {token: id for id, token in enumerate(written)}
     return Vocabulary(tokens, merges, splitters=tuple(splitters))
 
 
-def encode_piece(symbols: Sequence[int], merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """Merge the symbols of one piece until no neighbours have a merge, and return what is left: token ids.
+def encode_piece(symbols: Sequence[int],
+                 merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
+    """Merge the symbols of one piece until no neighbours have a merge, and return what is left:
+    token ids.
 
-    merges: (left id, right id) -> (rank, merged id). Of all merges that are possible at a moment the one with the
-    lowest rank is made, at the leftmost of its places. The cost may grow with the square of the length.
-    Source: Sennrich et al. 2016.
+    merges: (left id, right id) -> (rank, merged id). Of all merges that are possible at a
+    moment the one with the lowest rank is made, at the leftmost of its places. The cost may
+    grow with the square of the length. Source: Sennrich et al. 2016.
 
     >>> encode_piece([0, 1, 2], {(0, 1): (7, 3), (1, 2): (5, 4)})
     [0, 4]
@@ -221,26 +246,30 @@ def encode_piece(symbols: Sequence[int], merges: Mapping[tuple[int, int], tuple[
     return symbols
 
 
-def encode_long_piece(symbols: Sequence[int], merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """The same result as `encode_piece`, at a cost of n log n for n symbols: a million of them take seconds.
+def encode_long_piece(symbols: Sequence[int],
+                      merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
+    """The same result as `encode_piece`, at a cost of n log n for n symbols: a million of them
+    take seconds.
 
     >>> encode_long_piece([0, 1, 2], {(0, 1): (7, 3), (1, 2): (5, 4)})
     [0, 4]
     """
-    # A linked list in two arrays: a merge leaves the new symbol in the left place and takes the right place out.
-    # Place n is a sentinel, which is also what index -1 finds to the left of place 0.
+    # A linked list in two arrays: a merge leaves the new symbol in the left place and takes the
+    # right place out. Place n is a sentinel, which is also what index -1 finds to the left of
+    # place 0.
     gone = -1
     n = len(symbols)
     symbols = [*symbols, gone]
     left, right = [*range(-1, n)], [*range(1, n + 1), n]
 
     # The number rank * n + place orders candidates by rank, then from left to right.
-    heap = [merge[0] * n + place for place, merge in enumerate(map(merges.get, pairwise(symbols))) if merge]
+    heap = [merge[0] * n + place
+            for place, merge in enumerate(map(merges.get, pairwise(symbols))) if merge]
     heapify(heap)
     while heap:
         rank, place = divmod(heappop(heap), n)
         merge = merges.get((symbols[place], symbols[right[place]]))
-        if merge is None or merge[0] != rank:               # the pair that was here has changed since
+        if merge is None or merge[0] != rank:         # the pair that was here has changed since
             continue
         partner = right[place]
         symbols[place], symbols[partner] = merge[1], gone
@@ -260,17 +289,21 @@ def any_of(contents: tuple[str, ...]) -> re.Pattern:
     >>> any_of(("<end>", "<end><end>", "<")).findall("a<b<end><end>")
     ['<', '<end><end>']
     """
-    return re.compile("|".join(re.escape(content) for content in sorted(contents, key=len, reverse=True)))
+    return re.compile("|".join(re.escape(content)
+                               for content in sorted(contents, key=len, reverse=True)))
 
 
-def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Callable[[str], list[int]],
+def encode(text: str, added_tokens: Collection[AddedToken],
+           encode_ordinary: Callable[[str], list[int]],
            parse_special: bool = True) -> list[int]:
-    """Encode a text with added tokens in it: each becomes its id, `encode_ordinary` gives the ids of what is between.
+    """Encode a text with added tokens in it: each becomes its id, `encode_ordinary` gives the
+    ids of what is between.
 
-    Where several added tokens fit, the one that begins first wins, then the longest. A match does not count, and is
-    ordinary text from end to end, if the token is `single_word` and a word character (`WORD_CHARACTER`) touches it, or
-    if it is special and `parse_special` is false. A token with `lstrip` or `rstrip` swallows the white space
-    (`WHITE_SPACE`) on that side. One with `lstrip` does not count either where the token before
+    Where several added tokens fit, the one that begins first wins, then the longest. A match
+    does not count, and is ordinary text from end to end, if the token is `single_word` and a
+    word character (`WORD_CHARACTER`) touches it, or if it is special and `parse_special` is
+    false. A token with `lstrip` or `rstrip` swallows the white space (`WHITE_SPACE`) on that
+    side. One with `lstrip` does not count either where the token before
     has swallowed all of it: such a token may be white space itself.
     `encode_ordinary` is never called for an empty text.
 
@@ -278,20 +311,22 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
 
     >>> encode("hi<end>hi", [AddedToken("<end>", 7, special=True)], lambda text: [len(text)])
     [2, 7, 2]
-    >>> encode("hi<end>hi", [AddedToken("<end>", 7, special=True)], lambda text: [len(text)], parse_special=False)
+    >>> encode("hi<end>hi", [AddedToken("<end>", 7, special=True)], lambda text: [len(text)],
+    ...        parse_special=False)
     [9]
     """
     if not added_tokens:
         return encode_ordinary(text) if text else []
     token_of = {token.content: token for token in added_tokens}
     ids = []
-    rest = 0                                                # where the text begins that has no ids yet
+    rest = 0                                         # where the text begins that has no ids yet
     for match in any_of(tuple(token_of)).finditer(text):
         token = token_of[match[0]]
         start, end = match.span()
         if token.special and not parse_special:
             continue
-        if token.single_word and (WORD_CHARACTER.match(text[start - 1:start]) or WORD_CHARACTER.match(text, end)):
+        if token.single_word and (WORD_CHARACTER.match(text[start - 1:start])
+                                  or WORD_CHARACTER.match(text, end)):
             continue
         while token.lstrip and start > rest and WHITE_SPACE.match(text, start - 1):
             start -= 1
@@ -309,9 +344,11 @@ def encode(text: str, added_tokens: Collection[AddedToken], encode_ordinary: Cal
 
 
 def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
-    """The text of token ids. Bytes that are not UTF-8 read U+FFFD; ids that are not in `token_bytes` read nothing.
+    """The text of token ids. Bytes that are not UTF-8 read U+FFFD; ids that are not in
+    `token_bytes` read nothing.
 
-    token_bytes: id -> the bytes that the token stands for. A character may be spread over several tokens.
+    token_bytes: id -> the bytes that the token stands for. A character may be spread over
+    several tokens.
 
     >>> decode([0, 1, 2], {0: b"caf", 1: b"\\xc3", 2: b"\\xa9"})
     'café'
@@ -320,12 +357,14 @@ def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
 
 
 class IncrementalDetokenizer:
-    """Turns ids into text one by one, for a reader who watches: what it has given, joined, is `decode` of all the ids.
+    """Turns ids into text one by one, for a reader who watches: what it has given, joined, is
+    `decode` of all the ids.
 
     tokenizer: gives the bytes of an id by `tokenizer.decode_bytes([id], skip_special)`.
     skip_special: special tokens read nothing, as in `Tokenizer.decode`.
 
-    >>> detokenizer = IncrementalDetokenizer(Tokenizer(Vocabulary({"caf": 0, "Ã": 1, "©": 2}, {})))
+    >>> detokenizer = IncrementalDetokenizer(Tokenizer(Vocabulary({"caf": 0, "Ã": 1, "©": 2},
+    ...                                                           {})))
     >>> [detokenizer.push(id) for id in (0, 1, 2)], detokenizer.flush()
     (['caf', '', 'é'], '')
     """
@@ -333,14 +372,16 @@ class IncrementalDetokenizer:
     def __init__(self, tokenizer: "Tokenizer", skip_special: bool = False):
         self._tokenizer = tokenizer
         self._skip_special = skip_special
-        self._pending = b""                                 # the beginning of a character, at most three bytes
+        self._pending = b""                  # the beginning of a character, at most three bytes
 
     def push(self, id: int) -> str:
-        """Take one id, and return the text that is now certain: whole characters, or the empty string."""
+        """Take one id, and return the text that is now certain: whole characters, or the empty
+        string."""
         data = self._pending + self._tokenizer.decode_bytes([id], self._skip_special)
-        # A byte from 0xC0 on begins a character of two, three or four bytes and is never inside one, so text may be
-        # cut before it. All that matters is whether the last such byte has yet what it asks for; bytes below 0x80
-        # are characters by themselves, and nothing before them can still be finished.
+        # A byte from 0xC0 on begins a character of two, three or four bytes and is never inside
+        # one, so text may be cut before it. All that matters is whether the last such byte has
+        # yet what it asks for; bytes below 0x80 are characters by themselves, and nothing
+        # before them can still be finished.
         cut = len(data)
         for length, byte in enumerate(reversed(data[-3:]), start=1):
             if byte < 0x80:
@@ -353,20 +394,25 @@ class IncrementalDetokenizer:
         return data[:cut].decode("utf-8", errors="replace")
 
     def flush(self) -> str:
-        """The end of the text: U+FFFD if the last character never became whole, else the empty string."""
+        """The end of the text: U+FFFD if the last character never became whole, else the empty
+        string."""
         rest, self._pending = self._pending, b""
         return rest.decode("utf-8", errors="replace")
 
 
 class Tokenizer:
-    """A vocabulary and its rules, ready for use. Ids are Python ints; any number of threads may use one tokenizer.
+    """A vocabulary and its rules, ready for use. Ids are Python ints; any number of threads may
+    use one tokenizer.
 
-    vocabulary: what it was made from; vocab_size: the largest id plus one (an embedding may have more rows, never
-    fewer); bos_id, eos_id, unk_id, pad_id: the tokens with these roles, or None.
-    missing_bytes: bytes that no token stands for, ascending. SmolLM2 misses 21: six control characters, the first
-    byte of U+40000 to U+BFFFF (no characters yet), and 13 bytes that UTF-8 never uses.
+    vocabulary: what it was made from; vocab_size: the largest id plus one (an embedding may
+    have more rows, never fewer); bos_id, eos_id, unk_id, pad_id: the tokens with these roles,
+    or None.
+    missing_bytes: bytes that no token stands for, ascending. SmolLM2 misses 21: six control
+    characters, the first byte of U+40000 to U+BFFFF (no characters yet), and 13 bytes that
+    UTF-8 never uses.
 
-    >>> Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2, "Ġ": 3}, {(0, 1): (0, 2)})).encode("ab ba")
+    >>> Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2, "Ġ": 3},
+    ...                      {(0, 1): (0, 2)})).encode("ab ba")
     [2, 3, 1, 0]
     """
 
@@ -394,25 +440,30 @@ class Tokenizer:
             self._whole_pieces = {data: id for token, id in vocabulary.tokens.items()
                                   if (data := bytes_of(token)) is not None}
         special = {token.id for token in added if token.special}
-        self._readable_bytes = {id: data for id, data in self._token_bytes.items() if id not in special}
+        self._readable_bytes = {id: data for id, data in self._token_bytes.items()
+                                if id not in special}
 
         self._added = [token for token in added if not token.normalized]
         self._added_normalized = [replace(token, content=self._normalize(token.content))
                                   for token in added if token.normalized]
         self._splitters = [splitter(name) for name in vocabulary.splitters]
-        self._byte_ids = [vocabulary.tokens.get(written[byte], vocabulary.unk_id) for byte in range(256)]
-        self.missing_bytes = bytes(byte for byte in range(256) if written[byte] not in vocabulary.tokens)
+        self._byte_ids = [vocabulary.tokens.get(written[byte], vocabulary.unk_id)
+                          for byte in range(256)]
+        self.missing_bytes = bytes(byte for byte in range(256)
+                                   if written[byte] not in vocabulary.tokens)
         self._dropped_bytes = self.missing_bytes if vocabulary.unk_id is None else b""
         self._encode_word = lru_cache(maxsize=CACHED_WORDS)(self._encode_piece)
 
         self.vocab_size = 1 + max(self._token_bytes, default=-1)
-        self.bos_id, self.eos_id, self.unk_id, self.pad_id = map(vocabulary.specials.get, SPECIAL_ROLES)
+        self.bos_id, self.eos_id, self.unk_id, self.pad_id = map(vocabulary.specials.get,
+                                                                 SPECIAL_ROLES)
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
         """Read a `tokenizer.json`, and the `tokenizer_config.json` beside it if there is one.
 
-        Raises NotAvailableError, or FormatError with the file's name, the reason and a hint (see `read_vocabulary`).
+        Raises NotAvailableError, or FormatError with the file's name, the reason and a hint
+        (see `read_vocabulary`).
         """
         path = Path(path)
         config_path = path.with_name("tokenizer_config.json")
@@ -423,21 +474,26 @@ class Tokenizer:
             raise FormatError(f"cannot use {path}", error.why, error.hint) from None
 
     @classmethod
-    def from_json(cls, tokenizer: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> "Tokenizer":
-        """Build from what `tokenizer.json` and `tokenizer_config.json` hold; errors as `read_vocabulary`."""
+    def from_json(cls, tokenizer: Mapping[str, Any],
+                  config: Mapping[str, Any] | None = None) -> "Tokenizer":
+        """Build from what `tokenizer.json` and `tokenizer_config.json` hold; errors as
+        `read_vocabulary`."""
         return cls(read_vocabulary(tokenizer, config))
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
         """Build from the metadata of a GGUF file; errors as `tokenizer_json_from_gguf`."""
-        return cls.from_json(tokenizer_json_from_gguf(metadata), tokenizer_config_from_gguf(metadata))
+        return cls.from_json(tokenizer_json_from_gguf(metadata),
+                             tokenizer_config_from_gguf(metadata))
 
-    def encode(self, text: str, parse_special: bool = True, add_special_tokens: bool = False) -> list[int]:
+    def encode(self, text: str, parse_special: bool = True,
+               add_special_tokens: bool = False) -> list[int]:
         """The ids of a text, equal to those of Hugging Face's `tokenizers` for every text.
 
-        parse_special: false where the writer is not trusted; a special token's text is then ordinary text.
-        add_special_tokens: put BOS, and what else the vocabulary asks for, around the text (Llama 3 wants BOS, SmolLM2
-        nothing). Not for the output of a chat template, which holds its BOS already.
+        parse_special: false where the writer is not trusted; a special token's text is then
+        ordinary text. add_special_tokens: put BOS, and what else the vocabulary asks for,
+        around the text (Llama 3 wants BOS, SmolLM2 nothing). Not for the output of a chat
+        template, which holds its BOS already.
         Bytes in `missing_bytes` become the unknown token or, where there is none, nothing.
         Raises FormatError for half a surrogate pair, which no encoding of text can hold.
         """
@@ -445,15 +501,18 @@ class Tokenizer:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             code_point = ord(text[error.start])
-            raise FormatError("cannot encode this text", f"character {error.start} is half a surrogate pair, "
+            raise FormatError("cannot encode this text",
+                              f"character {error.start} is half a surrogate pair, "
                               f"U+{code_point:04X}, and no character",
                               "leave it out, or write the text again in UTF-8") from None
 
         def encode_normalized(part: str) -> list[int]:
-            return encode(self._normalize(part), self._added_normalized, self._encode_ordinary, parse_special)
+            return encode(self._normalize(part), self._added_normalized, self._encode_ordinary,
+                          parse_special)
 
         ids = encode(text, self._added, encode_normalized, parse_special)
-        return [*self.vocabulary.prefix, *ids, *self.vocabulary.suffix] if add_special_tokens else ids
+        return ([*self.vocabulary.prefix, *ids, *self.vocabulary.suffix] if add_special_tokens
+                else ids)
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """The ids of any bytes, UTF-8 or not, such that `decode_bytes` gives them back.
@@ -466,11 +525,13 @@ class Tokenizer:
             raise ModelError("cannot encode these bytes", "the vocabulary has no token for "
                              + ", ".join(f"0x{byte:02X}" for byte in missing),
                              "leave them out, or use a model whose vocabulary has all bytes")
-        # A byte that is not UTF-8 travels as half a surrogate pair: no letter, no number, no white space.
+        # A byte that is not UTF-8 travels as half a surrogate pair: no letter, no number, no
+        # white space.
         return self._encode_ordinary(data.decode("utf-8", errors="surrogateescape"))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of ids. What is not UTF-8 reads U+FFFD; an id without a token (a row of padding) reads nothing."""
+        """The text of ids. What is not UTF-8 reads U+FFFD; an id without a token (a row of
+        padding) reads nothing."""
         return decode(ids, self._readable_bytes if skip_special else self._token_bytes)
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False) -> bytes:
@@ -481,13 +542,16 @@ class Tokenizer:
     def token_bytes(self, id: int) -> bytes:
         """The bytes of one token. Raises ModelError for an id that no token has."""
         if id not in self._token_bytes:
-            raise ModelError(f"cannot decode id {id}", f"no token has it; the ids end at {self.vocab_size - 1}",
+            raise ModelError(f"cannot decode id {id}",
+                             f"no token has it; the ids end at {self.vocab_size - 1}",
                              "use the tokenizer that came with the model")
         return self._token_bytes[id]
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of an added token, or of one written in the characters of `bytes_to_unicode`; None if unknown."""
-        added = next((entry.id for entry in self.vocabulary.added_tokens if entry.content == token), None)
+        """The id of an added token, or of one written in the characters of `bytes_to_unicode`;
+        None if unknown."""
+        added = next((entry.id for entry in self.vocabulary.added_tokens
+                      if entry.content == token), None)
         return self.vocabulary.tokens.get(token) if added is None else added
 
     def _normalize(self, text: str) -> str:
@@ -498,13 +562,15 @@ class Tokenizer:
     def _encode_ordinary(self, text: str) -> list[int]:
         ids = []
         for piece in pre_tokenize(text, self._splitters):
-            ids += self._encode_word(piece) if len(piece) <= CACHED_LENGTH else self._encode_piece(piece)
+            ids += (self._encode_word(piece) if len(piece) <= CACHED_LENGTH
+                    else self._encode_piece(piece))
         return ids
 
     def _encode_piece(self, piece: str) -> list[int]:
         data = piece.encode("utf-8", errors="surrogateescape")
         if data in self._whole_pieces:
             return [self._whole_pieces[data]]
-        symbols = [self._byte_ids[byte] for byte in data.translate(None, delete=self._dropped_bytes)]
+        symbols = [self._byte_ids[byte]
+                   for byte in data.translate(None, delete=self._dropped_bytes)]
         merge = encode_piece if len(symbols) < LONG_PIECE else encode_long_piece
         return merge(symbols, self.vocabulary.merges)

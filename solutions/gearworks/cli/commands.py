@@ -1,7 +1,7 @@
 """The command `gearworks`.
 
-Answers go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a failure with a message
-that says what to try, 2 wrong usage, 130 interrupted.
+Answers go to standard output, everything about them to standard error. Exit codes: 0 done, 1 a
+failure with a message that says what to try, 2 wrong usage, 130 interrupted.
 """
 
 import argparse
@@ -15,12 +15,14 @@ from gearworks import __version__
 from gearworks.cli import console
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
-MODEL_HELP = "smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the Hugging Face Hub"
+MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
+              "Hugging Face Hub")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    return console.run("gearworks", lambda: _main(sys.argv[1:] if arguments is None else arguments))
+    return console.run("gearworks",
+                       lambda: _main(sys.argv[1:] if arguments is None else arguments))
 
 
 def _main(arguments: Sequence[str]) -> int | None:
@@ -40,19 +42,24 @@ def _parser() -> console.Parser:
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("prompt", metavar="PROMPT", type=console.text,
                          help="the text to continue; - reads standard input")
-    command.add_argument("--chat", action="store_true", help="treat the prompt as a user's message")
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of the text")
-    command.add_argument("--schema", type=Path, metavar="FILE", help="answer in JSON that this JSON schema accepts")
+    command.add_argument("--chat", action="store_true",
+                         help="treat the prompt as a user's message")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the text")
+    command.add_argument("--schema", type=Path, metavar="FILE",
+                         help="answer in JSON that this JSON schema accepts")
     _add_engine(command)
     _add_sampling(command, temperature=0.0)
     command.set_defaults(run=_generate)
 
     command = parser.add_command("chat", "talk with a model", "Talk with a model.")
-    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
+                         help=MODEL_HELP)
     command.add_argument("--system", metavar="TEXT", type=console.text,
                          help="what the model is told before the conversation")
     command.add_argument("--context", type=console.positive_count, default=8192, metavar="N",
-                         help="longest conversation in tokens (default %(default)s, or what the model was made for)")
+                         help="longest conversation in tokens (default %(default)s, or what "
+                              "the model was made for)")
     _add_engine(command)
     _add_sampling(command, temperature=0.7)
     command.set_defaults(run=_chat)
@@ -75,16 +82,20 @@ def _parser() -> console.Parser:
         "position and head that differ. The exit code is 1 when one does.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("--prompt", metavar="TEXT", type=_prompt,
-                         help="the text that both run over (default: a short one, or random ids without a tokenizer)")
+                         help="the text that both run over (default: a short one, or random "
+                              "ids without a tokenizer)")
     command.add_argument("--tolerance", type=console.number_above_0, default=1e-4, metavar="E",
-                         help="relative to the largest number in each array (default %(default)s)")
-    command.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+                         help="relative to the largest number in each array (default "
+                              "%(default)s)")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the table")
     _add_engine(command)
     command.set_defaults(run=_compare)
 
     command = parser.add_command("fetch", "get a model ready for use",
                                  "Get a model ready for use.")
-    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2", help=MODEL_HELP)
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
+                         help=MODEL_HELP)
     command.set_defaults(run=_fetch)
     return parser
 
@@ -95,24 +106,28 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
 
 
 def _runs_in(engine: Path) -> bool:
-    return Path(__file__).resolve().parents[1] == engine.resolve()
+    return Path(__file__).resolve().parents[2] == engine.resolve()
 
 
 def _run_in(engine: Path, arguments: Sequence[str]) -> int:
-    """Run a command in another engine, in a process that finds that one first; returns its exit code, if at all."""
+    """Run a command in another engine, in a process that finds that one first; returns its exit
+    code, if at all."""
     try:
         gears = json.loads((engine / "gears.json").read_text(encoding="utf-8"))["gears"]
         own = [name for name, gear in gears.items() if gear["from"] == "learner"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise NotAvailableError(f"there is no engine in {engine}", "no gears.json is there that can be read",
+        raise NotAvailableError(f"there is no engine in {engine}",
+                                "no gears.json is there that can be read",
                                 f"autograder assemble chapters --to {engine}") from None
     if os.environ.get("GEARWORKS_ENGINE") == str(engine.resolve()):
-        raise NotAvailableError(f"cannot run the engine in {engine}", f"this Python prefers {Path(__file__).parent}",
+        raise NotAvailableError(f"cannot run the engine in {engine}",
+                                f"this Python prefers {Path(__file__).parents[1]}",
                                 "unset PYTHONPATH, and run it again")
-    print(f"[yours: {', '.join(own)}; the rest is the reference's]" if own else "[all of it is the reference's]",
-          file=sys.stderr, flush=True)
+    print(f"[yours: {', '.join(own)}; the rest is the reference's]" if own
+          else "[all of it is the reference's]", file=sys.stderr, flush=True)
     paths = [str(engine.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "GEARWORKS_ENGINE": str(engine.resolve())}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths),
+                                "GEARWORKS_ENGINE": str(engine.resolve())}
     command = [sys.executable, "-P", "-m", "gearworks", *arguments]
     if os.name != "nt":
         os.execve(command[0], command, environment)
@@ -162,16 +177,18 @@ def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
                          help="subtracted from tokens that were generated")
     command.add_argument("--frequency-penalty", type=console.number, default=0.0, metavar="R",
                          help="subtracted from tokens for each time that they were generated")
-    command.add_argument("--stop", action="append", default=[], metavar="TEXT", type=_stop,
-                         help=r"end the answer before this text (\n is a line break); may be repeated")
+    command.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", type=_stop,
+        help=r"end the answer before this text (\n is a line break); may be repeated")
     command.add_argument("--seed", type=console.whole_number, metavar="S",
                          help="the same seed gives the same text")
 
 
 def _sampling_params(options: argparse.Namespace):
     from gearworks.sampling import SamplingParams
-    return SamplingParams(options.temperature, options.top_k, options.top_p, options.repetition_penalty, options.seed,
-                          min_p=options.min_p, presence_penalty=options.presence_penalty,
+    return SamplingParams(options.temperature, options.top_k, options.top_p,
+                          options.repetition_penalty, options.seed, min_p=options.min_p,
+                          presence_penalty=options.presence_penalty,
                           frequency_penalty=options.frequency_penalty)
 
 
@@ -201,8 +218,8 @@ def _generate(options: argparse.Namespace) -> None:
     schema = None if options.schema is None else _read_schema(options.schema)
     model = _load(options.model)
     grammar = None if schema is None else _follow(schema, model)
-    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop, "grammar": grammar,
-                "on_text": None if options.json else _print_now}
+    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
+                "grammar": grammar, "on_text": None if options.json else _print_now}
     if options.chat:
         generation = model.chat([{"role": "user", "content": prompt}], **settings)
     else:
@@ -214,14 +231,13 @@ def _generate(options: argparse.Namespace) -> None:
                                  f"it was cut off after {len(generation.ids)} tokens",
                                  "raise --max-tokens, or let the schema bound what is long")
         return
-    print(json.dumps({
-        "prompt_ids": generation.prompt_ids,
-        "ids": generation.ids,
-        "text": generation.text,
-        "finish_reason": generation.finish_reason,
-        "usage": generation.usage,
-        "seconds": {"prefill": round(generation.prefill_seconds, 6), "decode": round(generation.decode_seconds, 6)},
-    }))
+    print(json.dumps({"prompt_ids": generation.prompt_ids,
+                      "ids": generation.ids,
+                      "text": generation.text,
+                      "finish_reason": generation.finish_reason,
+                      "usage": generation.usage,
+                      "seconds": {"prefill": round(generation.prefill_seconds, 6),
+                                  "decode": round(generation.decode_seconds, 6)}}))
 
 
 def _read_schema(path: Path) -> str:
@@ -240,7 +256,8 @@ def _read_schema(path: Path) -> str:
 def _follow(grammar: str, model):
     from gearworks.structured import GrammarVocabulary, TokenGrammar
 
-    vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size, model.eos_ids)
+    vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size,
+                                   model.eos_ids)
     return TokenGrammar(vocabulary, grammar)
 
 
@@ -293,16 +310,19 @@ def _converse(model, params, options: argparse.Namespace) -> None:
             pieces.append(text)
             _print_now(text)
         try:
-            generation = model.chat([*messages, {"role": "user", "content": message}], params=params,
-                                    max_tokens=options.max_tokens, stop=options.stop, on_text=show, context=context)
+            generation = model.chat([*messages, {"role": "user", "content": message}],
+                                    params=params, max_tokens=options.max_tokens,
+                                    stop=options.stop, on_text=show, context=context)
             print()
             print(f"[{_summary(generation)}]", file=sys.stderr)
-        except KeyboardInterrupt:                           # what was said so far stays in the conversation
+        except KeyboardInterrupt:               # what was said so far stays in the conversation
             print()
         except GearworksError as error:
-            print(f"{error}\n  (the conversation is as before this message; /reset starts a new one)", file=sys.stderr)
+            print(f"{error}\n  (the conversation is as before this message; /reset starts a "
+                  "new one)", file=sys.stderr)
             continue
-        messages += [{"role": "user", "content": message}, {"role": "assistant", "content": "".join(pieces)}]
+        messages += [{"role": "user", "content": message},
+                     {"role": "assistant", "content": "".join(pieces)}]
 
 
 def _chat_help() -> str:
@@ -312,23 +332,29 @@ def _chat_help() -> str:
 
 
 def _summary(generation) -> str:
-    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s; 30 of 42 prompt tokens were cached`."""
+    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s; 30 of 42
+    prompt tokens were cached`."""
     count = len(generation.ids)
-    speed = f" at {count / generation.decode_seconds:.1f}/s" if count > 1 and generation.decode_seconds else ""
+    speed = (f" at {count / generation.decode_seconds:.1f}/s"
+             if count > 1 and generation.decode_seconds else "")
     cut = ", cut off at the limit" if generation.finish_reason == "length" else ""
     return (f"{count} tokens{speed} after {generation.prefill_seconds:.2f} s{cut}; "
-            f"{generation.cached_tokens} of {len(generation.prompt_ids)} prompt tokens were cached")
+            f"{generation.cached_tokens} of {len(generation.prompt_ids)} prompt tokens were "
+            "cached")
 
 
 def _bench(options: argparse.Namespace) -> None:
     if options.publish and options.only:
         raise UsageError("cannot publish", "the published table holds all measurements, and "
                          "--only asks for some", "leave out --publish or --only")
-    # Beside the package; of an assembled engine, beside the reference, which comes later on the path.
-    places = [Path(folder) / "benchmarks" for folder in (Path(__file__).resolve().parents[1], *sys.path)]
+    # Beside the package; of an assembled engine, beside the reference, which comes later on the
+    # path.
+    places = [Path(folder) / "benchmarks"
+              for folder in (Path(__file__).resolve().parents[2], *sys.path)]
     benchmarks = next((place for place in places if (place / "bench.py").is_file()), None)
     if benchmarks is None:
-        raise GearworksError("cannot measure", "the benchmarks are part of the repository, not of the package",
+        raise GearworksError("cannot measure",
+                             "the benchmarks are part of the repository, not of the package",
                              "run this from a checkout of the course")
     sys.path.insert(0, str(benchmarks))
     try:
@@ -360,28 +386,34 @@ def _run_side_by_side(options: argparse.Namespace) -> None:
     from gearworks.hub import find_model
 
     path = find_model(options.model)
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:      # Windows keeps what is still mapped
+    # Windows keeps what is still mapped
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         folder = path
-        if path.is_file():                                  # transformers would take minutes to open a GGUF file
+        if path.is_file():                 # transformers would take minutes to open a GGUF file
             folder = Path(scratch) / "model"
-            with tqdm(desc="Converting for Hugging Face", unit=" tensors", leave=False, disable=None) as bar:
+            with tqdm(desc="Converting for Hugging Face", unit=" tensors", leave=False,
+                      disable=None) as bar:
                 convert_gguf(path, folder, on_tensor=bar.update)
         model, ids = _model_and_ids(path, options.prompt)
         found = compare(model, load_hf(folder), ids, options.tolerance)
     if options.json:
         print(json.dumps(_finite({"tokens": found.tokens, "largest_errors": found.errors,
-                                  "divergence": None if found.divergence is None else asdict(found.divergence)})))
+                                  "divergence": None if found.divergence is None else asdict(
+                                      found.divergence)})))
     else:
-        print(f"Largest difference of each operator, over all layers and {found.tokens} tokens, relative to its array:")
+        print(f"Largest difference of each operator, over all layers and {found.tokens} "
+              "tokens, relative to its array:")
         print(found.table())
     if found.divergence is not None:
         raise GearworksError("this engine and Hugging Face's part", str(found.divergence),
-                             "what comes before it in a layer agrees: look at what makes this one")
+                             "what comes before it in a layer agrees: look at what makes this "
+                             "one")
     print(f"No operator differs by more than {options.tolerance:g}.", file=sys.stderr)
 
 
 def _model_and_ids(path: Path, prompt: str | None):
-    """A model, and the ids for it to run over: those of the prompt, or random ones where there is no tokenizer."""
+    """A model, and the ids for it to run over: those of the prompt, or random ones where there
+    is no tokenizer."""
     import random
 
     from gearworks.language_model import LanguageModel
@@ -389,18 +421,22 @@ def _model_and_ids(path: Path, prompt: str | None):
 
     if prompt is None and path.is_dir() and not (path / "tokenizer.json").exists():
         model = Model.load(path)
-        ids = random.Random(0).choices(range(model.config.vocab_size), k=min(24, model.config.max_position_embeddings))
-        print(f"There is no tokenizer.json, so both run over {len(ids)} random ids.", file=sys.stderr)
+        ids = random.Random(0).choices(range(model.config.vocab_size),
+                                       k=min(24, model.config.max_position_embeddings))
+        print(f"There is no tokenizer.json, so both run over {len(ids)} random ids.",
+              file=sys.stderr)
         return model, ids
     ours = LanguageModel.load(path)
-    prompt = "The engine is made of gears, and each of them was tested alone." if prompt is None else prompt
+    prompt = ("The engine is made of gears, and each of them was tested alone."
+              if prompt is None else prompt)
     ids = ours.tokenizer.encode(prompt)
     limit = ours.model.config.max_position_embeddings
     if not ids:
         raise GearworksError("cannot compare", "the prompt has no tokens in this vocabulary",
                              "give another --prompt")
     if len(ids) > limit:
-        raise GearworksError("cannot compare", f"the prompt has {len(ids)} tokens, and the context {limit}",
+        raise GearworksError("cannot compare",
+                             f"the prompt has {len(ids)} tokens, and the context {limit}",
                              "give a shorter --prompt")
     return ours.model, ids
 

@@ -1,4 +1,5 @@
-"""From one GGUF file to the folder that `transformers` loads: config, tokenizer, chat template, float32 weights."""
+"""From one GGUF file to the folder that `transformers` loads: config, tokenizer, chat template,
+float32 weights."""
 
 import json
 from collections.abc import Callable
@@ -14,22 +15,27 @@ from gearworks.errors import FormatError, NotAvailableError
 from gearworks.formats.gguf import GGUFFile
 from gearworks.language_model import gguf_eos_ids
 from gearworks.formats.safetensors import LazyTensor
-from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf, tokenizer_json_from_gguf
+from gearworks.vocabularies.vocabulary import (tokenizer_config_from_gguf,
+                                               tokenizer_json_from_gguf)
 from gearworks.weights import expected_shapes, gguf_tensor, map_names
 
 
-def convert_gguf(gguf: Path, folder: Path, on_tensor: Callable[[], object] = lambda: None) -> None:
+def convert_gguf(gguf: Path, folder: Path,
+                 on_tensor: Callable[[], object] = lambda: None) -> None:
     """Write a Hugging Face folder that holds the same model.
 
     folder: made here, and must not exist. on_tensor: called before each tensor is converted.
-    Every weight is dequantized to float32, which loses nothing. Errors as `GGUFFile.open` and `map_names`.
+    Every weight is dequantized to float32, which loses nothing. Errors as `GGUFFile.open` and
+    `map_names`.
     """
     with closing(GGUFFile.open(gguf)) as file:
         config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-        bos_id, eos_ids = file.metadata.get("tokenizer.ggml.bos_token_id"), gguf_eos_ids(file.metadata)
+        bos_id, eos_ids = file.metadata.get(
+            "tokenizer.ggml.bos_token_id"), gguf_eos_ids(file.metadata)
         if type(bos_id) not in (int, type(None)) or not all(type(id) is int for id in eos_ids):
-            raise FormatError(f"cannot convert {gguf}", "the ids of its BOS and EOS tokens are no integers",
+            raise FormatError(f"cannot convert {gguf}",
+                              "the ids of its BOS and EOS tokens are no integers",
                               "use another copy of the model")
         special = {"bos_token_id": bos_id, "eos_token_id": eos_ids}
 
@@ -46,10 +52,12 @@ def convert_gguf(gguf: Path, folder: Path, on_tensor: Callable[[], object] = lam
         try:
             folder.mkdir()
             for name, value in contents.items():
-                (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+                (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=2)
+                                           + "\n", encoding="utf-8")
         except OSError as error:
-            raise NotAvailableError(f"cannot write the model to {folder}", error.strerror or str(error),
-                                    "give a folder that does not exist yet, where you may write") from None
+            raise NotAvailableError(
+                f"cannot write the model to {folder}", error.strerror or str(error),
+                "give a folder that does not exist yet, where you may write") from None
         safetensors.write(folder / "model.safetensors", {
             name: LazyTensor(shape, np.dtype(np.float32), partial(load, name))
             for name, shape in expected_shapes(config).items()
