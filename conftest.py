@@ -1,4 +1,7 @@
-"""What both test suites share: a real browser, and quiet about the network."""
+"""What both test suites share: a real browser, the option --long, and quiet about the network.
+
+A test marked `long` runs with --long only. The last lines of a run say how many were left out.
+"""
 
 import importlib.util
 import os
@@ -8,7 +11,38 @@ import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")            # nothing here may reach for the network behind our back
 
+# Processes that run tests side by side share the processors: each, and each of its children,
+# computes with its share of threads. This is settled here, before anything has loaded NumPy.
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+if WORKERS > 1:
+    threads = max(1, (os.cpu_count() or 1) // WORKERS)
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", str(threads))
+
+LEFT_OUT = "long: runs with --long"
 BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
+
+
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="run the tests marked long, too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes long, and runs with --long only")
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Nothing is left out silently."""
+    skipped = terminalreporter.getreports("skipped")
+    count = sum(report.longrepr[2].endswith(LEFT_OUT) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"long: {count} tests left out; add --long")
 
 
 @pytest.fixture(scope="module")                         # Playwright's event loop must not outlive the tests that use it
