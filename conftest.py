@@ -42,7 +42,7 @@ def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.getreports("skipped")
     count = sum(report.longrepr[2].endswith(LEFT_OUT) for report in skipped)
     if count:
-        terminalreporter.write_line(f"long: {count} tests left out; add --long")
+        terminalreporter.write_line(f"long: {count} left out; add --long")
 
 
 @pytest.fixture(scope="module")                         # Playwright's event loop must not outlive the tests that use it
