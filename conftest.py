@@ -1,4 +1,7 @@
-"""What both test suites share: a real browser, and quiet about the network."""
+"""What both test suites share: a real browser, the option --long, and quiet about the network.
+
+A test marked `long` runs with --long only. The last lines of a run say how many were left out.
+"""
 
 import importlib.util
 import os
@@ -6,21 +9,43 @@ import shutil
 
 import pytest
 
-# nothing here may reach for the network behind our back
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")            # nothing here may reach for the network behind our back
 
-BROWSERS = [
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "msedge",
-]
+# Processes that run tests side by side share the processors: each, and each of its children,
+# computes with its share of threads. This is settled here, before anything has loaded NumPy.
+WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+if WORKERS > 1:
+    threads = max(1, (os.cpu_count() or 1) // WORKERS)
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", str(threads))
+
+LEFT_OUT = "long: runs with --long"
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
 
 
-# Playwright's event loop must not outlive the tests that use it
-@pytest.fixture(scope="module")
+def pytest_addoption(parser):
+    parser.addoption("--long", action="store_true", help="run the tests marked long, too")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "long: takes long, and runs with --long only")
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if item.get_closest_marker("long") and not config.getoption("--long"):
+            item.add_marker(pytest.mark.skip(reason=LEFT_OUT))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Nothing is left out silently."""
+    skipped = terminalreporter.getreports("skipped")
+    count = sum(report.longrepr[2].endswith(LEFT_OUT) for report in skipped)
+    if count:
+        terminalreporter.write_line(f"long: {count} left out; add --long")
+
+
+@pytest.fixture(scope="module")                         # Playwright's event loop must not outlive the tests that use it
 def browser():
     """Chromium or Chrome as installed on this system, headless.
 
@@ -28,21 +53,11 @@ def browser():
     """
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None or importlib.util.find_spec("playwright") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no "
-                                                               "Playwright for Python")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no Playwright for Python")
     from playwright.sync_api import sync_playwright
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=path,
-            args=[
-                "--no-sandbox",
-                "--disable-gpu",
-                "--disable-quic",
-                "--no-first-run",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-            ],
-        )
+        chromium = playwright.chromium.launch(executable_path=path, args=[
+            "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+            "--disable-component-update", "--disable-sync"])
         yield chromium
         chromium.close()

@@ -477,7 +477,7 @@ def test_commands_on_the_pages_exist():
     from nbgrader.apps.nbgraderapp import NbGraderApp
 
     from autograder.cli import _parser as autograder_parser
-    from gearworks.cli import commands as cli
+    from gearworks.cli.commands import commands as cli
     known = {"course.py": set(ast.literal_eval(re.search(r"^COMMANDS = ({.*})", re.sub(
         r": \w+([,}])", r": 0\1", (REPOSITORY / "course.py").read_text(encoding="utf-8")), re.M)[1])),
         "autograder": commands_of(autograder_parser()), "gearworks": commands_of(cli._parser()),

@@ -347,8 +347,9 @@ def test_a_file_that_is_no_chapter_is_refused(tmp_path, name, text, what):
 
 @pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
 @pytest.mark.parametrize(("command", "code", "says"), [
-    ("build --check >&-", 0, ""), ("mutants layers.linear >/dev/full", 1, "could not be written"), ("--help 2>&- <&-", 0, "")])
-def test_closed_and_full_streams(command, code, says):
-    result = subprocess.run(["sh", "-c", f"{sys.executable} -m autograder {command}"], capture_output=True, cwd=REPOSITORY,
-                            encoding="utf-8", timeout=120)
+    ("progress . --root . >&-", 0, ""), ("--help 2>&- <&-", 0, ""),
+    ("progress . --root . >/dev/full", 1, "could not be written")])
+def test_closed_and_full_streams(command, code, says, root):
+    result = subprocess.run(["sh", "-c", f"{sys.executable} -m autograder {command}"], cwd=root,
+                            capture_output=True, encoding="utf-8", timeout=120)
     assert result.returncode == code and says in result.stderr and "Traceback" not in result.stderr

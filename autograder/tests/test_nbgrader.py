@@ -1,6 +1,7 @@
 """The course in nbgrader, from release to CSV: every command as the instructors' guide gives it.
 
-About 100 s on two free cores. A small chapter is graded whole; of the real ones, the exercises without the demos.
+A small chapter is graded whole; of the real ones, the exercises without the demos: those of
+chapter 3, and with --long those of each.
 """
 
 import csv
@@ -23,6 +24,10 @@ from autograder.reference.cutting import BEGIN, END
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
 RUN, COUNT, FLOPS = "pipeline-run_request", "accounting-parameter_count", "accounting-forward_flops"
+
+CHAPTERS = chapter_paths(REPOSITORY / "book" / "chapters")
+REAL = [pytest.param(path, id=path.stem, marks=[] if number == 3 else pytest.mark.long)
+        for number, path in enumerate(CHAPTERS, 1)]
 
 # A wrong answer that passes some of the checks.
 STOP = '        if token in eos_ids:\n            finish_reason = "stop"\n            break\n'
@@ -56,11 +61,6 @@ def course(tmp_path_factory, chapter):
     course_folder.make_course(folder, REPOSITORY)
     nbgrader(folder, "generate_assignment", "ch*")
     return folder
-
-
-@pytest.fixture(scope="module")
-def real_chapters():
-    return [read_chapter(path) for path in chapter_paths(REPOSITORY / "book" / "chapters")]
 
 
 def points(chapter):
@@ -125,27 +125,27 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-def test_the_release_is_the_learner_edition_byte_for_byte(course, chapter, real_chapters):
-    for each in [chapter, *real_chapters]:
+def test_the_release_is_the_learner_edition_byte_for_byte(course, chapter):
+    for each in [chapter, *map(read_chapter, CHAPTERS)]:
         released = (course / "release" / each.assignment / f"{each.stem}.ipynb").read_text(encoding="utf-8")
         assert released == editions.to_text(editions.learner_edition(each, REPOSITORY)), each.stem
 
 
-def test_real_chapters_give_full_points_solved_and_none_untouched(course, real_chapters):
+@pytest.mark.parametrize("path", REAL)
+def test_a_real_chapter_gives_full_points_solved_and_none_untouched(course, path):
     """Also, that every cell of an exercise brings what it needs: the demos and the setup are left out."""
-    for each in real_chapters:
-        learner = editions.learner_edition(each, REPOSITORY)
-        learner.cells = [cell for cell in learner.cells if "nbgrader" in cell.metadata]
-        for student, notebook in (("solver", editions.solve(learner, editions.solutions(each))), ("idler", learner)):
-            path = course / "submitted" / student / each.assignment / f"{each.stem}.ipynb"
-            path.parent.mkdir(parents=True)
-            path.write_text(editions.to_text(notebook), encoding="utf-8")
-        nbgrader(course, "autograde", each.assignment)
-    nbgrader(course, "export", "--to", "real.csv", "--assignment", str([each.assignment for each in real_chapters]))
-    rows = {(row["student_id"], row["assignment"]): row for row in rows_of(course / "real.csv")}
-    for each in real_chapters:
-        assert float(rows["solver", each.assignment]["total"]) == 100
-        assert float(rows["idler", each.assignment]["total"]) == 0
+    real = read_chapter(path)
+    learner = editions.learner_edition(real, REPOSITORY)
+    learner.cells = [cell for cell in learner.cells if "nbgrader" in cell.metadata]
+    solved = editions.solve(learner, editions.solutions(real))
+    for student, notebook in (("solver", solved), ("idler", learner)):
+        submitted = course / "submitted" / student / real.assignment / f"{real.stem}.ipynb"
+        submitted.parent.mkdir(parents=True)
+        submitted.write_text(editions.to_text(notebook), encoding="utf-8")
+    nbgrader(course, "autograde", real.assignment)
+    nbgrader(course, "export", "--to", "real.csv", "--assignment", str([real.assignment]))
+    total = {row["student_id"]: row["total"] for row in rows_of(course / "real.csv")}
+    assert float(total["solver"]) == 100 and float(total["idler"]) == 0
 
 
 def test_solved_is_full_and_untouched_is_nothing(graded, chapter):

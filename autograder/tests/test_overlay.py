@@ -45,6 +45,7 @@ GEARS = a_chapter("97_gears", exercise("layers", "softmax"), exercise("layers", 
                   exercise("tokenizer", "count_pairs", "merge_pair"),
                   exercise("kv_cache", "KVCache", methods=("attend", "truncate")), exercise("kv_cache", "RaggedBatch"),
                   exercise("museum", "conversation_ids", exhibit="tutorial-engine"))
+CUTS = editions.cuts_of(GEARS)
 SETUP = "from __future__ import annotations\nimport numpy as np\nimport math"
 
 
@@ -55,9 +56,9 @@ def code(source, *ids, kind="code", **metadata):
     return {"cell_type": kind, "id": ids[0] if ids else "x", "metadata": metadata, "outputs": [], "source": source}
 
 
-def stubs(chapter=GEARS):
-    """The cells of a chapter that nobody has worked in, by grade id."""
-    return {grade_id: code(cut.stub, grade_id) for grade_id, cut in editions.cuts_of(chapter).items()}
+def stubs():
+    """The cells of the chapter when nobody has worked in it, by grade id."""
+    return {grade_id: code(cut.stub, grade_id) for grade_id, cut in CUTS.items()}
 
 
 def written(tmp_path, *cells, name="97_gears.ipynb"):

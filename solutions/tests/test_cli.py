@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import time
 import pytest
 
 from gearworks import hub
-from gearworks.cli import commands as cli
+from gearworks.cli.commands import commands as cli
 from gearworks.language_model import LanguageModel
 
 GEARWORKS = [sys.executable, "-m", "gearworks"]
@@ -18,6 +20,15 @@ GEARWORKS = [sys.executable, "-m", "gearworks"]
 
 def run(*arguments, **more):
     return subprocess.run([*GEARWORKS, *arguments], capture_output=True, encoding="utf-8", timeout=120, **more)
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_llama, smollm2_folder):
+    """The folder of a random model with SmolLM2's vocabulary, which is loaded in a moment."""
+    _, folder = tiny_llama(3, vocab_size=49152)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(smollm2_folder / name, folder)
+    return str(folder)
 
 
 def test_generate_prints_the_text_and_nothing_else(smollm2):
@@ -153,7 +164,7 @@ IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare",
 
 
 def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
-    program = ("import sys\nfrom gearworks.cli import commands\nassert commands.main(sys.argv[1:]) == 0\n"
+    program = ("import sys\nfrom gearworks.cli.commands import commands\nassert commands.main(sys.argv[1:]) == 0\n"
                "print(*sys.modules, sep='\\n', file=sys.stderr)")
     command = ["generate", str(smollm2_folder), "x", "--max-tokens", "1"]
     result = subprocess.run([sys.executable, "-c", program, *command], capture_output=True,
@@ -193,13 +204,11 @@ def test_chat_knows_its_commands_and_sends_none_of_them():
     assert "there is no command /\n" in result.stderr
 
 
-def test_chat_at_the_end_of_input_and_without_a_template(tiny_llama, smollm2_folder):
+def test_chat_at_the_end_of_input_and_without_a_template(tiny, tmp_path):
     assert run("chat", input="").returncode == 0
-    import shutil
-    _, folder = tiny_llama(3, vocab_size=49152)
-    shutil.copy(smollm2_folder / "tokenizer.json", folder)
-    (folder / "tokenizer_config.json").write_text("{}", encoding="utf-8")
-    result = run("chat", str(folder), input="hello\n")
+    shutil.copytree(tiny, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer_config.json").write_text("{}", encoding="utf-8")
+    result = run("chat", str(tmp_path / "model"), input="hello\n")
     assert result.returncode == 1 and "no chat template" in result.stderr
 
 
@@ -225,14 +234,15 @@ def test_interrupts_and_closed_pipes():
 @pytest.mark.skipif(os.name != "posix", reason="streams are closed by a POSIX shell")
 @pytest.mark.parametrize("command, code, says", [
     ("{} --version >&-", 0, ""),
-    ("{} generate smollm2 hi --max-tokens 2 2>&-", 0, ""),
-    ("{} generate smollm2 - <&-", 1, "prompt is empty"),
-    ("{} chat smollm2 <&-", 0, "Type a message"),
-    ("{} generate smollm2 hi --max-tokens 2 >/dev/full", 1, "could not be written"),
-    ("printf '\\377\\376\\n/quit\\n' | {} chat smollm2 --max-tokens 2", 0, "tokens"),
+    ("{} generate {} hi --max-tokens 2 2>&-", 0, ""),
+    ("{} generate {} - <&-", 1, "prompt is empty"),
+    ("{} chat {} <&-", 0, "Type a message"),
+    ("{} generate {} hi --max-tokens 2 >/dev/full", 1, "could not be written"),
+    ("printf '\\377\\376\\n/quit\\n' | {} chat {} --max-tokens 2", 0, "tokens"),
 ])
-def test_closed_full_and_binary_streams(command, code, says):
-    result = subprocess.run(["sh", "-c", command.format(" ".join(GEARWORKS))], capture_output=True, encoding="utf-8",
+def test_closed_full_and_binary_streams(command, code, says, tiny):
+    command = command.format(shlex.join(GEARWORKS), shlex.quote(tiny))
+    result = subprocess.run(["sh", "-c", command], capture_output=True, encoding="utf-8",
                             timeout=120)
     assert result.returncode == code and says in result.stderr and "Traceback" not in result.stderr
 
@@ -256,10 +266,10 @@ def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_p
     assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
 
 
-def test_json_that_a_limit_cuts_off_is_no_success(smollm2_folder, tmp_path):
+def test_json_that_a_limit_cuts_off_is_no_success(tiny, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"const": "a long text, of more than three tokens"}', encoding="utf-8")
-    asked = "generate", str(smollm2_folder), "x", "--schema", str(schema), "--max-tokens", "3"
+    asked = "generate", tiny, "x", "--schema", str(schema), "--max-tokens", "3"
     cut = run(*asked)
     assert cut.returncode == 1 and cut.stdout.startswith('"a') and "cut off after 3 tokens" in cut.stderr
     told = run(*asked, "--json")
