@@ -9,7 +9,8 @@ import shutil
 
 import pytest
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")            # nothing here may reach for the network behind our back
+# nothing here may reach for the network behind our back
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # Processes that run tests side by side share the processors: each, and each of its children,
 # computes with its share of threads. This is settled here, before anything has loaded NumPy.
@@ -20,7 +21,8 @@ if WORKERS > 1:
         os.environ.setdefault(f"{library}_NUM_THREADS", str(threads))
 
 LEFT_OUT = "long: runs with --long"
-BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "msedge"]
+BROWSERS = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome",
+            "msedge"]
 
 
 def pytest_addoption(parser):
@@ -45,7 +47,8 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(f"long: {count} left out; add --long")
 
 
-@pytest.fixture(scope="module")                         # Playwright's event loop must not outlive the tests that use it
+# Playwright's event loop must not outlive the tests that use it
+@pytest.fixture(scope="module")
 def browser():
     """Chromium or Chrome as installed on this system, headless.
 
@@ -53,11 +56,14 @@ def browser():
     """
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None or importlib.util.find_spec("playwright") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no Playwright for Python")
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no "
+                                                               "Playwright for Python")
     from playwright.sync_api import sync_playwright
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=[
-            "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-            "--disable-component-update", "--disable-sync"])
+        chromium = playwright.chromium.launch(
+            executable_path=path,
+            args=["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+                  "--disable-background-networking", "--disable-component-update",
+                  "--disable-sync"])
         yield chromium
         chromium.close()

@@ -1,9 +1,11 @@
-"""The front door of Gearworks: `python course.py COMMAND` sets up what the command needs, then runs it.
+"""The front door of Gearworks: `python course.py COMMAND` sets up what the command needs, then
+runs it.
 
-Commands run in the active environment, else in the .venv beside this file, which the first one makes. What was
-installed is recorded in gearworks-setup.json inside that environment, so that the next run goes straight to its
-command. Only the standard library is needed, and the syntax keeps to Python 3.8, so that an old Python can say which
-one is wanted. Left out on purpose: upgrading pip, choosing a build of PyTorch, removing anything outside .venv.
+Commands run in the active environment, else in the .venv beside this file, which the first one
+makes. What was installed is recorded in gearworks-setup.json inside that environment, so that
+the next run goes straight to its command. Only the standard library is needed, and the syntax
+keeps to Python 3.8, so that an old Python can say which one is wanted. Left out on purpose:
+upgrading pip, choosing a build of PyTorch, removing anything outside .venv.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
-UNFINISHED = VENV / "gearworks-unfinished"    # there from the first moment of .venv until pip works in it
+# there from the first moment of .venv until pip works in it
+UNFINISHED = VENV / "gearworks-unfinished"
 TESTS = [ROOT / "autograder" / "tests", ROOT / "solutions" / "tests"]    # longest first
 # A process for each processor, up to four, since one needs 2 GB. A file stays in its process,
 # where what its tests share is made once.
@@ -43,8 +46,9 @@ usage: python course.py COMMAND [arguments]
   grade [ARGS]                   grade submitted notebooks
   progress                       show which gears of your engine are finished
 
-Each command first sets up what it needs: a Python environment (the active one, else .venv in this folder),
-the packages of requirements.txt, and the model. The first time takes minutes, after that a moment.
+Each command first sets up what it needs: a Python environment (the active one, else .venv in
+this folder), the packages of requirements.txt, and the model. The first time takes minutes,
+after that a moment.
 
   GEARWORKS_SETUP=off            trust this interpreter as it is: install and fetch nothing
 """
@@ -60,10 +64,11 @@ class Stop(Exception):
 
 
 def say(text):
-    print(text, flush=True)    # unflushed text would be lost when another program takes this process over
+    # unflushed text would be lost when another program takes this process over
+    print(text, flush=True)
 
 
-# --- which Python ---------------------------------------------------------------------------------------------------
+# --- which Python -----------------------------------------------------------------------------
 
 
 def require_supported_python():
@@ -77,29 +82,34 @@ def require_supported_python():
         if found:
             hint = "{} course.py {}".format(found[0], " ".join(sys.argv[1:]))
         elif os.name == "nt":
-            hint = "install Python 3.12, then: py -3.12 course.py {}".format(" ".join(sys.argv[1:]))
+            hint = "install Python 3.12, then: py -3.12 course.py {}".format(" ".join(sys.argv[
+                1:]))
         if Path(sys.prefix).resolve() == VENV:
             hint = "delete the folder {}, then: {}".format(VENV, hint)
         elif sys.prefix != sys.base_prefix:
             hint = "leave this environment (deactivate), then: {}".format(hint)
-        raise Stop("The course needs {}".format(needed), "this is Python {} ({})".format(version, sys.executable), hint)
+        raise Stop("The course needs {}".format(needed),
+                   "this is Python {} ({})".format(version, sys.executable), hint)
     if sys.maxsize < 2**32:
-        raise Stop(
-            "The course needs a 64-bit {}".format(needed),
-            "this is a 32-bit Python ({}), and PyTorch is built for 64 bits only".format(sys.executable),
-            "install the 64-bit Python 3.12 and run this command with it",
-        )
+        raise Stop("The course needs a 64-bit {}".format(needed),
+                   "this is a 32-bit Python ({}), and PyTorch is built for 64 bits "
+                   "only".format(sys.executable),
+                   "install the 64-bit Python 3.12 and run this command with it")
 
 
 def answers(name):
-    """Whether a program of this name starts (a name on the path may be a version manager's empty shell)."""
+    """Whether a program of this name starts (a name on the path may be a version manager's
+    empty shell)."""
     path = shutil.which(name)
-    return path is not None and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0
+    return (path is not None
+            and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0)
 
 
 def python_of(prefix):
-    """The interpreter of the environment in the folder `prefix`, or None when there is none that exists."""
-    for name in ("bin/python", "Scripts/python.exe", "python.exe"):    # POSIX; venv and conda on Windows
+    """The interpreter of the environment in the folder `prefix`, or None when there is none
+    that exists."""
+    # POSIX; venv and conda on Windows
+    for name in ("bin/python", "Scripts/python.exe", "python.exe"):
         if (prefix / name).is_file():
             return prefix / name
     return None
@@ -108,14 +118,16 @@ def python_of(prefix):
 def active_prefix():
     """The folder of the active venv or conda environment, or None.
 
-    conda's `base` does not count: shells activate it unasked, and our pins could break the conda that lives in it.
+    conda's `base` does not count: shells activate it unasked, and our pins could break the
+    conda that lives in it.
     """
     if sys.prefix != sys.base_prefix:
         return Path(sys.prefix)
     activated = [("VIRTUAL_ENV", "pyvenv.cfg")]
     if os.environ.get("CONDA_DEFAULT_ENV") != "base":
         activated.append(("CONDA_PREFIX", "conda-meta"))
-    for variable, mark in activated:    # without its mark the interpreter in a folder belongs to another folder
+    # without its mark the interpreter in a folder belongs to another folder
+    for variable, mark in activated:
         prefix = Path(os.environ.get(variable, ""))
         if variable in os.environ and (prefix / mark).exists() and python_of(prefix):
             return prefix
@@ -123,10 +135,11 @@ def active_prefix():
 
 
 def enter_environment():
-    """Go on where the packages belong: return if this interpreter is it, else run this command again in the right one.
+    """Go on where the packages belong: return if this interpreter is it, else run this command
+    again in the right one.
 
-    Returns False where nothing may be installed and nothing need be: `pip install -r requirements.txt` was run
-    outside of any environment.
+    Returns False where nothing may be installed and nothing need be: `pip install -r
+    requirements.txt` was run outside of any environment.
     """
     prefix = active_prefix()
     if prefix is None:
@@ -137,22 +150,26 @@ def enter_environment():
             make_venv()
         prefix = VENV
     if prefix.resolve() != Path(sys.prefix).resolve():
-        if prefix == VENV:    # as its activate script does: JupyterLab's terminals and `!pip` then use it too
+        # as its activate script does: JupyterLab's terminals and `!pip` then use it too
+        if prefix == VENV:
             os.environ["VIRTUAL_ENV"] = str(VENV)
-            os.environ["PATH"] = os.pathsep.join([str(python_of(VENV).parent), os.environ.get("PATH", os.defpath)])
+            os.environ["PATH"] = os.pathsep.join([str(python_of(VENV).parent),
+                                                  os.environ.get("PATH", os.defpath)])
         hand_over([python_of(prefix), ROOT / "course.py", *sys.argv[1:]])
     require_supported_python()
     return True
 
 
 def usable(venv):
-    """Whether `venv` is whole: its interpreter and the Python that it was made from exist, and pip was put in."""
+    """Whether `venv` is whole: its interpreter and the Python that it was made from exist, and
+    pip was put in."""
     try:
         lines = (venv / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return False
     home = dict(line.partition(" = ")[::2] for line in lines).get("home", "")
-    return python_of(venv) is not None and os.path.isdir(home) and not (venv / UNFINISHED.name).exists()
+    return (python_of(venv) is not None and os.path.isdir(home)
+            and not (venv / UNFINISHED.name).exists())
 
 
 def make_venv():
@@ -165,27 +182,31 @@ def make_venv():
         say("Making a Python environment in {} (30 MB, about 10 seconds)".format(VENV))
         VENV.mkdir()
         UNFINISHED.touch()
-        made = subprocess.run(
-            [sys.executable, "-m", "venv", "--prompt", "gearworks", str(VENV)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace",
-        )
+        made = subprocess.run([sys.executable, "-m", "venv", "--prompt", "gearworks",
+                               str(VENV)],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              encoding="utf-8", errors="replace")
         if any(sign in made.stdout for sign in SPACE):
             raise no_space(last_lines(made.stdout))
         if made.returncode != 0:
-            raise Stop(
-                "Could not make a Python environment in {}".format(VENV),
-                last_lines(made.stdout) or "python -m venv ended with exit code {}".format(made.returncode),
-                "on Debian and Ubuntu: sudo apt install python{}.{}-venv\n".format(*sys.version_info[:2])
-                + "elsewhere: install Python from python.org, or activate an environment of your own first",
-            )
+            raise Stop("Could not make a Python environment in {}".format(VENV),
+                       last_lines(made.stdout)
+                       or "python -m venv ended with exit code {}".format(made.returncode),
+                       "on Debian and Ubuntu: sudo apt install python{}.{}-venv\n".format(
+                           *sys.version_info[:2])
+                       + "elsewhere: install Python from python.org, or activate an "
+                         "environment of your own first")
         UNFINISHED.unlink()
 
 
 def remove_broken_venv():
-    """Remove what an interrupted `python -m venv` left, and nothing that could be anybody's work."""
-    parts = {"bin", "include", "lib", "lib64", "scripts", "share", "etc", "pyvenv.cfg", ".gitignore"}
+    """Remove what an interrupted `python -m venv` left, and nothing that could be anybody's
+    work."""
+    parts = {"bin", "include", "lib", "lib64", "scripts", "share", "etc", "pyvenv.cfg",
+             ".gitignore"}
     names = [entry.name for entry in VENV.iterdir()]
-    strange = [name for name in names if name.lower() not in parts and not name.startswith("gearworks-")]
+    strange = [name for name in names
+               if name.lower() not in parts and not name.startswith("gearworks-")]
     if strange and not (VENV / "pyvenv.cfg").exists():
         raise Stop(
             "Cannot make a Python environment in {}".format(VENV),
@@ -196,11 +217,12 @@ def remove_broken_venv():
     shutil.rmtree(VENV)
 
 
-# --- packages -------------------------------------------------------------------------------------------------------
+# --- packages ---------------------------------------------------------------------------------
 
 
 def set_up():
-    """Bring this interpreter's environment to requirements.txt, unless its record says that it is there."""
+    """Bring this interpreter's environment to requirements.txt, unless its record says that it
+    is there."""
     record = Path(sys.prefix) / "gearworks-setup.json"
     wanted = {"key": setup_key(), "complete": True}
     if read_record(record) == wanted:
@@ -212,7 +234,8 @@ def set_up():
                 return    # another run of this program did it while we waited
             if before.get("complete") is False:
                 forget_half_installed(since=record.stat().st_mtime)
-            if before or unmet_requirements():    # without a record: the packages may have been installed by hand
+            # without a record: the packages may have been installed by hand
+            if before or unmet_requirements():
                 write_record(record, {**wanted, "complete": False})
                 install(lock_file)
             write_record(record, wanted)
@@ -221,17 +244,20 @@ def set_up():
     except OSError as error:
         if error.errno not in READ_ONLY or unmet_requirements():
             raise
-        # Somebody else's environment, and nothing is missing from it: no record can be kept, none is needed.
+        # Somebody else's environment, and nothing is missing from it: no record can be kept,
+        # none is needed.
 
 
 def setup_key():
-    """A digest of everything that decides what is installed: change any of it and set-up runs again."""
+    """A digest of everything that decides what is installed: change any of it and set-up runs
+    again."""
     import hashlib
     import tomllib
 
     with open(ROOT / "pyproject.toml", "rb") as file:
         project = tomllib.load(file)
-    build = {"build-system": project.get("build-system"), "hatch": project.get("tool", {}).get("hatch")}
+    build = {"build-system": project.get("build-system"),
+             "hatch": project.get("tool", {}).get("hatch")}
     parts = [
         (ROOT / "requirements.txt").read_text(encoding="utf-8"),
         json.dumps([project["project"], build], sort_keys=True),
@@ -277,7 +303,8 @@ def unmet_requirements():
 
 
 def is_met(requirement):
-    """Whether a version that `requirement` admits is installed (2.13.0+cpu meets ==2.13.0), or none is asked for."""
+    """Whether a version that `requirement` admits is installed (2.13.0+cpu meets ==2.13.0), or
+    none is asked for."""
     if requirement.marker and not requirement.marker.evaluate():
         return True
     version = installed_version(requirement.name)
@@ -298,57 +325,66 @@ def editable_is_here():
     from importlib import metadata
 
     try:
-        origin = json.loads(metadata.distribution("gearworks").read_text("direct_url.json") or "{}")
+        origin = json.loads(metadata.distribution("gearworks").read_text("direct_url.json")
+                            or "{}")
     except metadata.PackageNotFoundError:
         return False
-    return origin.get("dir_info", {}).get("editable", False) and origin.get("url") == ROOT.as_uri()
+    return (origin.get("dir_info", {}).get("editable", False)
+            and origin.get("url") == ROOT.as_uri())
 
 
 def forget_half_installed(since):
     """Drop the metadata of packages that a pip killed after the time `since` left incomplete.
 
-    pip takes whatever has metadata for installed. It copies a package's files, then writes INSTALLER, and last a
-    RECORD of every file's size; so a package that the RECORD does not fit is one that pip had not finished.
+    pip takes whatever has metadata for installed. It copies a package's files, then writes
+    INSTALLER, and last a RECORD of every file's size; so a package that the RECORD does not fit
+    is one that pip had not finished.
     """
     import sysconfig
 
     for folder in {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}:
-        for leftover in folder.glob("~*"):    # where pip keeps an old version while it installs the new one
+        # where pip keeps an old version while it installs the new one
+        for leftover in folder.glob("~*"):
             shutil.rmtree(leftover, ignore_errors=True)
         for metadata in folder.glob("*.dist-info"):
             if metadata.stat().st_mtime >= since - 2 and not is_whole(metadata):
-                say("Installing again, since it was interrupted: {}".format(metadata.name.split("-")[0]))
+                say("Installing again, since it was interrupted: {}".format(metadata.name.split(
+                    "-")[0]))
                 shutil.rmtree(metadata)
 
 
 def is_whole(metadata):
-    """Whether every file in the RECORD of a .dist-info folder is there, with the recorded size."""
+    """Whether every file in the RECORD of a .dist-info folder is there, with the recorded
+    size."""
     import csv
 
     try:
         rows = list(csv.reader((metadata / "RECORD").read_text(encoding="utf-8").splitlines()))
         sizes = {row[0]: row[2] for row in rows if row}
-        return metadata.name + "/INSTALLER" in sizes and all(
-            (metadata.parent / name).stat().st_size == int(size) for name, size in sizes.items() if size
-        )
+        return (metadata.name + "/INSTALLER" in sizes
+                and all((metadata.parent / name).stat().st_size == int(size)
+                        for name, size in sizes.items() if size))
     except (OSError, ValueError, IndexError):
         return False
 
 
 def install(lock_file):
-    """Run pip on requirements.txt, its progress shown; on failure stop with what its log says."""
+    """Run pip on requirements.txt, its progress shown; on failure stop with what its log
+    says."""
     require_pip()
-    torch_missing = "torch==" in (ROOT / "requirements.txt").read_text(encoding="utf-8") and not torch_is_pinned()
+    torch_missing = ("torch==" in (ROOT / "requirements.txt").read_text(encoding="utf-8")
+                     and not torch_is_pinned())
     require_space(3 * GB if torch_missing else 500 * MB)
     if torch_missing and sys.platform == "darwin" and os.uname().machine == "x86_64":
-        raise Stop(
-            "PyTorch cannot be installed here",
-            "there are no builds of it for Macs with an Intel processor (or for an Intel Python on an Apple one)",
-            "on Apple silicon: install the arm64 or universal Python 3.12 from python.org\n"
-            "on an Intel Mac: use conda's PyTorch in an active conda environment, or run the course on Colab",
-        )
+        raise Stop("PyTorch cannot be installed here",
+                   "there are no builds of it for Macs with an Intel processor (or for an "
+                   "Intel Python on an Apple one)",
+                   "on Apple silicon: install the arm64 or universal Python 3.12 from "
+                   "python.org\non an Intel Mac: use conda's PyTorch in an active conda "
+                   "environment, or run the course on Colab")
     if torch_missing:
-        say("Installing the course's packages: about 400 MB to download, 1.7 GB on disk, 2 to 10 minutes")
+        say("Installing the course's packages: about 400 MB to download, 1.7 GB on disk, 2 to "
+            "10 minutes")
     else:
         say("Installing what is missing of the course's packages: up to 250 MB, 1 to 5 minutes")
     if torch_missing and sys.platform == "linux":
@@ -357,12 +393,11 @@ def install(lock_file):
     log = Path(sys.prefix) / "gearworks-setup.log"
     log.unlink(missing_ok=True)
     pip = [sys.executable, "-m", "pip"]
-    code = run(
-        [*pip, "install", "--disable-pip-version-check", "--no-input", "--log", log, "-r", "requirements.txt"],
-        env=pip_environment(), keep_open=lock_file,
-    )
+    code = run([*pip, "install", "--disable-pip-version-check", "--no-input", "--log", log,
+                "-r", "requirements.txt"], env=pip_environment(), keep_open=lock_file)
     if code != 0:
-        raise pip_failure(code, log.read_text(encoding="utf-8", errors="replace") if log.exists() else "")
+        raise pip_failure(
+            code, log.read_text(encoding="utf-8", errors="replace") if log.exists() else "")
     say("Checking that the packages fit together (a few seconds)")
     checked = subprocess.run(
         [*pip, "check", "--disable-pip-version-check"],
@@ -373,9 +408,10 @@ def install(lock_file):
 
 
 LINUX_NOTE = """\
-  Note  On Linux pip's own choice of PyTorch is the CUDA build: several GB more, of use only with an NVIDIA GPU.
-        For the small CPU build stop here (Ctrl-C) and run the command that pytorch.org shows for Linux, Pip and
-        CPU, with the version of torch that requirements.txt names and with this in place of its pip or pip3:
+  Note  On Linux pip's own choice of PyTorch is the CUDA build: several GB more, of use only
+        with an NVIDIA GPU. For the small CPU build stop here (Ctrl-C) and run the command that
+        pytorch.org shows for Linux, Pip and CPU, with the version of torch that
+        requirements.txt names and with this in place of its pip or pip3:
           {python} -m pip
         Then run the present command again: it keeps that build."""
 
@@ -388,34 +424,39 @@ def torch_is_pinned():
 
 
 def require_pip():
-    """Stop unless this interpreter has pip; in a venv, put it in first if Python brings it along."""
+    """Stop unless this interpreter has pip; in a venv, put it in first if Python brings it
+    along."""
     if module_runs("pip", "help"):
         return
-    if sys.prefix != sys.base_prefix and module_runs("ensurepip", "--upgrade") and module_runs("pip", "help"):
+    if (sys.prefix != sys.base_prefix and module_runs("ensurepip", "--upgrade")
+        and module_runs("pip", "help")):
         return
-    raise Stop(
-        "Cannot install the course's packages",
-        "this Python has no pip: {}".format(sys.executable),
-        "conda: conda install pip    uv: uv pip install pip    Debian and Ubuntu: sudo apt install python3-pip\n"
-        "or leave this environment (deactivate) and run this command again: it makes one of its own",
-    )
+    raise Stop("Cannot install the course's packages",
+               "this Python has no pip: {}".format(sys.executable),
+               "conda: conda install pip    uv: uv pip install pip    Debian and Ubuntu: sudo "
+               "apt install python3-pip\nor leave this environment (deactivate) and run this "
+               "command again: it makes one of its own")
 
 
 def module_runs(*command):
     """Run `python -m ...` without a word and say whether it succeeded."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.run([sys.executable, "-m", *command], env=pip_environment(), **quiet).returncode == 0
+    return (subprocess.run([sys.executable, "-m", *command], env=pip_environment(),
+                           **quiet).returncode == 0)
 
 
 def pip_environment():
-    """Environment variables with which pip does not fail over a character that the console cannot show."""
+    """Environment variables with which pip does not fail over a character that the console
+    cannot show."""
     encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
     return {**os.environ, "PYTHONIOENCODING": encoding + ":replace"}
 
 
 def require_space(needed):
-    """Stop unless `needed` bytes are free for the packages, and 1 GB where pip unpacks what it downloads."""
-    for folder, bytes_needed in ((Path(sys.prefix), needed), (Path(tempfile.gettempdir()), min(needed, 1 * GB))):
+    """Stop unless `needed` bytes are free for the packages, and 1 GB where pip unpacks what it
+    downloads."""
+    for folder, bytes_needed in ((Path(sys.prefix), needed),
+                                 (Path(tempfile.gettempdir()), min(needed, 1 * GB))):
         free = shutil.disk_usage(folder).free
         if free < bytes_needed:
             raise no_space("{:.1f} GB are free on the disk of {}, {:.1f} GB are needed".format(
@@ -423,23 +464,23 @@ def require_space(needed):
 
 
 def no_space(why):
-    return Stop(
-        "There is not enough disk space to set the course up",
-        why,
-        "free some space (pip cache purge empties pip's cache), or move the course to a larger disk;\n"
-        "for more room for temporary files set TMPDIR (Windows: TEMP) to a folder on a larger disk",
-    )
+    return Stop("There is not enough disk space to set the course up",
+                why,
+                "free some space (pip cache purge empties pip's cache), or move the course to "
+                "a larger disk;\nfor more room for temporary files set TMPDIR (Windows: TEMP) "
+                "to a folder on a larger disk")
 
 
 # What pip's log says, most telling first, and what to make of it.
-SPACE = ("No space left on device", "[Errno 28]", "[WinError 112]", "not enough space on the disk")
+SPACE = ("No space left on device", "[Errno 28]", "[WinError 112]",
+         "not enough space on the disk")
 MANAGED = ("externally-managed-environment",)
 CERTIFICATE = ("CERTIFICATE_VERIFY_FAILED", "certificate verify failed")
-NETWORK = (
-    "NewConnectionError", "Failed to establish a new connection", "ConnectTimeoutError", "ReadTimeoutError",
-    "ProxyError", "SSLError", "Connection refused", "Name or service not known", "name resolution",
-    "getaddrinfo failed", "ConnectionResetError", "Network is unreachable", "RemoteDisconnected", "IncompleteRead",
-)
+NETWORK = ("NewConnectionError", "Failed to establish a new connection", "ConnectTimeoutError",
+           "ReadTimeoutError", "ProxyError", "SSLError", "Connection refused",
+           "Name or service not known", "name resolution", "getaddrinfo failed",
+           "ConnectionResetError", "Network is unreachable", "RemoteDisconnected",
+           "IncompleteRead")
 DENIED = ("[Errno 13]", "[WinError 5]", "[WinError 32]", "[Errno 30]")
 NO_BUILD = ("No matching distribution found", "Could not find a version that satisfies")
 RESUME = "run this command again: what pip has downloaded is kept"
@@ -456,33 +497,27 @@ def pip_failure(code, log):
     if logged(SPACE) or shutil.disk_usage(sys.prefix).free < 20 * MB:
         return no_space(why)
     if logged(MANAGED):
-        return Stop(
-            "This Python may not be changed by pip", why,
-            "leave the active environment (deactivate) and run this command again: it makes one of its own in .venv",
-        )
+        return Stop("This Python may not be changed by pip", why,
+                    "leave the active environment (deactivate) and run this command again: it "
+                    "makes one of its own in .venv")
     if logged(CERTIFICATE):
-        return Stop(
-            "Cannot download the course's packages: the connection is not trusted", why,
-            "check the clock; behind a company's or school's proxy, set PIP_CERT to the file of its certificate;\n"
-            "then " + RESUME,
-        )
+        return Stop("Cannot download the course's packages: the connection is not trusted", why,
+                    "check the clock; behind a company's or school's proxy, set PIP_CERT to "
+                    "the file of its certificate;\nthen " + RESUME)
     if logged(NETWORK):
         return Stop(
             "Cannot download the course's packages: no connection", why,
             "check the network (and HTTPS_PROXY behind a proxy), then " + RESUME,
         )
     if logged(DENIED):
-        return Stop(
-            "Cannot write to the Python environment {}".format(sys.prefix), why,
-            "close programs that use it (JupyterLab, editors), or copy the course into a folder of your own;\n"
-            "then run this command again",
-        )
+        return Stop("Cannot write to the Python environment {}".format(sys.prefix), why,
+                    "close programs that use it (JupyterLab, editors), or copy the course into "
+                    "a folder of your own;\nthen run this command again")
     if logged(NO_BUILD):
-        return Stop(
-            "A package has no build for this Python or system", why,
-            "use Python 3.12 on a current 64-bit Linux, macOS or Windows (delete .venv to change Python);\n"
-            "the same message comes when the network is cut off: check that too",
-        )
+        return Stop("A package has no build for this Python or system", why,
+                    "use Python 3.12 on a current 64-bit Linux, macOS or Windows (delete .venv "
+                    "to change Python);\nthe same message comes when the network is cut off: "
+                    "check that too")
     return Stop(
         "The course's packages could not be installed", why,
         "{}; the whole log is in {}".format(RESUME, Path(sys.prefix) / "gearworks-setup.log"),
@@ -490,47 +525,55 @@ def pip_failure(code, log):
 
 
 def told_by(log):
-    """The lines of pip's log that name errors: the first exception in it, and pip's own last words."""
+    """The lines of pip's log that name errors: the first exception in it, and pip's own last
+    words."""
     import re
 
-    lines = [re.sub(r"^\S+T\S+ ", "", line).strip() for line in log.splitlines()]    # without the time stamps
+    # without the time stamps
+    lines = [re.sub(r"^\S+T\S+ ", "", line).strip() for line in log.splitlines()]
     raised = [line for line in lines if re.match(r"(?!pip\.)[\w.]*(Error|Exception): ", line)]
-    errors = [line for line in lines if line.startswith("ERROR: ") and "[present-rich]" not in line]
+    errors = [line for line in lines
+              if line.startswith("ERROR: ") and "[present-rich]" not in line]
     return last_lines("\n".join(raised[:1] + errors[-3:])) or last_lines("\n".join(lines))
 
 
 def last_lines(text, count=4):
     """The last `count` lines of `text` that say something."""
-    return "\n".join([line.strip()[:200] for line in text.splitlines() if line.strip()][-count:])
+    return "\n".join([line.strip()[:200] for line in text.splitlines()
+                      if line.strip()][-count:])
 
 
 def report_conflicts(conflicts):
-    """Stop on a conflict that concerns the course's packages; mention others, which were there before us."""
+    """Stop on a conflict that concerns the course's packages; mention others, which were there
+    before us."""
     import re
 
     def normalised(name):
         return re.sub("[-_.]+", "-", name).lower()
 
-    pins = {normalised(line.partition("==")[0]) for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()}
-    ours = [line for line in conflicts.splitlines() if normalised(line.split(" ")[0]) in {*pins, "gearworks"}]
+    pins = {normalised(line.partition("==")[0])
+            for line in (ROOT / "requirements.txt").read_text("utf-8").splitlines()}
+    ours = [line for line in conflicts.splitlines()
+            if normalised(line.split(" ")[0]) in {*pins, "gearworks"}]
     if ours:
-        raise Stop(
-            "The course's packages do not fit together in this environment",
-            last_lines("\n".join(ours), 3),
-            "leave this environment (deactivate) and run this command again: it makes one of its own in .venv",
-        )
+        raise Stop("The course's packages do not fit together in this environment",
+                   last_lines("\n".join(ours), 3),
+                   "leave this environment (deactivate) and run this command again: it makes "
+                   "one of its own in .venv")
     say("  Note  Other packages in this environment wanted other versions:\n        {}".format(
         last_lines(conflicts, 3).replace("\n", "\n        ")))
 
 
-# --- processes ------------------------------------------------------------------------------------------------------
+# --- processes --------------------------------------------------------------------------------
 
 
 def run(command, keep_open=None, **options):
-    """Run a program in the course's folder to its end and return its exit code; Ctrl-C ends it first.
+    """Run a program in the course's folder to its end and return its exit code; Ctrl-C ends it
+    first.
 
-    keep_open: a file that the program inherits where the system can, and with it the lock on it; should this process
-    be killed, the lock lasts as long as the program. options: as of subprocess.Popen.
+    keep_open: a file that the program inherits where the system can, and with it the lock on
+    it; should this process be killed, the lock lasts as long as the program. options: as of
+    subprocess.Popen.
     """
     if keep_open is not None and os.name != "nt":
         options["pass_fds"] = [keep_open.fileno()]
@@ -538,7 +581,8 @@ def run(command, keep_open=None, **options):
     try:
         return process.wait()
     except KeyboardInterrupt:
-        with contextlib.suppress(subprocess.TimeoutExpired):    # a terminal's Ctrl-C reached it too
+        # a terminal's Ctrl-C reached it too
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=5)
         process.terminate()
         process.wait()
@@ -546,7 +590,8 @@ def run(command, keep_open=None, **options):
 
 
 def hand_over(command, folder=None):
-    """End as this program: it takes this process over, or on Windows, where none can, this process waits for it."""
+    """End as this program: it takes this process over, or on Windows, where none can, this
+    process waits for it."""
     command = [str(part) for part in command]
     if folder is not None:
         os.chdir(str(folder))
@@ -556,7 +601,7 @@ def hand_over(command, folder=None):
     while True:
         try:
             sys.exit(process.wait())
-        except KeyboardInterrupt:    # the program got the same Ctrl-C, and decides what it means
+        except KeyboardInterrupt:   # the program got the same Ctrl-C, and decides what it means
             continue
 
 
@@ -564,20 +609,23 @@ def hand_over(command, folder=None):
 def locked(path):
     """Hold the lock on the file `path`, waiting for it if need be; yields the open file.
 
-    The operating system keeps the lock and drops it when its holders end, however they end: none is ever stale.
+    The operating system keeps the lock and drops it when its holders end, however they end:
+    none is ever stale.
     """
     with open(path, "a+b") as file:
         waiting = False
         while not try_lock(file):
             if not waiting:
-                say("Another set-up of this environment is running: waiting for it (Ctrl-C to stop)")
+                say("Another set-up of this environment is running: waiting for it (Ctrl-C to "
+                    "stop)")
             waiting = True
             time.sleep(0.2)
         yield file
 
 
 def try_lock(file):
-    """Take the lock on an open file if it is free, and say whether it was. Closing the file gives it back."""
+    """Take the lock on an open file if it is free, and say whether it was. Closing the file
+    gives it back."""
     if os.name == "nt":
         import msvcrt
 
@@ -598,7 +646,7 @@ def try_lock(file):
     return True
 
 
-# --- commands -------------------------------------------------------------------------------------------------------
+# --- commands ---------------------------------------------------------------------------------
 
 
 def prepare(model=None):
@@ -609,7 +657,8 @@ def prepare(model=None):
     if enter_environment():
         set_up()
     if model is not None:
-        code = run([sys.executable, "-m", "gearworks", "fetch", model], stdout=subprocess.DEVNULL)
+        code = run([sys.executable, "-m", "gearworks", "fetch", model],
+                   stdout=subprocess.DEVNULL)
         if code != 0:
             sys.exit(code)    # it has said why on stderr, where its progress bar is too
 
@@ -618,17 +667,17 @@ def lab(arguments):
     ours, _, theirs = partition(arguments, "--")
     unknown = [argument for argument in ours if argument != "--no-browser"]
     if unknown:
-        raise Stop(
-            "python course.py lab: unknown argument {}".format(unknown[0]),
-            "of its own it knows --no-browser only",
-            "python course.py lab -- {}    (what follows -- goes to JupyterLab)".format(" ".join(unknown)),
-            code=2,
-        )
+        raise Stop("python course.py lab: unknown argument {}".format(unknown[0]),
+                   "of its own it knows --no-browser only",
+                   "python course.py lab -- {}    (what follows -- goes to JupyterLab)".format(
+                       " ".join(unknown)),
+                   code=2)
     prepare(MODEL)
     chapters = any((ROOT / "chapters").glob("*.ipynb"))
     if not chapters:
         say("There are no chapters here yet: opening the course's folder")
-    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir={}".format(ROOT), *ours]
+    command = [sys.executable, "-m", "jupyterlab", "--ServerApp.root_dir={}".format(ROOT),
+               *ours]
     command.append("--LabApp.default_url=/lab{}".format("/tree/chapters" if chapters else ""))
     if os.name != "nt" and os.geteuid() == 0:
         command.append("--allow-root")    # in a container there is nobody else to be
@@ -637,7 +686,8 @@ def lab(arguments):
 
 def test(arguments):
     prepare(MODEL)
-    named = any(folder == path or folder in path.parents for folder in TESTS for path in map(test_path, arguments))
+    named = any(folder == path or folder in path.parents for folder in TESTS
+                for path in map(test_path, arguments))
     everything = [] if named else [*SIDE_BY_SIDE, *filter(Path.is_dir, TESTS)]
     hand_over([sys.executable, "-m", "pytest", *everything, *arguments], ROOT)
 
@@ -657,7 +707,8 @@ def serve(arguments):
 
 
 def talk(command, arguments):
-    """Run a `gearworks` command on a model, the course's own unless the first argument names another."""
+    """Run a `gearworks` command on a model, the course's own unless the first argument names
+    another."""
     model = [] if arguments and not arguments[0].startswith("-") else [MODEL]
     prepare(*model)
     hand_over([sys.executable, "-m", "gearworks", *command, *model, *arguments])
@@ -666,17 +717,20 @@ def talk(command, arguments):
 def book(arguments):
     later("book", "book/_ext", "the book arrives with the first chapters")
     prepare(MODEL)
-    hand_over([sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", ".", *arguments], ROOT)
+    hand_over([sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build",
+               ".", *arguments], ROOT)
 
 
 def grade(arguments):
-    later("grade", "autograder/class_grading.py", "the grader for whole classes comes later; book/instructors.md has nbgrader's way")
+    later("grade", "autograder/class_grading.py",
+          "the grader for whole classes comes later; book/instructors.md has nbgrader's way")
     prepare(MODEL)
     hand_over([sys.executable, "-m", "autograder", "grade", *arguments])
 
 
 def progress(arguments):
-    later("progress", "autograder/progress.py", "the progress page arrives with the first chapters")
+    later("progress", "autograder/progress.py",
+          "the progress page arrives with the first chapters")
     prepare(MODEL)    # some checks are about its vocabulary and its weights
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
 
@@ -699,12 +753,15 @@ def partition(arguments, separator):
     return arguments[:at], [separator], arguments[at + 1 :]
 
 
-COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "serve": serve, "grade": grade, "progress": progress}
+COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "serve": serve,
+            "grade": grade, "progress": progress}
 
 
 def main(arguments):
-    """Run one command; returns the exit code, if the command does not take this process over."""
-    if not arguments or arguments[0] in ("help", "-h", "--help") or arguments[1:] in (["-h"], ["--help"]):
+    """Run one command; returns the exit code, if the command does not take this process
+    over."""
+    if (not arguments or arguments[0] in ("help", "-h", "--help")
+        or arguments[1:] in (["-h"], ["--help"])):
         print(HELP, end="")
         return 0
     try:
@@ -726,8 +783,10 @@ def unknown_command(name):
     import difflib
 
     close = difflib.get_close_matches(name, COMMANDS, n=1)
-    hint = "python course.py {}".format(close[0]) if close else "python course.py    (lists the commands)"
-    return Stop("Unknown command: {}".format(name), "there are: {}".format(", ".join(COMMANDS)), hint, code=2)
+    hint = ("python course.py {}".format(close[0]) if close
+            else "python course.py    (lists the commands)")
+    return Stop("Unknown command: {}".format(name), "there are: {}".format(", ".join(COMMANDS)),
+                hint, code=2)
 
 
 def os_failure(error):
@@ -735,17 +794,18 @@ def os_failure(error):
     if error.errno == errno.ENOSPC or getattr(error, "winerror", None) == 112:
         return no_space(str(error))
     if error.errno in READ_ONLY:
-        return Stop(
-            "Cannot write where the course is set up",
-            str(error),
-            "copy the course into a folder of your own, or activate an environment of your own first;\n"
-            "if a program holds the file open (JupyterLab, an editor), close it",
-        )
-    return Stop("The set-up failed", str(error), "check the file or folder named above, then run this command again")
+        return Stop("Cannot write where the course is set up",
+                    str(error),
+                    "copy the course into a folder of your own, or activate an environment of "
+                    "your own first;\nif a program holds the file open (JupyterLab, an "
+                    "editor), close it")
+    return Stop("The set-up failed", str(error),
+                "check the file or folder named above, then run this command again")
 
 
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
-            stream.reconfigure(errors="replace")    # paths may hold characters that a Windows console cannot show
+            # paths may hold characters that a Windows console cannot show
+            stream.reconfigure(errors="replace")
     sys.exit(main(sys.argv[1:]))

@@ -23,7 +23,7 @@ from autograder.classes.nbgrader_preprocessors import (DropNamelessCells, Requir
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent),
                                       os.environ.get("PATH", os.defpath)])
 
-c = get_config()                                            # noqa: F821: nbgrader defines it
+c = get_config()                                            # noqa: F821 (nbgrader defines it)
 c.CourseDirectory.course_id = "gearworks"
 
 c.GenerateAssignment.preprocessors = [LockCells, RestoreStubs, ClearOutput, CheckCellMetadata,

@@ -10,10 +10,10 @@ from typing import Any
 
 from autograder import judge
 from autograder.checking import checks_of, exercises
-from autograder.reference.names import names_of
-from autograder.judge.diagnosis import with_diagnosis
-from autograder.checking.running import Report, collected_remarks, run_exercise
 from autograder.checking.report import Display
+from autograder.checking.running import Report, collected_remarks, run_exercise
+from autograder.judge.diagnosis import with_diagnosis
+from autograder.reference.names import names_of
 
 
 def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:

@@ -28,8 +28,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapter_paths,
                                          read_chapter)
-from autograder.checking import checks_of
 from autograder.chapters.cuts import cuts_of
+from autograder.reference.cutting import filled
+from autograder.checking import checks_of
 from autograder.reference.source import module_source
 from gearworks.errors import GearworksError
 
@@ -336,8 +337,8 @@ def _exercise_cells(exercise: Exercise, source: str, tags: Collection[str],
 from autograder.judge import arm; arm("{exercise.name}")
 ### END HIDDEN TESTS
 ''' if armed else ""
-    check = new_code_cell(f'from autograder import check\n{arm}check("{exercise.name}", '
-                          f'{", ".join(exercise.names)})', id=_check_id(exercise),
+    call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
+    check = new_code_cell(f"from autograder import check\n{arm}{call}", id=_check_id(exercise),
                           metadata=_metadata([BONUS_TAG] if exercise.optional else []) | {
                               "nbgrader": grading | {
                                   "grade": True, "grade_id": _check_id(exercise),

@@ -20,9 +20,9 @@ import numpy as np
 
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
-from autograder.reference.names import components_of
 from autograder.checking.learner_code import is_learners, is_not_attempted, own_line
 from autograder.processes.limits import TimeLimit, time_limit
+from autograder.reference.names import components_of
 
 CHECK_SECONDS = 20          # of processor time: what one check may take
 # and each one after the first that was out of time: the others will hardly fare better

@@ -8,8 +8,8 @@ import numpy as np
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
-from gearworks.formats import gguf as reference
 from gearworks.errors import FormatError
+from gearworks.formats import gguf as reference
 from gearworks.formats.gguf import BLOCK_FORMATS, NUMBERS, TensorRow, TensorType, ValueType
 
 LETTERS = "abcxyz_.ĠéÜ中🙂"

@@ -10,9 +10,9 @@ from autograder.checking import (CheckFailure, check, expect, expect_close, expe
 from gearworks.attention import apply_rope
 from gearworks.comparison.compare import first_divergence
 from gearworks.config import ModelConfig
+from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.layers import linear, rms_norm
-from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.model import rotations
 
 LAYER, FORWARD = "model.decoder_layer", "model.forward"

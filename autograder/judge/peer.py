@@ -20,9 +20,9 @@ import numpy as np
 
 import gearworks.errors
 from autograder.checking import CheckFailure
+from autograder.checking.learner_code import is_not_attempted, own_line
 from autograder.judge import wire
 from autograder.judge.wire import Message, WireError
-from autograder.checking.learner_code import is_not_attempted, own_line
 from autograder.processes.limits import TimeLimit
 
 # What Python itself calls on a type. A handle has those that its object has.

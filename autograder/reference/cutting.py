@@ -6,6 +6,7 @@ need. It works on text, so that what was written by hand stays as it was.
 `autograder.submissions.grafting` goes the other way round, with the same definitions and spans.
 """
 
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,19 @@ from autograder.reference.source import (CuttingError, ModuleSource, global_name
 # nbgrader takes out what is between these marks. The first one goes on with the name of what
 # stands between them.
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+COLUMNS = 96                # of the lines that are made here, as of all others
+
+
+def filled(opening: str, items: Sequence[str], closing: str) -> str:
+    """A list of code between brackets, in as many lines as it takes.
+
+    >>> print(filled("from math import (", [f"function_{n}" for n in range(1, 8)], ")"))
+    from math import (function_1, function_2, function_3, function_4, function_5, function_6,
+                      function_7)
+    """
+    return textwrap.fill(", ".join(items) + closing, COLUMNS, initial_indent=opening,
+                         subsequent_indent=" " * len(opening), break_long_words=False,
+                         break_on_hyphens=False)
 
 
 def import_lines(module: ModuleSource, names: Collection[str],
@@ -49,7 +63,9 @@ def import_lines(module: ModuleSource, names: Collection[str],
     lines = []
     for (origin, name), parts in wanted.items():
         if name == "from":
-            lines.append(f"from {origin} import {', '.join(sorted(parts))}")
+            line = f"from {origin} import {', '.join(sorted(parts))}"
+            lines.append(line if len(line) <= COLUMNS
+                         else filled(f"from {origin} import (", sorted(parts), ")"))
         else:
             plain = origin == name or origin.startswith(f"{name}.") or "," in origin
             lines.append(f"import {origin}" if plain else f"import {origin} as {name}")
@@ -113,7 +129,10 @@ def starting_lines(component: str, margin: str,
     ['    raise NotImplementedError("layers.silu: write this function")']
     """
     if exhibit is None:
-        return [f'{margin}raise NotImplementedError("{component}: write this function")']
+        told = f'"{component}: write this function")'
+        line = f"{margin}raise NotImplementedError({told}"
+        return ([line] if len(line) <= COLUMNS
+                else [f"{margin}raise NotImplementedError(", f"{margin}    {told}"])
     name = component.removeprefix(f"{exhibit.name}.")
     owner, _, method = name.partition(".")
     body = exhibit.bodies(owner, [method] if method else [])[0]

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from autograder.submissions.attempts import Component
 from autograder.reference.names import home_of, short_name
 from autograder.reference.source import (CuttingError, Definition, Function, ModuleSource,
                                          module_source, span)
+from autograder.submissions.attempts import Component
 from autograder.submissions.cells import Cell, Statement, attributes, renamed
 
 FUTURE = "from __future__ import annotations"

@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autograder.submissions.attempts import Component, State
 from autograder.reference.names import home_of
+from autograder.submissions.attempts import Component, State
 from autograder.submissions.grafting import GraftedModule, graft
 from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError

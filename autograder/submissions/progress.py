@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from autograder.submissions.attempts import Component, State
 from autograder.chapters.chapter import Chapter
 from autograder.checking import Check, checks_of
-from autograder.processes.child import Child, pipes
-from autograder.reference.names import home_of, names_of
 from autograder.checking.running import (Outcome, Report, Status, collected_remarks, fresh_seed,
                                          run_check)
+from autograder.processes.child import Child, pipes
+from autograder.reference.names import home_of, names_of
+from autograder.submissions.attempts import Component, State
 from autograder.submissions.grafting import code_of
 from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError

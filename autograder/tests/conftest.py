@@ -8,10 +8,11 @@ HERE = Path(__file__).parent
 
 
 def pytest_addoption(parser):
-    parser.addoption("--seeds", type=int, default=1, help="how many seeds the kill matrix is tried with")
+    parser.addoption("--seeds", type=int, default=1,
+                     help="how many seeds the kill matrix is tried with")
 
 
-@pytest.fixture(scope="module")                         # no engine is loaded before --engine has said which one
+@pytest.fixture(scope="module")         # no engine is loaded before --engine has said which one
 def chapter():
     from autograder.chapters.chapter import read_chapter
     return read_chapter(HERE / "data" / "98_small.md")

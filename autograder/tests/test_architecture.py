@@ -1,4 +1,5 @@
-"""How the code is laid out: the page that tells it is true, and imports run one way. A second."""
+"""How the code is laid out: the page that tells it is true, and imports run one way. A
+second."""
 
 import ast
 import re

@@ -1,8 +1,9 @@
-"""The book: it builds without a warning, shows the right edition, gives no solution away and asks no other host.
+"""The book: it builds without a warning, shows the right edition, gives no solution away and
+asks no other host.
 
-About 70 s on two free cores when the chapters' outputs are cached; a chapter that changed runs first, in up to 3
-minutes. The browser tests need Playwright and a Chromium or Chrome of the system. Without them they are skipped, except
-where `CI` is set: there they fail.
+About 70 s on two free cores when the chapters' outputs are cached; a chapter that changed runs
+first, in up to 3 minutes. The browser tests need Playwright and a Chromium or Chrome of the
+system. Without them they are skipped, except where `CI` is set: there they fail.
 """
 
 import ast
@@ -46,12 +47,13 @@ import edition_cache        # noqa: E402
 import inline_plots         # noqa: E402
 
 
-# --- the whole book ---------------------------------------------------------------------------------------------------
+# --- the whole book ---------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory):
-    """Where the course's own book was built, by the command of the front door, with warnings as errors."""
+    """Where the course's own book was built, by the command of the front door, with warnings as
+    errors."""
     folder = tmp_path_factory.mktemp("book")
     built = build(REPOSITORY, folder)
     assert built.returncode == 0, built.stdout[-6000:]
@@ -64,31 +66,36 @@ def site(output):
 
 
 def pages_of(site):
-    return [path for folder in ("book", "chapters") for path in sorted((site / folder).glob("*.html"))]
+    return [path for folder in ("book", "chapters")
+            for path in sorted((site / folder).glob("*.html"))]
 
 
 def build(root, folder, **environment):
     """The finished command. Its output is in `stdout`."""
-    return subprocess.run(
-        [sys.executable, "course.py", "book", "--path-output", str(folder), "-W", "--keep-going"], cwd=root,
-        env={**os.environ, "GEARWORKS_SETUP": "off", **environment}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
+    return subprocess.run([sys.executable, "course.py", "book", "--path-output", str(folder),
+                           "-W", "--keep-going"], cwd=root,
+                          env={**os.environ, "GEARWORKS_SETUP": "off", **environment},
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
 
 
 def test_every_chapter_is_in_the_book_and_every_page_in_its_list(site):
     toc = yaml.safe_load((REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
     files = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
-    assert [file for file in files if file.startswith("chapters/")] == [f"chapters/{stem}" for stem in CHAPTERS]
+    assert ([file for file in files if file.startswith("chapters/")]
+            == [f"chapters/{stem}" for stem in CHAPTERS])
     pages = {path.relative_to(site).with_suffix("").as_posix() for path in pages_of(site)}
     assert pages == {toc["root"], *files}
-    assert {f"book/{path.stem}" for path in BOOK.glob("*.md")} == {page for page in pages if page.startswith("book/")}
+    assert ({f"book/{path.stem}" for path in BOOK.glob("*.md")}
+            == {page for page in pages if page.startswith("book/")})
 
 
 def test_nothing_changed_is_quick_and_runs_nothing(output):
     before = os.times()
     again = build(REPOSITORY, output)
     after = os.times()
-    assert again.returncode == 0 and "0 added, 0 changed, 0 removed" in again.stdout and "running" not in again.stdout
+    assert (again.returncode == 0 and "0 added, 0 changed, 0 removed" in again.stdout
+            and "running" not in again.stdout)
     assert sum(after[2:4]) - sum(before[2:4]) < REBUILD_SECONDS
 
 
@@ -105,15 +112,21 @@ def test_a_page_shows_stubs_and_the_outputs_of_the_reference(site, stem):
 
 
 def test_no_solution_is_anywhere_below_the_site(site):
-    """Not in pages, sources, the search index or notebooks: as text, as JSON, with tags and escapes taken away."""
+    """Not in pages, sources, the search index or notebooks: as text, as JSON, with tags and
+    escapes taken away."""
     chapters = [read_chapter(BOOK / "chapters" / f"{stem}.md") for stem in CHAPTERS]
-    # A line that several chapters show, such as `for _ in range(count):`, is an idiom and no secret
+    # A line that several chapters show, such as `for _ in range(count):`, is an idiom and no
+    # secret
     shown_in = Counter(line for chapter in chapters
-                       for line in {line.strip() for cell in chapter.cells for line in cell.source.splitlines()})
-    secret = {line for chapter in chapters for line in editions.solution_lines(chapter) if shown_in[line] < 2}
+                       for line
+                       in {line.strip() for cell in chapter.cells
+                           for line in cell.source.splitlines()})
+    secret = {line for chapter in chapters for line in editions.solution_lines(chapter)
+              if shown_in[line] < 2}
     assert len(secret) > 20 * len(CHAPTERS)
     for path in site.parent.rglob("*"):          # and beside it, where Sphinx keeps notebooks
-        if path.suffix not in (".html", ".txt", ".md", ".ipynb", ".py", ".js", ".json", ".inv", ""):
+        if (path.suffix
+            not in (".html", ".txt", ".md", ".ipynb", ".py", ".js", ".json", ".inv", "")):
             continue
         if path.is_file() and "_static" not in path.parts and ".doctrees" not in path.parts:
             shown = {line.strip() for line in readable(path).splitlines()} & secret
@@ -121,12 +134,16 @@ def test_no_solution_is_anywhere_below_the_site(site):
 
 
 def test_the_search_for_solutions_would_find_one(tmp_path):
-    """In a highlighted page, in a notebook, and in an index where it is one of many words on a line."""
+    """In a highlighted page, in a notebook, and in an index where it is one of many words on a
+    line."""
     line = 'history = [token for token in ids if token != "<eos>"]'
-    marked = "".join(f'<span class="n">{html.escape(part)}</span>' for part in re.split(r"(\W)", line))
-    (tmp_path / "page.html").write_text(f"<pre>def f():\n    {marked}\n</pre>", encoding="utf-8")
+    marked = "".join(f'<span class="n">{html.escape(part)}</span>'
+                     for part in re.split(r"(\W)", line))
+    (tmp_path / "page.html").write_text(f"<pre>def f():\n    {marked}\n</pre>",
+                                        encoding="utf-8")
     cell = nbformat.v4.new_code_cell(f"def f():\n    {line}\n")
-    (tmp_path / "n.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])), encoding="utf-8")
+    (tmp_path / "n.ipynb").write_text(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])),
+                                      encoding="utf-8")
     for name in ("page.html", "n.ipynb"):
         assert line in {each.strip() for each in readable(tmp_path / name).splitlines()}
 
@@ -155,7 +172,7 @@ def strings_of(value):
             yield from strings_of(part)
 
 
-# --- buttons, links, pictures -----------------------------------------------------------------------------------------
+# --- buttons, links, pictures -----------------------------------------------------------------
 
 
 class Elements(HTMLParser):
@@ -183,7 +200,8 @@ def test_colab_and_download_lead_to_the_learner_notebook(site, pages, stem):
     links = [link.get("href", "") for link in pages[f"chapters/{stem}.html"].all("a")]
     repository = editions.homepage(REPOSITORY).removeprefix("https://github.com/")
     colab = [link for link in links if link.startswith("https://colab.research.google.com/")]
-    assert colab == [f"https://colab.research.google.com/github/{repository}/blob/main/chapters/{stem}.ipynb"]
+    assert colab == [f"https://colab.research.google.com/github/{repository}/blob/main/"
+                     f"chapters/{stem}.ipynb"]
     [download] = [link for link in links if link.endswith(".ipynb") and "_sources" in link]
     learner = REPOSITORY / "chapters" / f"{stem}.ipynb"
     learner = (REPOSITORY / "chapters" / f"{stem}.ipynb").read_bytes()
@@ -201,7 +219,8 @@ def test_local_links_have_targets(site, pages):
             address = urlparse(link.get("href", ""))
             if address.scheme or address.netloc or not address.path:
                 continue
-            assert (site / Path(name).parent / unquote(address.path)).exists(), f"{name}: {link['href']}"
+            assert (site / Path(name).parent
+                    / unquote(address.path)).exists(), f"{name}: {link['href']}"
 
 
 def test_pictures_and_plots_have_descriptions(pages):
@@ -222,7 +241,7 @@ def test_pages_load_nothing_from_other_hosts(pages):
             assert not urlparse(element.get("href", "")).netloc, f"{name}: {element['href']}"
 
 
-# --- the book in a browser --------------------------------------------------------------------------------------------
+# --- the book in a browser --------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +251,8 @@ def address(site):
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0),
+                             functools.partial(Quiet, directory=site)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
@@ -240,7 +260,8 @@ def address(site):
 
 @pytest.fixture
 def show(browser, address):
-    """A function that opens a page of the book; at the end, nothing was asked of another host and no script failed."""
+    """A function that opens a page of the book; at the end, nothing was asked of another host
+    and no script failed."""
     asked, contexts = [], []
 
     def open_page(name, width=1280, **settings):
@@ -266,17 +287,20 @@ def test_no_page_asks_another_host(show, pages):
 
 def test_there_is_one_search_box_and_it_finds_words(show):
     page = show("book/intro.html")
-    ways_in = page.locator("input[type=search]:visible, .search-button-field:visible, .search-button:visible")
+    ways_in = page.locator("input[type=search]:visible, .search-button-field:visible, "
+                           ".search-button:visible")
     assert ways_in.count() == 1
     ways_in.click()
     page.locator("input[type=search]:visible").fill("roofline")
     found = show("search.html?q=restaurant")
     found.locator("#search-results li").first.wait_for()
     assert "01_overview" in found.locator("#search-results a").first.get_attribute("href")
-    assert found.evaluate("splitQuery('llama 推理引擎 go')") == ["llama", "推理", "理引", "引擎", "go"]
+    assert (found.evaluate("splitQuery('llama 推理引擎 go')")
+            == ["llama", "推理", "理引", "引擎", "go"])
 
 
-@pytest.mark.parametrize("name", ["book/intro", "book/instructors", *(f"chapters/{stem}" for stem in CHAPTERS)])
+@pytest.mark.parametrize(
+    "name", ["book/intro", "book/instructors", *(f"chapters/{stem}" for stem in CHAPTERS)])
 def test_pages_fit_a_phone(show, name):
     page = show(f"{name}.html", width=390)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
@@ -287,7 +311,8 @@ def test_plots_take_the_ink_of_the_page(show, scheme):
     page = show("chapters/01_overview.html", color_scheme=scheme)
     ink = page.evaluate("getComputedStyle(document.querySelector('.plot svg text')).fill")
     assert ink == page.evaluate("getComputedStyle(document.querySelector('article p')).color")
-    paper = page.evaluate("getComputedStyle(document.querySelector('.plot').parentElement).backgroundColor")
+    paper = page.evaluate(
+        "getComputedStyle(document.querySelector('.plot').parentElement).backgroundColor")
     assert paper == "rgba(0, 0, 0, 0)"
 
 
@@ -297,7 +322,7 @@ def test_the_keyboard_reaches_the_text(show):
     assert page.evaluate("document.activeElement.innerText") == "Skip to main content"
 
 
-# --- the swap ---------------------------------------------------------------------------------------------------------
+# --- the swap ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -307,18 +332,22 @@ def small(tmp_path_factory):
     for name in ("course.py", "_config.yml", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, root)
     for name in ("_ext", "_static"):
-        shutil.copytree(BOOK / name, root / "book" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(BOOK / name, root / "book" / name,
+                        ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(__file__).parent / "data", root / "autograder" / "tests" / "data")
     (root / "book" / "chapters").mkdir()
     text = (Path(__file__).parent / "data" / "98_small.md").read_text(encoding="utf-8")
-    (root / "book" / "chapters" / "98_small.md").write_text(f"{text}\n\n{PLOT}", encoding="utf-8")
+    (root / "book" / "chapters"
+     / "98_small.md").write_text(f"{text}\n\n{PLOT}", encoding="utf-8")
     (root / "chapters").mkdir()
     chapter = read_chapter(root / "book" / "chapters" / "98_small.md")
     learner = editions.to_text(editions.learner_edition(chapter, root))
     (root / "chapters" / "98_small.ipynb").write_text(learner, encoding="utf-8")
-    (root / "book" / "intro.md").write_text("# Small\n\n[The chapter](../chapters/98_small.ipynb)\n", encoding="utf-8")
+    (root / "book" / "intro.md").write_text(
+        "# Small\n\n[The chapter](../chapters/98_small.ipynb)\n", encoding="utf-8")
     (root / "book" / "references.bib").write_text("", encoding="utf-8")
-    toc = {"format": "jb-book", "root": "book/intro", "chapters": [{"file": "chapters/98_small"}]}
+    toc = {"format": "jb-book", "root": "book/intro",
+           "chapters": [{"file": "chapters/98_small"}]}
     (root / "_toc.yml").write_text(yaml.safe_dump(toc), encoding="utf-8")
     return root
 
@@ -350,18 +379,22 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
         return "running 98_small" in built.stdout, html.read_text(encoding="utf-8")
 
     ran, first = page()
-    assert ran and "a number to change: 1" in text_of(first) and 'aria-label="A line that rises"' in first
+    assert (ran and "a number to change: 1" in text_of(first)
+            and 'aria-label="A line that rises"' in first)
     assert "a chapter that is not written yet" in text_of(first) and "99_more" not in first
 
     source = small / "book" / "chapters" / "98_small.md"
-    source.write_text(source.read_text(encoding="utf-8").replace("change: 1", "change: 2"), encoding="utf-8")
-    ran, second = page()                         # the learner notebook, which Sphinx looks at, is as it was
+    source.write_text(source.read_text(encoding="utf-8").replace("change: 1", "change: 2"),
+                      encoding="utf-8")
+    ran, second = page()             # the learner notebook, which Sphinx looks at, is as it was
     assert ran and "a number to change: 2" in text_of(second)
-    source.write_text(source.read_text(encoding="utf-8").replace("change: 2", "change: 1"), encoding="utf-8")
+    source.write_text(source.read_text(encoding="utf-8").replace("change: 2", "change: 1"),
+                      encoding="utf-8")
     ran, third = page()
     assert not ran and "a number to change: 1" in text_of(third)
 
-    source.write_text(source.read_text(encoding="utf-8") + "\n\n```{code-cell} python\n1 / 0\n```\n", encoding="utf-8")
+    source.write_text(source.read_text(encoding="utf-8")
+                      + "\n\n```{code-cell} python\n1 / 0\n```\n", encoding="utf-8")
     failed = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
     assert failed.returncode != 0 and "98_small.md does not run" in failed.stdout
     assert not list((tmp_path / "home" / "book").glob("*.new"))
@@ -370,9 +403,11 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
 @pytest.fixture
 def packages(tmp_path):
     """Two packages on the disk: name -> folder."""
-    files = {"gears/__init__.py": "", "gears/loop.py": "from gears import teeth\nimport numpy.linalg\n",
-             "gears/teeth.py": "def f():\n    from gears.show.draw import line\n", "gears/alone.py": "import torch\n",
-             "gears/show/__init__.py": "", "gears/show/draw.py": "import json as j", "gears/show/style.css": "p {}",
+    files = {"gears/__init__.py": "",
+             "gears/loop.py": "from gears import teeth\nimport numpy.linalg\n",
+             "gears/teeth.py": "def f():\n    from gears.show.draw import line\n",
+             "gears/alone.py": "import torch\n", "gears/show/__init__.py": "",
+             "gears/show/draw.py": "import json as j", "gears/show/style.css": "p {}",
              "checks/__init__.py": "import gears.alone"}
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
@@ -381,9 +416,11 @@ def packages(tmp_path):
 
 
 def test_what_a_chapter_imports_counts_and_what_it_does_not_import_does_not(packages):
-    files, others = edition_cache.imported_files(["from gears.loop import run\nimport re"], packages)
+    files, others = edition_cache.imported_files(["from gears.loop import run\nimport re"],
+                                                 packages)
     names = {path.relative_to(packages["gears"]).as_posix() for path in files}
-    assert names == {"__init__.py", "loop.py", "teeth.py", "show/__init__.py", "show/draw.py", "show/style.css"}
+    assert names == {"__init__.py", "loop.py", "teeth.py", "show/__init__.py", "show/draw.py",
+                     "show/style.css"}
     assert others == {"re", "numpy", "json"}
     files, others = edition_cache.imported_files(["import checks"], packages)
     assert {path.name for path in files} == {"__init__.py", "alone.py"} and others == {"torch"}
@@ -391,10 +428,12 @@ def test_what_a_chapter_imports_counts_and_what_it_does_not_import_does_not(pack
 
 def test_the_key_covers_the_model_the_checks_and_the_figures():
     chapter = read_chapter(BOOK / "chapters" / "01_overview.md")
-    packages = {name: Path(importlib.util.find_spec(name).origin).parent for name in edition_cache.PACKAGES}
+    packages = {name: Path(importlib.util.find_spec(name).origin).parent
+                for name in edition_cache.PACKAGES}
     cells = [cell.source for cell in chapter.cells if cell.kind == "code"]
     files, _ = edition_cache.imported_files(cells, packages)
-    assert {"hub.py", "player.js", "figure.css", "model.py", "accounting.py"} <= {path.name for path in files}
+    assert ({"hub.py", "player.js", "figure.css", "model.py", "accounting.py"}
+            <= {path.name for path in files})
     assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
 
 
@@ -404,7 +443,7 @@ def test_links_to_chapters_that_are_not_there_become_words():
     assert left == "[a](01_overview.ipynb#x), b *c*, [d](../book/setup.md)"
 
 
-# --- plots ------------------------------------------------------------------------------------------------------------
+# --- plots ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -424,11 +463,14 @@ def svg():
 
 
 def test_a_plot_becomes_a_part_of_the_page(svg):
-    one, two = (inline_plots.inline_svg(svg, 'rises, "steeply" & on', prefix) for prefix in ("p1-", "p2-"))
+    one, two = (inline_plots.inline_svg(svg, 'rises, "steeply" & on', prefix)
+                for prefix in ("p1-", "p2-"))
     for text in (one, two):
         drawing = ElementTree.fromstring(text)[0]
-        assert drawing.get("aria-label") == 'rises, "steeply" & on' and drawing.get("width") is None
-        assert "#000000" not in text and "<style" not in text and "<metadata" not in text and "DejaVu" not in text
+        assert (drawing.get("aria-label") == 'rises, "steeply" & on'
+                and drawing.get("width") is None)
+        assert ("#000000" not in text and "<style" not in text and "<metadata" not in text
+                and "DejaVu" not in text)
         ids = re.findall(r'\bid="([^"]+)"', text)
         used = re.findall(r'(?:href="#|url\(#)([^")]+)', text)
         assert used and set(used) <= set(ids)
@@ -439,9 +481,11 @@ def test_a_plot_becomes_a_part_of_the_page(svg):
 def test_a_plot_without_a_description_is_refused_before_anything_runs(small, tmp_path):
     text = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
     path = tmp_path / "98_small.md"
-    path.write_text(text.replace("    alt: A line that rises", "    width: 90%"), encoding="utf-8")
+    path.write_text(text.replace("    alt: A line that rises", "    width: 90%"),
+                    encoding="utf-8")
     chapter = read_chapter(path)
-    with pytest.raises(ChapterError, match=r"98_small.md, line \d+: a plot without a description"):
+    with pytest.raises(ChapterError,
+                       match=r"98_small.md, line \d+: a plot without a description"):
         edition_cache.executed_edition(chapter, "key", small, tmp_path / "cache",
                                        lambda done, total: pytest.fail("it runs"))
 
@@ -452,7 +496,7 @@ def test_examples_in_docstrings_hold(module):
     assert results.attempted and not results.failed
 
 
-# --- what the pages say -----------------------------------------------------------------------------------------------
+# --- what the pages say -----------------------------------------------------------------------
 
 
 def test_chinese_is_indexed_by_characters_and_pairs():
@@ -464,10 +508,12 @@ def test_chinese_is_indexed_by_characters_and_pairs():
 def test_the_kill_matrix_is_of_these_checks():
     """And the gate in test_kill_matrix.py holds that it is true."""
     rows = json.loads((BOOK / "kill_matrix.json").read_text(encoding="utf-8"))["exercises"]
-    assert [row["exercise"] for row in rows] == exercises(), "autograder mutants --json > book/kill_matrix.json"
+    assert [row["exercise"]
+            for row in rows] == exercises(), "autograder mutants --json > book/kill_matrix.json"
     for row in rows:
         name = row["exercise"]
-        assert set(row["killed"]) == {f"{mutant.component}:{mutant.name}" for mutant in mutants_of(name)}, name
+        assert set(row["killed"]) == {f"{mutant.component}:{mutant.name}"
+                                      for mutant in mutants_of(name)}, name
         assert set(row["accepted"]) == {version.name for version in accepted_of(name)}, name
         assert not row["complaints"] and not any(row["accepted"].values()), name
 
@@ -477,36 +523,48 @@ def test_commands_on_the_pages_exist():
     from nbgrader.apps.nbgraderapp import NbGraderApp
 
     from autograder.cli import _parser as autograder_parser
-    from gearworks.cli.commands import commands as cli
-    known = {"course.py": set(ast.literal_eval(re.search(r"^COMMANDS = ({.*})", re.sub(
-        r": \w+([,}])", r": 0\1", (REPOSITORY / "course.py").read_text(encoding="utf-8")), re.M)[1])),
-        "autograder": commands_of(autograder_parser()), "gearworks": commands_of(cli._parser()),
-        "nbgrader": set(NbGraderApp().subcommands)}
+    from gearworks.cli import commands as cli
+    known = {"course.py": set(ast.literal_eval(re.search(
+        r"^COMMANDS = ({.*})",
+        re.sub(r": \w+([,}])", r": 0\1",
+               (REPOSITORY / "course.py").read_text(encoding="utf-8")), re.M)[1])),
+             "autograder": commands_of(autograder_parser()),
+             "gearworks": commands_of(cli._parser()),
+             "nbgrader": set(NbGraderApp().subcommands)}
     count = 0
     for page in ("setup.md", "instructors.md", "intro.md"):
-        for block in re.findall(r"^ *```bash\n(.*?)^ *```", (BOOK / page).read_text(encoding="utf-8"), re.M | re.S):
+        for block in re.findall(r"^ *```bash\n(.*?)^ *```",
+                                (BOOK / page).read_text(encoding="utf-8"), re.M | re.S):
             for program, command in re.findall(
-                    r"^(?:python |py )?(course\.py|autograder|gearworks|nbgrader) (\w+)", block, re.M):
+                r"^(?:python |py )?(course\.py|autograder|gearworks|nbgrader) (\w+)", block,
+                re.M):
                 count += 1
                 assert command in known[program], f"{page}: {program} {command}"
     assert count >= 8
 
 
 def commands_of(parser):
-    [choices] = [action.choices for action in parser._actions if isinstance(action.choices, dict)]
+    [choices] = [action.choices for action in parser._actions
+                 if isinstance(action.choices, dict)]
     return set(choices)
 
 
 def test_every_change_says_whether_a_grade_can_change():
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", (BOOK / "changelog.md").read_text(encoding="utf-8"), re.M)
-    changes = [grade for change, grade in rows if change != "change" and not set(change) <= set("-| ")]
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$",
+                      (BOOK / "changelog.md").read_text(encoding="utf-8"), re.M)
+    changes = [grade for change, grade in rows
+               if change != "change" and not set(change) <= set("-| ")]
     assert changes and all(re.match(r"(no|yes|new)\b", grade) for grade in changes), changes
 
 
 def test_glossary_and_references_are_in_order():
-    terms = re.findall(r"^(\w[^\n]*)\n    \w", (BOOK / "glossary.md").read_text(encoding="utf-8"), re.M)
+    terms = re.findall(r"^(\w[^\n]*)\n    \w",
+                       (BOOK / "glossary.md").read_text(encoding="utf-8"), re.M)
     assert len(terms) > 50 and len(set(terms)) == len(terms)
-    keys = re.findall(r"^@\w+{(\w+),", (BOOK / "references.bib").read_text(encoding="utf-8"), re.M)
-    shelves = set(re.findall(r'keywords % "(\w+)"', (BOOK / "references.md").read_text(encoding="utf-8")))
+    keys = re.findall(r"^@\w+{(\w+),", (BOOK / "references.bib").read_text(encoding="utf-8"),
+                      re.M)
+    shelves = set(re.findall(r'keywords % "(\w+)"',
+                             (BOOK / "references.md").read_text(encoding="utf-8")))
     assert len(set(keys)) == len(keys)
-    assert set(re.findall(r"keywords = {(\w+)}", (BOOK / "references.bib").read_text(encoding="utf-8"))) == shelves
+    assert (set(re.findall(r"keywords = {(\w+)}",
+                           (BOOK / "references.bib").read_text(encoding="utf-8"))) == shelves)

@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autograder
-from autograder.checking import MESSAGE_WORDS, CheckFailure, check, checks_of, exercises, expect_close, expect_equal, expect_error, expect_unchanged
-from autograder.reference.names import components_of, names_of
+from autograder.checking import (MESSAGE_WORDS, CheckFailure, check, checks_of, exercises,
+                                 expect_close, expect_equal, expect_error, expect_unchanged)
 from autograder.checking import running as grading
 from autograder.checking.running import Status, run_check, run_checks, run_exercise
 from autograder.processes.limits import TimeLimit, time_limit
+from autograder.reference.names import components_of, names_of
 from gearworks.layers import rms_norm
 
 
@@ -40,7 +41,8 @@ def learners(source: str, name: str = "double", tmp_path=None):
 
 
 def test_a_right_function_passes_and_a_wrong_one_fails():
-    right, wrong = run_check(doubles, [lambda x: x + x], 1), run_check(doubles, [lambda x: x * x], 1)
+    right, wrong = run_check(doubles, [lambda x: x + x],
+                             1), run_check(doubles, [lambda x: x * x], 1)
     assert (right.status, right.earned) == (Status.PASSED, 3)
     assert (wrong.status, wrong.earned) == (Status.FAILED, 0)
     assert wrong.expected.startswith("twice ") and wrong.hint == "Add it to itself."
@@ -56,7 +58,8 @@ def test_the_same_seed_gives_the_same_inputs_and_another_one_others():
 
 
 def test_an_error_shows_its_type_its_message_and_the_learners_own_line(tmp_path):
-    source = "import json\n\ndef double(x):\n    return inner(x)\n\ndef inner(x):\n    return json.loads('{')  # here\n"
+    source = ("import json\n\ndef double(x):\n    return inner(x)\n\ndef inner(x):\n    return "
+              "json.loads('{')  # here\n")
     outcome = run_check(doubles, [learners(source, tmp_path=tmp_path)], 1)
     assert (outcome.status, outcome.error) == (Status.RAISED, "JSONDecodeError")
     assert "Expecting property name" in outcome.found
@@ -64,35 +67,44 @@ def test_an_error_shows_its_type_its_message_and_the_learners_own_line(tmp_path)
 
 
 def test_an_error_within_compiled_code_is_shown_at_the_learners_line(tmp_path):
-    broken = learners("import numpy as np\n\ndef double(x):\n    return np.random.default_rng(0).choice(2, p=[x, 0])",
-                      tmp_path=tmp_path)
+    broken = learners("import numpy as np\n\ndef double(x):\n    return "
+                      "np.random.default_rng(0).choice(2, p=[x, 0])", tmp_path=tmp_path)
     outcome = run_check(doubles, [broken], 1)
     assert "raised at line 4: return np.random" in outcome.found
 
 
-@pytest.mark.parametrize("exercise, subject", [
-    ("arithmetic.double", lambda x: None), ("layers.rms_norm", lambda x, weight, eps: None),
-    ("accounting.parameter_count", lambda shape: None), ("accounting.forward_flops", lambda *a, **b: None),
-    ("pipeline.run_request", lambda prompt, **black_boxes: None)])
+@pytest.mark.parametrize("exercise, subject",
+                         [("arithmetic.double", lambda x: None),
+                          ("layers.rms_norm", lambda x, weight, eps: None),
+                          ("accounting.parameter_count", lambda shape: None),
+                          ("accounting.forward_flops", lambda *a, **b: None),
+                          ("pipeline.run_request", lambda prompt, **black_boxes: None)])
 def test_a_forgotten_return_is_said_to_be_one(exercise, subject):
-    checks = [doubles] if exercise == "arithmetic.double" else [check for check in checks_of(exercise) if check.public]
-    outcomes = [outcome for outcome in run_checks(checks, [subject], 1) if outcome.status is not Status.PASSED]
-    assert {outcome.found for outcome in outcomes} == {"that your function returned nothing; is there a `return`?"}
+    checks = ([doubles] if exercise == "arithmetic.double"
+              else [check for check in checks_of(exercise) if check.public])
+    outcomes = [outcome for outcome in run_checks(checks, [subject], 1)
+                if outcome.status is not Status.PASSED]
+    assert ({outcome.found for outcome in outcomes}
+            == {"that your function returned nothing; is there a `return`?"})
 
 
 def test_a_misspelt_name_is_said_to_be_one(tmp_path):
-    outcome = run_check(doubles, [learners("def double(x):\n    return 2 * y\n", tmp_path=tmp_path)], 1)
-    assert outcome.error == "NameError" and "spelled" in outcome.hint and "return 2 * y" in outcome.found
+    outcome = run_check(doubles,
+                        [learners("def double(x):\n    return 2 * y\n", tmp_path=tmp_path)], 1)
+    assert (outcome.error == "NameError" and "spelled" in outcome.hint
+            and "return 2 * y" in outcome.found)
 
 
 def test_a_black_box_says_what_it_was_given():
-    def run_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens, on_token=None):
+    def run_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens,
+                    on_token=None):
         new = encode(prompt)
         while True:
             new = choose(forward(new))
     outcome = run_exercise("pipeline.run_request", [run_request]).outcomes[0]
     assert outcome.status is Status.FAILED
-    assert "`forward` was given" in outcome.found and outcome.found.endswith("not a list of ids")
+    assert ("`forward` was given" in outcome.found
+            and outcome.found.endswith("not a list of ids"))
 
 
 def test_a_wrong_signature_is_the_learners_error():
@@ -124,8 +136,9 @@ def overflow(x):
     return overflow(x)
 
 
-@pytest.mark.parametrize("subject, error", [(lambda x: sys.exit(), "SystemExit"), (overflow, "RecursionError"),
-                                            (lambda x: (_ for _ in ()).throw(GeneratorExit), "GeneratorExit")])
+@pytest.mark.parametrize("subject, error",
+                         [(lambda x: sys.exit(), "SystemExit"), (overflow, "RecursionError"),
+                          (lambda x: (_ for _ in ()).throw(GeneratorExit), "GeneratorExit")])
 def test_whatever_is_raised_ends_as_an_outcome(subject, error):
     assert run_check(doubles, [subject], 1).error == error
 
@@ -161,8 +174,8 @@ def test_checks_after_one_that_was_out_of_time_get_less_of_it(monkeypatch):
     monkeypatch.setattr(grading, "CHECK_SECONDS", 0.4567)
     monkeypatch.setattr(grading, "SHORTER_SECONDS", 0.1)
     outcomes = run_checks([doubles] * 3, [endless], 1)
-    assert [outcome.found for outcome in outcomes] == [f"no end after {seconds} seconds of computing"
-                                                       for seconds in (0.46, 0.1, 0.1)]
+    assert ([outcome.found for outcome in outcomes]
+            == [f"no end after {seconds} seconds of computing" for seconds in (0.46, 0.1, 0.1)])
 
 
 def test_an_endless_generator_is_stopped():
@@ -190,22 +203,24 @@ def test_a_limit_wakes_code_that_sleeps_and_leaves_nothing_behind(monkeypatch):
 
 
 def test_functions_can_be_watched_after_a_limit():
-    """A profiler or debugger goes on working, whether the limit was reached or not; once it made the process hang."""
-    code = ("import sys\nfrom autograder.processes.limits import TimeLimit, time_limit\n"
-            "for limit, count in ((5, 1), (0.1, 10 ** 12)):\n"
-            "    try:\n        with time_limit(limit):\n            for _ in range(count):\n                pass\n"
-            "    except TimeLimit:\n        print('reached')\n"
-            "    seen = []\n    sys.setprofile(lambda frame, event, value: seen.append(event))\n"
-            "    (lambda: None)()\n    sys.setprofile(None)\n    print('call' in seen)\n")
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=60)
+    """A profiler or debugger goes on working, whether the limit was reached or not; once it
+    made the process hang."""
+    code = ("import sys\nfrom autograder.processes.limits import TimeLimit, time_limit\nfor "
+            "limit, count in ((5, 1), (0.1, 10 ** 12)):\n    try:\n        with "
+            "time_limit(limit):\n            for _ in range(count):\n                pass\n    "
+            "except TimeLimit:\n        print('reached')\n    seen = []\n    "
+            "sys.setprofile(lambda frame, event, value: seen.append(event))\n    (lambda: "
+            "None)()\n    sys.setprofile(None)\n    print('call' in seen)\n")
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8",
+                         timeout=60)
     assert ran.stdout.split() == ["True", "reached", "True"]
 
 
 def test_warnings_and_stderr_become_remarks(tmp_path, capsys):
-    source = ("import sys, warnings\nimport numpy as np\n"
-              "def rms_norm(x, weight, eps):\n    warnings.warn('mind the gap')\n"
-              "    print('loud', file=sys.stderr)\n    print('hello')\n"
-              "    root = np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps))\n    return x / root * weight\n")
+    source = ("import sys, warnings\nimport numpy as np\ndef rms_norm(x, weight, eps):\n    "
+              "warnings.warn('mind the gap')\n    print('loud', file=sys.stderr)\n    "
+              "print('hello')\n    root = np.sqrt((x * x).mean(-1, keepdims=True) + "
+              "np.float32(eps))\n    return x / root * weight\n")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         report = run_exercise("layers.rms_norm", [learners(source, "rms_norm", tmp_path)])
@@ -229,9 +244,11 @@ def test_no_message_is_too_long(expected, found, hint):
     @check("arithmetic.double", points=1, public=True)
     def talks(double, rng):
         """Talk."""
-        raise CheckFailure(expected.replace("a", " "), found.replace("b", " "), hint.replace("c", " "))
+        raise CheckFailure(expected.replace("a", " "), found.replace("b", " "),
+                           hint.replace("c", " "))
     outcome = run_check(talks, [abs], 1)
-    assert len(f"{outcome.expected} {outcome.found} {outcome.hint}".split()) <= MESSAGE_WORDS + 3
+    assert (len(f"{outcome.expected} {outcome.found} {outcome.hint}".split())
+            <= MESSAGE_WORDS + 3)
 
 
 def test_exercises_are_found_with_their_checks_and_names():
@@ -242,7 +259,8 @@ def test_exercises_are_found_with_their_checks_and_names():
     with pytest.raises(LookupError):
         checks_of("nothing.at_all")
     assert names_of("kernels.cpu.pack+unpack") == ["pack", "unpack"]
-    assert components_of("kernels.cpu.pack+unpack") == ["kernels.cpu.pack", "kernels.cpu.unpack"]
+    assert (components_of("kernels.cpu.pack+unpack")
+            == ["kernels.cpu.pack", "kernels.cpu.unpack"])
 
 
 def test_the_first_difference_is_named():
@@ -250,7 +268,8 @@ def test_the_first_difference_is_named():
     got[1, 2] = 0.5
     with pytest.raises(CheckFailure) as failure:
         expect_close(got, expected, axes=["query", "head"])
-    assert "1 of 6 elements differ; first: query 1, head 2: got 0.5, expected 0" in failure.value.found
+    assert ("1 of 6 elements differ; first: query 1, head 2: got 0.5, expected 0"
+            in failure.value.found)
     for wrong in (got[0], got.astype(np.float64), got.tolist(), None):
         with pytest.raises(CheckFailure):
             expect_close(wrong, expected)
@@ -271,13 +290,16 @@ def test_changes_in_place_are_seen_however_deep():
 def test_an_expected_error_must_come_and_a_stub_is_no_error():
     with expect_error(ValueError, when="asked"):
         raise ValueError
-    with pytest.raises(CheckFailure, match="no name in it"), expect_error(ValueError, when="asked"):
+    with pytest.raises(CheckFailure,
+                       match="no name in it"), expect_error(ValueError, when="asked"):
         raise CheckFailure("the error to name the tensor", "no name in it")
-    with pytest.raises(CheckFailure, match="no error at all"), expect_error(ValueError, when="asked"):
+    with pytest.raises(CheckFailure,
+                       match="no error at all"), expect_error(ValueError, when="asked"):
         pass
     with pytest.raises(CheckFailure) as failure, expect_error(ValueError, when="asked"):
         raise TypeError("f() missing 2 required positional arguments: 'why' and 'hint'")
-    assert failure.value.found == "TypeError: f() missing 2 required positional arguments: 'why' and 'hint'"
+    assert (failure.value.found
+            == "TypeError: f() missing 2 required positional arguments: 'why' and 'hint'")
     with pytest.raises(NotImplementedError), expect_error(RuntimeError, when="asked"):
         raise NotImplementedError
 
@@ -293,5 +315,6 @@ def test_the_examples_in_docstrings_are_true(module):
 
 
 def test_the_examples_in_docstrings_are_found():
-    found = [test for module in MODULES for test in doctest.DocTestFinder().find(importlib.import_module(module))]
+    found = [test for module in MODULES
+             for test in doctest.DocTestFinder().find(importlib.import_module(module))]
     assert sum(bool(test.examples) for test in found) > 10

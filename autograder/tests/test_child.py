@@ -15,7 +15,7 @@ for news in told:
     print("what is printed is no answer")
     if news["do"] == "end":
         os._exit(3)
-    for pipe in range(3, 20):                               # the pipe to the parent is among them
+    for pipe in range(3, 20):                   # the pipe to the parent is among them
         try:
             os.write(pipe, bytes(news.get("bytes", [])))
         except OSError:
@@ -32,7 +32,8 @@ def child(tmp_path, monkeypatch):
         yield child
 
 
-@pytest.mark.parametrize("nonsense", [b"\xff\xfe\n", b"[1, 2]\n", b"{\n", b"\n", b"null\n"], ids=str)
+@pytest.mark.parametrize("nonsense", [b"\xff\xfe\n", b"[1, 2]\n", b"{\n", b"\n", b"null\n"],
+                         ids=str)
 def test_after_a_line_of_nonsense_the_next_is_heard(child, nonsense):
     told = {"do": "answer", "bytes": list(nonsense)}
     child.tell(told)

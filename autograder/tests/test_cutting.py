@@ -1,4 +1,5 @@
-"""What is cut keeps what the learner reads, loses what the learner writes, and runs by itself. 3 s."""
+"""What is cut keeps what the learner reads, loses what the learner writes, and runs by itself.
+3 s."""
 
 import ast
 import doctest
@@ -11,8 +12,10 @@ from autograder.reference.cutting import BEGIN, END, cut, starting_lines, stub_o
 from autograder.reference.source import CuttingError, ModuleSource, global_names, module_source
 from autograder.variants.mutation import exhibit_source
 
-MODULES = ["accounting", "attention", "kv_cache", "layers", "pipeline", "sampling", "tokenizer", "museum"]
-COMPONENTS = [(module, name) for module in MODULES for name in module_source(module).definitions]
+MODULES = ["accounting", "attention", "kv_cache", "layers", "pipeline", "sampling", "tokenizer",
+           "museum"]
+COMPONENTS = [(module, name) for module in MODULES
+              for name in module_source(module).definitions]
 
 ODD = ModuleSource("odd", '''\
 """A module with everything that is hard to cut."""
@@ -104,11 +107,14 @@ def test_a_cut_runs_by_itself_and_its_stub_says_which_function_is_missing(module
     namespace: dict = {"__name__": module}
     exec(pieces.solution, namespace)
 
-    # The examples of its docstring hold for the cut, which has nothing but the imports that it brought.
-    reference = vars(importlib.import_module(f"gearworks.{module}")) | {"np": importlib.import_module("numpy")}
+    # The examples of its docstring hold for the cut, which has nothing but the imports that it
+    # brought.
+    reference = (vars(importlib.import_module(f"gearworks.{module}"))
+                 | {"np": importlib.import_module("numpy")})
     globs = reference | {name: namespace[name]}
     for test in doctest.DocTestFinder().find(namespace[name], name, module=False, globs=globs):
-        assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
+        assert (doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed
+                == 0)
 
     # The stub differs from the solution in the bodies alone.
     written = {body.component.removeprefix(f"{module}.") for body in source.bodies(name)}
@@ -116,8 +122,9 @@ def test_a_cut_runs_by_itself_and_its_stub_says_which_function_is_missing(module
     for tree, is_stub in ((stub, True), (solution, False)):
         for owner in ast.walk(tree):
             for node in ast.iter_child_nodes(owner):
-                path = f"{owner.name}.{node.name}" if isinstance(owner, ast.ClassDef) and hasattr(node, "name") else \
-                    getattr(node, "name", "") if owner is tree else ""
+                path = getattr(node, "name", "") if owner is tree else ""
+                if isinstance(owner, ast.ClassDef) and hasattr(node, "name"):
+                    path = f"{owner.name}.{node.name}"
                 if path in written:
                     if is_stub:
                         said = node.body[-1].exc.args[0].value
@@ -129,10 +136,12 @@ def test_a_cut_runs_by_itself_and_its_stub_says_which_function_is_missing(module
 def test_the_marks_stand_around_exactly_what_the_stub_lacks():
     for names in (["decorated"], ["undocumented"], ["Odd"], ["decorated", "Odd"]):
         pieces = cut(ODD, names)
-        without_marks = [line for line in pieces.marked.split("\n") if BEGIN not in line and END not in line]
+        without_marks = [line for line in pieces.marked.split("\n")
+                         if BEGIN not in line and END not in line]
         assert "\n".join(without_marks) == pieces.solution
         region = re.compile(rf"^( *){BEGIN} ([\w.]+)\n(?s:.*?)^ *{END}$", re.M)
-        assert region.sub(lambda mark: starting_lines(mark[2], mark[1])[0], pieces.marked) == pieces.stub
+        assert (region.sub(lambda mark: starting_lines(mark[2], mark[1])[0], pieces.marked)
+                == pieces.stub)
 
 
 def test_decorators_signature_and_docstring_stay_and_comments_of_the_solution_go():
@@ -150,31 +159,37 @@ def decorated(
     >>> decorated
     """
     raise NotImplementedError("odd.decorated: write this function")'''
-    assert cut(ODD, ["undocumented"]).stub.endswith(
-        'def undocumented(x):\n    raise NotImplementedError("odd.undocumented: write this function")')
+    assert cut(ODD, ["undocumented"]).stub.endswith('def undocumented(x):\n    raise '
+                                                    'NotImplementedError("odd.undocumented: '
+                                                    'write this function")')
 
 
 def test_imports_are_those_that_signature_and_body_need():
     def imports(*names, own=None):
-        return {line for line in cut(ODD, names, own=own).solution.splitlines() if re.match("import|from", line)}
+        return {line for line in cut(ODD, names, own=own).solution.splitlines()
+                if re.match("import|from", line)}
 
-    # Of tau and linear the function has its own; np is bound by a condition, so it comes from the module itself.
+    # Of tau and linear the function has its own; np is bound by a condition, so it comes from
+    # the module itself.
     assert imports("decorated") == {"import contextlib", "from math import pi as PI",
                                     "from gearworks.odd import LIMIT, _given, np"}
-    assert imports("undocumented") == {"import os.path", "import os.path as paths", "import xml.dom, xml.sax",
-                                       "from gearworks.layers import softmax", "from gearworks.odd import LIMIT"}
+    assert (imports("undocumented")
+            == {"import os.path", "import os.path as paths", "import xml.dom, xml.sax",
+                "from gearworks.layers import softmax", "from gearworks.odd import LIMIT"})
     assert imports("Odd") == {"from math import tau", "from gearworks.odd import _SPARE"}
 
 
 def test_what_the_learner_wrote_is_never_imported():
     stub = cut(ODD, ["undocumented"], own={"softmax": "layers", "linear": "layers"}).stub
     assert "softmax" not in stub
-    together = cut(module_source("tokenizer"), ["decode", "IncrementalDetokenizer"], own={"decode": "tokenizer"}).stub
+    together = cut(module_source("tokenizer"), ["decode", "IncrementalDetokenizer"],
+                   own={"decode": "tokenizer"}).stub
     assert "import decode" not in together and "Detokenizer\n" not in together
 
 
 @pytest.mark.parametrize(("own", "what"), [
-    ({"pi": "math_chapter", "PI": "geometry"}, "knows math.pi as PI"),      # another thing under the learner's name
+    # another thing under the learner's name
+    ({"pi": "math_chapter", "PI": "geometry"}, "knows math.pi as PI"),
     ({"softmax": "attention"}, "knows gearworks.layers.softmax as softmax"),
 ])
 def test_a_name_that_means_two_things_is_refused(own, what):
@@ -183,7 +198,8 @@ def test_a_name_that_means_two_things_is_refused(own, what):
 
 
 def test_a_module_that_holds_the_learners_own_is_refused():
-    module = ModuleSource("user", "from gearworks import layers\ndef f(x):\n    return layers.softmax(x)\n")
+    module = ModuleSource(
+        "user", "from gearworks import layers\ndef f(x):\n    return layers.softmax(x)\n")
     assert "from gearworks import layers" in cut(module, ["f"]).stub
     with pytest.raises(CuttingError, match="imports layers as a module"):
         cut(module, ["f"], own={"softmax": "layers"})
@@ -191,9 +207,11 @@ def test_a_module_that_holds_the_learners_own_is_refused():
 
 def test_methods_are_stubbed_one_by_one():
     all_of_them = cut(ODD, ["Odd"]).stub
-    assert all_of_them.count("write this function") == 4 and "return tau" in all_of_them and "_SPARE" in all_of_them
+    assert (all_of_them.count("write this function") == 4 and "return tau" in all_of_them
+            and "_SPARE" in all_of_them)
     one = cut(ODD, ["Odd"], ["total"]).stub
-    assert one.count("write this function") == 1 and "self.x = FIELD" in one and "@staticmethod" in one
+    assert (one.count("write this function") == 1 and "self.x = FIELD" in one
+            and "@staticmethod" in one)
     with pytest.raises(CuttingError, match="has no method subtotal"):
         cut(ODD, ["Odd"], ["total", "subtotal"])
 
@@ -206,7 +224,8 @@ def test_what_cannot_be_cut_is_named(name, what):
 
 
 def test_an_exhibit_starts_from_the_broken_body():
-    broken = ModuleSource("odd", ODD.text.replace("return softmax(os.path", "return linear(os.path"))
+    broken = ModuleSource("odd",
+                          ODD.text.replace("return softmax(os.path", "return linear(os.path"))
     pieces = cut(ODD, ["undocumented"], exhibit=("swapped", broken))
     assert "return linear(" in pieces.stub and "softmax(" not in pieces.stub
     assert "return softmax(" in pieces.solution
@@ -217,9 +236,11 @@ def test_an_exhibit_starts_from_the_broken_body():
 def test_the_exhibit_of_the_museum_is_the_mutant_of_that_name():
     broken = exhibit_source("museum", "tutorial-engine")
     assert broken.text != module_source("museum").text
-    pieces = cut(module_source("museum"), ["conversation_ids"], exhibit=("tutorial-engine", broken))
+    pieces = cut(module_source("museum"), ["conversation_ids"],
+                 exhibit=("tutorial-engine", broken))
     assert "[0] * len(ids)" in pieces.stub and "[0] * len(ids)" not in pieces.solution
-    assert "from gearworks.museum import BOS, EOS\n" in pieces.stub         # the solution uses one of them
+    # the solution uses one of them
+    assert "from gearworks.museum import BOS, EOS\n" in pieces.stub
 
 
 def test_stub_of_takes_a_pair_and_refuses_a_module_that_is_not_there():

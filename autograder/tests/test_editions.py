@@ -1,4 +1,5 @@
-"""The editions of a source: right, the same every time, refused with file and line when it is wrong. 20 s."""
+"""The editions of a source: right, the same every time, refused with file and line when it is
+wrong. 20 s."""
 
 import ast
 import json
@@ -30,7 +31,8 @@ def root(tmp_path, monkeypatch):
     (tmp_path / "book" / "chapters").mkdir(parents=True)
     shutil.copy(SMALL, tmp_path / "book" / "chapters")
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
-    points = sum(editions.exercise_points(each) for each in read_chapter(SMALL).exercises if not each.optional)
+    points = sum(editions.exercise_points(each) for each in read_chapter(SMALL).exercises
+                 if not each.optional)
     monkeypatch.setattr(editions, "REQUIRED_POINTS", points)
     return tmp_path
 
@@ -46,7 +48,7 @@ def changed(tmp_path, *replacements):
     return path
 
 
-# --- the learner edition --------------------------------------------------------------------------------------------
+# --- the learner edition ----------------------------------------------------------------------
 
 
 def test_an_exercise_is_a_strip_a_stub_and_a_locked_check(chapter, learner):
@@ -56,26 +58,33 @@ def test_an_exercise_is_a_strip_a_stub_and_a_locked_check(chapter, learner):
         at = learner.cells.index(cells[f"about-{exercise.grade_id}"])
         strip, solution, check = learner.cells[at:at + 3]
         points = editions.exercise_points(exercise)
-        assert f"{points} points" in strip.source and f"{exercise.minutes} minutes" in strip.source
-        assert strip.source.count("<details>") == 3 and all(hint in strip.source for hint in exercise.hints)
+        assert (f"{points} points" in strip.source
+                and f"{exercise.minutes} minutes" in strip.source)
+        assert (strip.source.count("<details>") == 3
+                and all(hint in strip.source for hint in exercise.hints))
         assert ("optional (+)" in strip.source) == exercise.optional
-        assert solution.id == exercise.grade_id and "raise NotImplementedError(" in solution.source
+        assert (solution.id == exercise.grade_id
+                and "raise NotImplementedError(" in solution.source)
         assert solution.metadata.nbgrader.solution and "editable" not in solution.metadata
-        assert check.source == f'from autograder import check\ncheck("{exercise.name}", {exercise.names[0]})'
+        assert check.source == ("from autograder import check\n"
+                                f'check("{exercise.name}", {exercise.names[0]})')
         assert check.metadata.nbgrader.points == points and check.metadata.editable is False
-    assert [cell.id for cell in learner.cells if cell.metadata.get("nbgrader", {}).get("solution")] == IDS
+    assert ([cell.id for cell in learner.cells
+             if cell.metadata.get("nbgrader", {}).get("solution")] == IDS)
 
 
 def test_a_learner_notebook_has_no_outputs_no_solutions_and_little_metadata(chapter, learner):
     assert learner.metadata.kernelspec.name == "python3"
-    assert all(not cell.outputs and cell.execution_count is None for cell in learner.cells if cell.cell_type == "code")
+    assert all(not cell.outputs and cell.execution_count is None for cell in learner.cells
+               if cell.cell_type == "code")
     text = editions.to_text(learner)
     for line in editions.solution_lines(chapter):
         assert json.dumps(line, ensure_ascii=False)[1:-1] not in text
     assert BEGIN not in text and "HIDDEN" not in text
     allowed = {"tags", "nbgrader", "deletable", "editable", "jupyter"}
     assert {key for cell in learner.cells for key in cell.metadata} <= allowed
-    folded = next(cell for cell in learner.cells if "hide-input" in cell.metadata.get("tags", []))
+    folded = next(cell for cell in learner.cells
+                  if "hide-input" in cell.metadata.get("tags", []))
     assert folded.metadata.jupyter.source_hidden
 
 
@@ -86,14 +95,18 @@ def test_pictures_are_inside(learner):
 
 
 def test_a_plot_is_followed_by_its_description_except_on_the_page(tmp_path):
-    plot = "```{code-cell} python\n---\nmystnb:\n  image:\n    alt: A line that rises.\n---\nplt.show()\n```\n"
+    plot = ("```{code-cell} python\n---\nmystnb:\n  image:\n    alt: A line that rises.\n---\n"
+            "plt.show()\n```\n")
     text = SMALL.read_text(encoding="utf-8") + "\n" + plot
     path = tmp_path / SMALL.name
     path.write_text(text, encoding="utf-8")
     chapter = read_chapter(path)
-    for edition in (editions.learner_edition(chapter, REPOSITORY), editions.source_edition(chapter, REPOSITORY)):
-        assert edition.cells[-2].source == "plt.show()" and edition.cells[-1].cell_type == "markdown"
-        assert edition.cells[-1].source.startswith("<details>") and "\n\nA line that rises.\n\n" in edition.cells[-1].source
+    for edition in (editions.learner_edition(chapter, REPOSITORY),
+                    editions.source_edition(chapter, REPOSITORY)):
+        assert (edition.cells[-2].source == "plt.show()"
+                and edition.cells[-1].cell_type == "markdown")
+        assert (edition.cells[-1].source.startswith("<details>")
+                and "\n\nA line that rises.\n\n" in edition.cells[-1].source)
     assert editions._notebook(chapter, REPOSITORY, "import").cells[-1].source == "plt.show()"
 
 
@@ -106,36 +119,44 @@ def test_the_first_code_cell_installs_only_where_the_course_is_missing(learner):
     shell = InteractiveShell()
     shell.register_magic_function(ran.append, magic_name="pip")
     assert shell.run_cell(first.source).success and ran == []
-    missing = first.source.replace("from importlib.util import find_spec", "find_spec = {'torch': 1}.get")
+    missing = first.source.replace("from importlib.util import find_spec",
+                                   "find_spec = {'torch': 1}.get")
     assert shell.run_cell(missing).success
-    assert ran == [f'install --quiet "gearworks[truth,course] @ git+{editions.homepage(REPOSITORY)}"']
+    assert ran == ['install --quiet "gearworks[truth,course] @ '
+                   f'git+{editions.homepage(REPOSITORY)}"']
 
 
-def test_ids_are_the_same_every_time_and_an_inserted_cell_moves_none(tmp_path, chapter, learner):
+def test_ids_are_the_same_every_time_and_an_inserted_cell_moves_none(tmp_path, chapter,
+                                                                     learner):
     again = editions.learner_edition(read_chapter(SMALL), REPOSITORY)
     assert editions.to_text(again) == editions.to_text(learner)
     ids = [cell.id for cell in learner.cells]
-    assert len({*ids}) == len(ids)                          # though two texts and two cells are repeated word for word
+    assert len({*ids}) == len(ids)   # though two texts and two cells are repeated word for word
     longer = changed(tmp_path, ("A formula,", "Something new.\n\n+++\n\nA formula,"))
-    new_ids = [cell.id for cell in editions.learner_edition(read_chapter(longer), REPOSITORY).cells]
+    new_ids = [cell.id
+               for cell in editions.learner_edition(read_chapter(longer), REPOSITORY).cells]
     assert len(new_ids) == len(ids) + 1 and [id for id in new_ids if id in ids] == ids
 
 
 def test_editions_are_the_same_in_another_process(learner):
     """No hash seed, no working directory and no set's order goes into them."""
-    script = ("import sys; from pathlib import Path; from autograder import editions, chapter; "
-              "notebook = editions.learner_edition(chapter.read_chapter(Path(sys.argv[1])), Path(sys.argv[2])); "
-              "print(editions.to_text(notebook))")
-    out = subprocess.run([sys.executable, "-X", "utf8", "-c", script, SMALL, REPOSITORY], capture_output=True,
-                         encoding="utf-8", check=True)
+    script = ("import sys; from pathlib import Path; from autograder.chapters import chapter, editions; "
+              "notebook = editions.learner_edition(chapter.read_chapter(Path(sys.argv[1])), "
+              "Path(sys.argv[2])); print(editions.to_text(notebook))")
+    out = subprocess.run([sys.executable, "-X", "utf8", "-c", script, SMALL, REPOSITORY],
+                         capture_output=True, encoding="utf-8", check=True)
     assert out.stdout.strip() == editions.to_text(learner).strip()
 
 
 def test_a_later_exercise_uses_the_learners_own_earlier_one(tmp_path):
-    path = changed(tmp_path, ("from gearworks.pipeline import run_request", "from gearworks.layers import silu"),
-                   ("from gearworks.accounting import parameter_count", "from gearworks.layers import swiglu"))
+    path = changed(tmp_path,
+                   ("from gearworks.pipeline import run_request",
+                    "from gearworks.layers import silu"),
+                   ("from gearworks.accounting import parameter_count",
+                    "from gearworks.layers import swiglu"))
     cuts = editions.cuts_of(read_chapter(path))
-    assert "import silu" not in cuts["layers-swiglu"].solution and "silu(gate)" in cuts["layers-swiglu"].solution
+    assert ("import silu" not in cuts["layers-swiglu"].solution
+            and "silu(gate)" in cuts["layers-swiglu"].solution)
 
 
 def test_delayed_annotations_are_asked_for_once_in_the_setup(tmp_path, monkeypatch, chapter):
@@ -144,7 +165,8 @@ def test_delayed_annotations_are_asked_for_once_in_the_setup(tmp_path, monkeypat
         real(name), text="from __future__ import annotations\n" + real(name).text))
     notebook = editions.learner_edition(chapter, REPOSITORY)
     holders = [cell for cell in notebook.cells if "__future__" in cell.source]
-    assert [cell.metadata.tags for cell in holders] == [["setup"]] and holders[0].source.startswith("from __future__")
+    assert ([cell.metadata.tags for cell in holders] == [["setup"]]
+            and holders[0].source.startswith("from __future__"))
 
 
 def test_a_solved_notebook_differs_in_the_solution_cells_alone(chapter, learner):
@@ -154,28 +176,33 @@ def test_a_solved_notebook_differs_in_the_solution_cells_alone(chapter, learner)
         if before.id in IDS:
             assert "NotImplementedError" not in after.source
             ast.parse(after.source)
-    assert "NotImplementedError" in learner.cells[[cell.id for cell in learner.cells].index(IDS[0])].source
+    assert ("NotImplementedError"
+            in learner.cells[[cell.id for cell in learner.cells].index(IDS[0])].source)
     half = editions.solve(learner, {IDS[0]: "run_request = None"})
-    assert sum("NotImplementedError" in cell.source for cell in half.cells if cell.id in IDS) == 2
+    assert (sum("NotImplementedError" in cell.source for cell in half.cells if cell.id in IDS)
+            == 2)
 
 
-# --- the book edition -----------------------------------------------------------------------------------------------
+# --- the book edition -------------------------------------------------------------------------
 
 
 def test_the_book_shows_stubs_with_the_outputs_of_the_reference(chapter, tmp_path):
     (tmp_path / "chapters").mkdir()
     seen = []
-    page = editions.book_edition(chapter, tmp_path, on_cell=lambda done, cells: seen.append((done, cells)))
+    page = editions.book_edition(chapter, tmp_path,
+                                 on_cell=lambda done, cells: seen.append((done, cells)))
     cells = {cell.id: cell for cell in page.cells}
     assert seen[-1][0] == seen[-1][1] == sum(cell.cell_type == "code" for cell in page.cells)
     assert "install" not in cells
     assert all("write this function" in cells[id].source for id in IDS)
-    assert "134515008" in str(page.cells[-1].outputs)       # the finish line ran with the reference
+    assert "134515008" in str(page.cells[-1].outputs)   # the finish line ran with the reference
     points = editions.exercise_points(chapter.exercises[0])
     assert f"{float(points)}" in str(cells[f"check-{IDS[0]}"].outputs)
 
-    # The cell that fails on purpose names its error, and its traceback shows no line of the reference.
-    failed = next(cell for cell in page.cells if "raises-exception" in cell.metadata.get("tags", []))
+    # The cell that fails on purpose names its error, and its traceback shows no line of the
+    # reference.
+    failed = next(cell for cell in page.cells
+                  if "raises-exception" in cell.metadata.get("tags", []))
     assert failed.outputs[0].ename == "ZeroDivisionError"
     text = json.dumps(page, ensure_ascii=False)
     assert "token = choose(forward(unseen))" in editions.solution_lines(chapter)
@@ -199,7 +226,7 @@ def test_a_chapter_that_does_not_run_is_named_with_the_cell(tmp_path):
     assert "'math.sqrt(-4)'" in caught.value.why and "ValueError" in caught.value.why
 
 
-# --- build and its check --------------------------------------------------------------------------------------------
+# --- build and its check ----------------------------------------------------------------------
 
 
 def test_build_writes_and_check_finds_every_drift(root, capsys):
@@ -214,15 +241,18 @@ def test_build_writes_and_check_finds_every_drift(root, capsys):
     assert code == 0 and said.out.count("wrote") == 2
     assert (root / "autograder" / "source" / "ch98" / "98_small.ipynb").is_file()
     assert run("build", "--check")[0] == 0
-    assert run("build")[1].out == ""                        # nothing has changed, nothing is written
+    assert run("build")[1].out == ""                   # nothing has changed, nothing is written
 
-    notebook.write_bytes(notebook.read_bytes().replace(b"\n", b"\r\n"))      # a checkout on Windows is no drift
+    # a checkout on Windows is no drift
+    notebook.write_bytes(notebook.read_bytes().replace(b"\n", b"\r\n"))
     assert run("build", "--check")[0] == 0
     source = root / "book" / "chapters" / "98_small.md"
-    source.write_text(source.read_text(encoding="utf-8") + "\nOne more word.\n", encoding="utf-8")
+    source.write_text(source.read_text(encoding="utf-8") + "\nOne more word.\n",
+                      encoding="utf-8")
     (root / "chapters" / "97_gone.ipynb").write_text("{}", encoding="utf-8")
     code, said = run("build", "--check")
-    assert code == 1 and "98_small.ipynb: is out of date" in said.out and "97_gone.ipynb: has no chapter" in said.out
+    assert (code == 1 and "98_small.ipynb: is out of date" in said.out
+            and "97_gone.ipynb: has no chapter" in said.out)
     assert "Try  autograder build" in said.err
 
 
@@ -249,9 +279,10 @@ def test_points_that_are_not_100_are_refused(root, monkeypatch, capsys):
 
 
 def test_the_command_line_tells_wrong_usage_from_failure(tmp_path, monkeypatch, capsys):
-    for arguments, near in ((["bild"], "autograder build"), (["build", "--chek"], "--check"),
-                            (["progress", "--rot", "x"], "--root"), (["build", "--root"], "--root=VALUE"),
-                            (["course"], "autograder course --help"), ([], "autograder --help")):
+    for arguments, near in (
+        (["bild"], "autograder build"), (["build", "--chek"], "--check"),
+        (["progress", "--rot", "x"], "--root"), (["build", "--root"], "--root=VALUE"),
+        (["course"], "autograder course --help"), ([], "autograder --help")):
         assert cli.main(arguments) == 2
         error = capsys.readouterr().err
         assert "\n  Why  " in error and f"\n  Try  {near}" in error and "usage:" not in error
@@ -259,48 +290,57 @@ def test_the_command_line_tells_wrong_usage_from_failure(tmp_path, monkeypatch, 
     assert cli.main(["build", "--root", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert error.count("\n  Why  ") == error.count("\n  Try  ") == 1
-    result = subprocess.run([sys.executable, "-m", "autograder", "--help"], capture_output=True, encoding="utf-8")
-    assert result.returncode == 0 and all(word in result.stdout for word in ("build", "course", "mutants"))
+    result = subprocess.run([sys.executable, "-m", "autograder", "--help"], capture_output=True,
+                            encoding="utf-8")
+    assert (result.returncode == 0
+            and all(word in result.stdout for word in ("build", "course", "mutants")))
 
 
 def test_the_learner_notebooks_of_this_repository_are_up_to_date():
     assert editions.drift(REPOSITORY) == {}
 
 
-# --- chapters that are refused --------------------------------------------------------------------------------------
+# --- chapters that are refused ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("old", "new", "what"), [
-    ("minutes: 20", "minutes: 50", r"98_small.md, line 30: `minutes` of run_request must be a number from 1 to 45"),
-    ("minutes: 20", "minutes: '20'", "`minutes` of run_request"),
-    ("level: 2", "level: 4", "`level` of run_request must be 1, 2 or 3"),
-    ("level: 2", "", "`level` of run_request"),
-    ("- The first token may end it.\n", "", "`hints` of run_request must be a list of 3 texts"),
-    ("- The first token may end it.", "- First: the token.", "`hints` of run_request"),
-    ("optional: true", "optional: maybe", "`optional` of forward_flops must be true or false"),
-    ("level: 2", "level: 2\nmethods: run", "`methods` of run_request must be a list"),
-    ("level: 2", "level: 2\nexhibit: some", "`exhibit` of run_request must be the name of a mutant, in a cell with"),
-    ("level: 2", "level: 2\npoints: 20", "there is no key 'points'"),
-    ("[hide-input]", "[hide-inputs]", "line 24: there is no tag 'hide-inputs'"),
-    ("[hide-input]", "hide-input", "cannot read 98_small.md"),
-    ("import run_request", "import run_request as run", "an exercise is one import"),
-    ("import run_request", "import Completion, run_request, x", "an exercise is one import"),
-    ("from gearworks.pipeline import run_request", "import gearworks.pipeline", "an exercise is one import"),
-    ("from gearworks.pipeline import run_request", "from gearworks.pipeline import (", "the exercise is no Python"),
-    ("import forward_flops", "import parameter_count", "line 67: parameter_count is exercised twice"),
-    ("import math\n", "import math\nfrom gearworks.pipeline import run_request\n",
-     "line 12: this cell imports run_request from gearworks.pipeline"),
-    ('parameter_count(SHAPES["SmolLM2-135M"])', "from gearworks.accounting import *", "this cell imports *"),
-    ('parameter_count(SHAPES["SmolLM2-135M"])', "with open(forward_flops):\n    pass",
-     "this cell uses forward_flops, which is optional"),
-    ("[setup]", "[hide-input]", "line 12: a chapter's first code cell is its setup"),
-    ("[finish]", "[finish, setup]", "a chapter's first code cell is its setup"),
-    ("math.sqrt(4)", "math.sqrt(4", "line 24: the cell is no Python"),
-    ("A formula", "```{note}\nA formula\n```\n", r"line 20: ```{note} is no CommonMark"),
-    ("A formula", ":::{tip}\n:::\nA formula", "is no CommonMark"),
-    ("A formula", "See {doc}`setup`. A formula", "is no CommonMark"),
-    ("[Count the arrays.", "[{", "98_small.md"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [("minutes: 20", "minutes: 50",
+      r"98_small.md, line 30: `minutes` of run_request must be a number from 1 to 45"),
+     ("minutes: 20", "minutes: '20'", "`minutes` of run_request"),
+     ("level: 2", "level: 4", "`level` of run_request must be 1, 2 or 3"),
+     ("level: 2", "", "`level` of run_request"),
+     ("- The first token may end it.\n", "",
+      "`hints` of run_request must be a list of 3 texts"),
+     ("- The first token may end it.", "- First: the token.", "`hints` of run_request"),
+     ("optional: true", "optional: maybe", "`optional` of forward_flops must be true or false"),
+     ("level: 2", "level: 2\nmethods: run", "`methods` of run_request must be a list"),
+     ("level: 2", "level: 2\nexhibit: some",
+      "`exhibit` of run_request must be the name of a mutant, in a cell with"),
+     ("level: 2", "level: 2\npoints: 20", "there is no key 'points'"),
+     ("[hide-input]", "[hide-inputs]", "line 24: there is no tag 'hide-inputs'"),
+     ("[hide-input]", "hide-input", "cannot read 98_small.md"),
+     ("import run_request", "import run_request as run", "an exercise is one import"),
+     ("import run_request", "import Completion, run_request, x", "an exercise is one import"),
+     ("from gearworks.pipeline import run_request", "import gearworks.pipeline",
+      "an exercise is one import"),
+     ("from gearworks.pipeline import run_request", "from gearworks.pipeline import (",
+      "the exercise is no Python"),
+     ("import forward_flops", "import parameter_count",
+      "line 67: parameter_count is exercised twice"),
+     ("import math\n", "import math\nfrom gearworks.pipeline import run_request\n",
+      "line 12: this cell imports run_request from gearworks.pipeline"),
+     ('parameter_count(SHAPES["SmolLM2-135M"])', "from gearworks.accounting import *",
+      "this cell imports *"),
+     ('parameter_count(SHAPES["SmolLM2-135M"])', "with open(forward_flops):\n    pass",
+      "this cell uses forward_flops, which is optional"),
+     ("[setup]", "[hide-input]", "line 12: a chapter's first code cell is its setup"),
+     ("[finish]", "[finish, setup]", "a chapter's first code cell is its setup"),
+     ("math.sqrt(4)", "math.sqrt(4", "line 24: the cell is no Python"),
+     ("A formula", "```{note}\nA formula\n```\n", r"line 20: ```{note} is no CommonMark"),
+     ("A formula", ":::{tip}\n:::\nA formula", "is no CommonMark"),
+     ("A formula", "See {doc}`setup`. A formula", "is no CommonMark"),
+     ("[Count the arrays.", "[{", "98_small.md")])
 def test_a_broken_chapter_is_refused_with_file_and_line(tmp_path, old, new, what):
     with pytest.raises(ChapterError, match=re.escape(what)) as caught:
         read_chapter(changed(tmp_path, (old, new)))
@@ -308,17 +348,22 @@ def test_a_broken_chapter_is_refused_with_file_and_line(tmp_path, old, new, what
 
 
 def test_what_uses_an_optional_exercise_says_so(tmp_path):
-    for cell in ("with optional(), open('x'):\n    print(forward_flops(1))", "def show():\n    forward_flops(1)"):
+    for cell in ("with optional(), open('x'):\n    print(forward_flops(1))",
+                 "def show():\n    forward_flops(1)"):
         read_chapter(changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])', cell)))
 
 
-@pytest.mark.parametrize(("old", "new", "what"), [
-    ("import run_request", "import run_requests", "line 30: there is no pipeline.run_requests"),
-    ("gearworks.pipeline import run_request", "gearworks.pipe import run_request", "there is no module gearworks.pipe"),
-    ("import run_request", "import Completion", "there is nothing to write in pipeline.Completion"),
-    ("level: 2", "level: 2\nmethods: [run]", "pipeline.run_request has no methods"),
-    ("gearworks.pipeline import run_request", "gearworks.config import ModelConfig", "ModelConfig has no checks"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [("import run_request", "import run_requests",
+      "line 30: there is no pipeline.run_requests"),
+     ("gearworks.pipeline import run_request", "gearworks.pipe import run_request",
+      "there is no module gearworks.pipe"),
+     ("import run_request", "import Completion",
+      "there is nothing to write in pipeline.Completion"),
+     ("level: 2", "level: 2\nmethods: [run]", "pipeline.run_request has no methods"),
+     ("gearworks.pipeline import run_request", "gearworks.attention import rope_angles",
+      "rope_angles has no checks")])
 def test_an_exercise_that_the_reference_lacks_is_refused(tmp_path, old, new, what):
     with pytest.raises(ChapterError, match=re.escape(what)) as caught:
         editions.check_chapter(read_chapter(changed(tmp_path, (old, new))))
@@ -327,7 +372,9 @@ def test_an_exercise_that_the_reference_lacks_is_refused(tmp_path, old, new, wha
 
 def test_a_picture_that_is_not_there_is_refused(tmp_path):
     chapter = read_chapter(changed(tmp_path, ("gear.svg", "gone.svg")))
-    with pytest.raises(ChapterError, match="98_small.md, line 20: cannot put ../autograder/tests/data/gone.svg into"):
+    with pytest.raises(ChapterError,
+                       match="98_small.md, line 20: cannot put "
+                             "../autograder/tests/data/gone.svg into"):
         editions.learner_edition(chapter, REPOSITORY)
 
 
@@ -352,4 +399,5 @@ def test_a_file_that_is_no_chapter_is_refused(tmp_path, name, text, what):
 def test_closed_and_full_streams(command, code, says, root):
     result = subprocess.run(["sh", "-c", f"{sys.executable} -m autograder {command}"], cwd=root,
                             capture_output=True, encoding="utf-8", timeout=120)
-    assert result.returncode == code and says in result.stderr and "Traceback" not in result.stderr
+    assert (result.returncode == code and says in result.stderr
+            and "Traceback" not in result.stderr)

@@ -1,4 +1,5 @@
-"""The judge: values and calls across the border, in one process and between two. Eight seconds."""
+"""The judge: values and calls across the border, in one process and between two. Eight
+seconds."""
 
 import io
 import os
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from autograder import judge as judging
-from autograder.checking import check, expect_close, expect_equal, expect_error, expect_unchanged
+from autograder.checking import (check, expect_close, expect_equal, expect_error,
+                                 expect_unchanged)
 from autograder.checking.running import Status, run_check, run_exercise
 from autograder.judge import judge, wire
 from autograder.judge.peer import Handle, Peer, connect
@@ -38,17 +40,19 @@ def travel(value):
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(max_size=300),
-    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(
-        st.text(max_size=3) | st.integers() | st.tuples(st.integers(), st.integers()) | st.binary(max_size=2), inner,
-        max_size=4), max_leaves=12)
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    | st.binary(max_size=300),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple)
+    | st.dictionaries(st.text(max_size=3) | st.integers()
+                      | st.tuples(st.integers(), st.integers()) | st.binary(max_size=2),
+                      inner, max_size=4), max_leaves=12)
 
 
 @settings(max_examples=200, deadline=None)
 @given(VALUES)
 def test_plain_values_travel_unchanged(value):
     back = travel(value)
-    assert back == value and repr(back) == repr(value)              # the types, too, and the order of dicts
+    assert back == value and repr(back) == repr(value)  # the types, too, and the order of dicts
 
 
 @settings(max_examples=100, deadline=None)
@@ -57,15 +61,17 @@ def test_plain_values_travel_unchanged(value):
 def test_arrays_travel_bit_for_bit(array):
     for each in (array, array.T, array[..., ::2] if array.ndim else array):
         back = travel(each)
-        assert (back.dtype, back.shape) == (each.dtype, each.shape) and back.tobytes() == each.tobytes()
+        assert ((back.dtype, back.shape) == (each.dtype, each.shape)
+                and back.tobytes() == each.tobytes())
         assert back.flags.writeable
 
 
-@pytest.mark.parametrize("value", [
-    {1, 2}, frozenset("ab"), deque([1, (2,)]), Counter("abca"), range(2, 9, 3), slice(None, 3), Ellipsis,
-    bytearray(b"x" * 999),
-    Path("a") / "b", np.float32(0.1), np.int64(3), np.bool_(True), np.dtype("float16"), np.float32, TensorType.F32,
-    "\ud800 lone", float("inf"), [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
+@pytest.mark.parametrize("value",
+                         [{1, 2}, frozenset("ab"), deque([1, (2,)]), Counter("abca"),
+                          range(2, 9, 3), slice(None, 3), Ellipsis, bytearray(b"x" * 999),
+                          Path("a") / "b", np.float32(0.1), np.int64(3), np.bool_(True),
+                          np.dtype("float16"), np.float32, TensorType.F32, "\ud800 lone",
+                          float("inf"), [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
 def test_other_values_travel_by_value(value):
     back = travel(value)
     assert back == value and type(back) is type(value)
@@ -82,10 +88,11 @@ def test_a_locked_array_stays_locked_and_a_generator_goes_on():
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=60) | st.sampled_from(
-    [b'{"kind":"array","blob":0}', b'{"kind":"enum","class":"os:x"}', b'{"kind":"dict"}', b'{"kind":3}', b"{",
-     b"[" * 3000]
-).map(lambda text: len(text).to_bytes(4, "little") + bytes(4) + text))
+@given(st.binary(max_size=60)
+       | st.sampled_from([
+           b'{"kind":"array","blob":0}', b'{"kind":"enum","class":"os:x"}', b'{"kind":"dict"}',
+           b'{"kind":3}', b"{",
+           b"[" * 3000]).map(lambda text: len(text).to_bytes(4, "little") + bytes(4) + text))
 def test_nonsense_is_refused(data):
     with pytest.raises((EOFError, WireError)):
         message = wire.read(io.BytesIO(data))
@@ -94,8 +101,9 @@ def test_nonsense_is_refused(data):
         wire.decode(message.data, message.blobs, refuse)
 
 
-@pytest.mark.parametrize("name", ["os:PathLike", "gearworks.cli.commands:main", "gearworks.tokenizer:Tokenizer",
-                                  "gearworks.x:X"])
+@pytest.mark.parametrize("name",
+                         ["os:PathLike", "gearworks.cli.commands:main",
+                          "gearworks.tokenizer:Tokenizer", "gearworks.x:X"])
 def test_only_plain_data_classes_of_the_engine_are_made(name):
     with pytest.raises(WireError):
         wire.decode({"kind": "dataclass", "class": name, "keys": [], "values": []}, [], refuse)
@@ -107,7 +115,8 @@ def test_an_array_that_lies_about_its_size_is_refused():
     with pytest.raises(WireError):
         wire.decode({"kind": "array", "blob": 0}, [blobs[0].replace(b"(3,)", b"(9,)")], refuse)
     with pytest.raises(WireError):
-        wire.decode({"kind": "array", "blob": 0}, [blobs[0].replace(b"'<f8'", b"'|O' ")], refuse)
+        wire.decode({"kind": "array", "blob": 0}, [blobs[0].replace(b"'<f8'", b"'|O' ")],
+                    refuse)
 
 
 def proxies(*subjects):
@@ -135,14 +144,17 @@ def test_changes_in_place_come_back():
     array, rows, same = np.zeros(4), [np.ones(2)], np.random.default_rng(1)
     items, table, rng, deep = [1], {}, np.random.default_rng(1), {"rows": rows}
     result = proxies(change)[0](array[::2], items, table, rng, deep=deep)
-    assert array.tolist() == [0, 0, 7, 0] and result.tolist() == [0, 7]     # a view writes where it looks
-    assert items == [1, 3] and table == {"new": 7} and rows[0].tolist() == [-1, 1] and deep["rows"] is rows
+    # a view writes where it looks
+    assert array.tolist() == [0, 0, 7, 0] and result.tolist() == [0, 7]
+    assert (items == [1, 3] and table == {"new": 7} and rows[0].tolist() == [-1, 1]
+            and deep["rows"] is rows)
     same.random(2)
     assert rng.random() == same.random()
     with pytest.raises(AssertionError, match="in place"), expect_unchanged(array):
         proxies(change)[0](array, [], {}, rng, deep={"rows": [[1]]})
     untouched = np.ones(3)
-    assert proxies(lambda x: x + 1)[0](untouched).tolist() == [2, 2, 2] and untouched.tolist() == [1, 1, 1]
+    assert (proxies(lambda x: x + 1)[0](untouched).tolist() == [2, 2, 2]
+            and untouched.tolist() == [1, 1, 1])
 
 
 class Counting:
@@ -174,11 +186,14 @@ class Counting:
 
 
 def test_objects_stay_where_they_are_and_work():
-    counting, same, numbers = proxies(Counting, lambda thing: thing, lambda: (n * n for n in range(4)))
+    counting, same, numbers = proxies(Counting, lambda thing: thing,
+                                      lambda: (n * n for n in range(4)))
     thing = counting(2, step=3)
     assert isinstance(thing, Handle) and type(thing).__name__ == "Counting"
-    assert (thing.push(), thing.push(times=2), thing.value, thing.kind, len(thing)) == (5, 11, 11, "counter", 11)
-    assert thing[3] == 30 and "me" in thing and "you" not in thing and list(counting(3)) == [0, 10, 20]
+    assert ((thing.push(), thing.push(times=2), thing.value, thing.kind, len(thing))
+            == (5, 11, 11, "counter", 11))
+    assert (thing[3] == 30 and "me" in thing and "you" not in thing
+            and list(counting(3)) == [0, 10, 20])
     assert counting.from_text("4").value == 4
     assert same(thing) is thing
     assert [*numbers()] == [0, 1, 4, 9]
@@ -203,7 +218,8 @@ def test_call_backs_are_served_and_nothing_of_them_can_be_read():
 
     def nosy(forward):
         found = {}
-        for name in ("__globals__", "__code__", "__closure__", "__self__", "__defaults__", "__class__", "__dict__"):
+        for name in ("__globals__", "__code__", "__closure__", "__self__", "__defaults__",
+                     "__class__", "__dict__"):
             try:
                 found[name] = repr(getattr(forward, name))
             except AttributeError:
@@ -216,9 +232,10 @@ def test_call_backs_are_served_and_nothing_of_them_can_be_read():
 
         def choose(self, logits):
             return self._secret
-    for given in (forward, Machine().choose, Machine, Machine()):
-        told = str(proxies(nosy)[0](given))
-        assert str(secret) not in told and "forward at" not in told and "autograder/tests" not in told
+    for callee in (forward, Machine().choose, Machine, Machine()):
+        told = str(proxies(nosy)[0](callee))
+        assert (str(secret) not in told and "forward at" not in told
+                and "autograder/tests" not in told)
 
 
 def test_errors_travel_as_kind_and_message_and_find_their_way_home():
@@ -226,10 +243,12 @@ def test_errors_travel_as_kind_and_message_and_find_their_way_home():
         pass
 
     def fails(kind):
-        raise {"own": OwnError("mine"), "model": ModelError("no", "because", "do"), "key": KeyError("k"),
+        raise {"own": OwnError("mine"), "model": ModelError("no", "because", "do"),
+               "key": KeyError("k"),
                "unicode": UnicodeDecodeError("utf-8", b"x", 0, 1, "bad")}[kind]
     subject = proxies(fails)[0]
-    for kind, known in (("own", ValueError), ("model", ModelError), ("key", KeyError), ("unicode", ValueError)):
+    for kind, known in (("own", ValueError), ("model", ModelError), ("key", KeyError),
+                        ("unicode", ValueError)):
         with expect_error(known, when="asked"):
             subject(kind)
     with pytest.raises(ValueError) as raised:
@@ -276,7 +295,8 @@ def test_call_backs_may_come_from_another_thread():
     """Over real pipes, as between two processes."""
     def learner(forward):
         results = []
-        threads = [threading.Thread(target=lambda n=n: results.append(forward(n))) for n in range(8)]
+        threads = [threading.Thread(target=lambda n=n: results.append(forward(n)))
+                   for n in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -289,7 +309,8 @@ def test_call_backs_may_come_from_another_thread():
           open(b_in, "rb") as b_reader, open(b_out, "wb") as b_writer):
         connect(ours, b_reader, a_writer)
         connect(theirs, a_reader, b_writer)
-        server = threading.Thread(target=lambda: wire.write(b_writer, theirs.answer(wire.read(a_reader))))
+        server = threading.Thread(target=lambda: wire.write(b_writer,
+                                                            theirs.answer(wire.read(a_reader))))
         server.start()
         subject = ours.take(theirs.give(learner))
         assert subject(lambda n: n * n) == [n * n for n in range(8)]
@@ -328,7 +349,8 @@ def wrong_norm(x, weight, eps):
     return x / (np.sqrt(np.mean(x * x, axis=-1, keepdims=True)) + np.float32(eps)) * weight
 
 
-def greedy_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens, on_token=None):
+def greedy_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens,
+                   on_token=None):
     ids, prompt_ids = [], encode(prompt)
     for _ in range(max_tokens):
         ids.append(choose(forward(prompt_ids + ids)))
@@ -337,9 +359,10 @@ def greedy_request(prompt, *, encode, forward, choose, decode, eos_ids, max_toke
     return Completion(prompt_ids, ids, decode(ids), "stop")
 
 
-@pytest.mark.parametrize("exercise, subject", [("layers.rms_norm", rms_norm), ("layers.rms_norm", wrong_norm),
-                                               ("pipeline.run_request", run_request),
-                                               ("pipeline.run_request", greedy_request)])
+@pytest.mark.parametrize("exercise, subject",
+                         [("layers.rms_norm", rms_norm), ("layers.rms_norm", wrong_norm),
+                          ("pipeline.run_request", run_request),
+                          ("pipeline.run_request", greedy_request)])
 def test_the_judge_and_the_notebook_say_the_same(exercise, subject):
     local = run_exercise(exercise, [subject], seed=11)
     assert list(local.outcomes) == judge(exercise, [subject], public=True, seed=11)
@@ -361,9 +384,11 @@ def test_hidden_checks_tell_titles_and_kinds_and_their_secrets_stay_away(monkeyp
     outcomes = judge("layers.rms_norm", [subject])
     assert [outcome.public for outcome in outcomes] == [False] * 3
     assert all(outcome.expected == outcome.found == outcome.hint == "" for outcome in outcomes)
-    assert {(outcome.status, outcome.error) for outcome in outcomes} >= {(Status.RAISED, "ZeroDivisionError")}
+    assert ({(outcome.status, outcome.error) for outcome in outcomes}
+            >= {(Status.RAISED, "ZeroDivisionError")})
     blobs = b"".join(blob for message in received for blob in message.blobs)
-    assert arguments and not any(rms_norm(*each).tobytes() in blobs for each in arguments if each[0].size)
+    assert arguments and not any(rms_norm(*each).tobytes() in blobs for each in arguments
+                                 if each[0].size)
     assert not any("seed" in str(message.data) for message in received)
 
 
@@ -383,8 +408,9 @@ def test_a_subject_that_hangs_costs_its_check_only(monkeypatch):
             pass
         return rms_norm(x, weight, eps)
     outcomes = judge("layers.rms_norm", [hangs_on_zeros])
-    assert {outcome.name: outcome.status for outcome in outcomes} == {
-        "any_shape": Status.PASSED, "zeros": Status.OUT_OF_TIME, "large_activations": Status.PASSED}
+    assert ({outcome.name: outcome.status for outcome in outcomes}
+            == {"any_shape": Status.PASSED, "zeros": Status.OUT_OF_TIME,
+                "large_activations": Status.PASSED})
 
 
 def test_a_subject_that_always_hangs_ends_with_the_exercises_time(monkeypatch):

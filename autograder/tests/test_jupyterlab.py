@@ -1,4 +1,5 @@
-"""A learner's first minutes, in real JupyterLab in a real browser: open a chapter, run it, go wrong, go right.
+"""A learner's first minutes, in real JupyterLab in a real browser: open a chapter, run it, go
+wrong, go right.
 
 The notebook lies alone in a folder, without the repository around it. About 40 s.
 """
@@ -20,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = ROOT / "chapters" / "01_overview.ipynb"
 
 # A right loop but for the classic slip: the token that ends the answer becomes part of it.
-WRONG = '''def run_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens, on_token=None):
+WRONG = '''def run_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens,
+                on_token=None):
     prompt_ids = encode(prompt)
     ids, unseen, reason = [], prompt_ids, "length"
     while len(ids) < max_tokens:
@@ -36,7 +38,8 @@ RIGHT = WRONG.replace('''        ids.append(token)
             reason = "stop"
             break
         ids.append(token)
-        if''').replace("if (on_token is not None and on_token(token)):", "if on_token is not None and on_token(token):")
+        if''').replace("if (on_token is not None and on_token(token)):",
+              "if on_token is not None and on_token(token):")
 
 
 @pytest.fixture
@@ -48,11 +51,13 @@ def lab(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower()) for kind in ("CONFIG", "DATA", "RUNTIME")}
+    folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower())
+               for kind in ("CONFIG", "DATA", "RUNTIME")}
     server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={work}", f"--ServerApp.port={port}",
-         "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", "--allow-root"],
-        env=os.environ | folders, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={work}",
+         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
+         "--ServerApp.disable_check_xsrf=True", "--allow-root"], env=os.environ | folders,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}/lab/tree/{CHAPTER.name}"
     try:
         for _ in range(600):
@@ -77,7 +82,8 @@ def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):
     page.locator(IDLE).wait_for()
 
     def cell_with(text):
-        return notebook.locator(".jp-CodeCell").filter(has=page.locator(".cm-content", has_text=text)).first
+        return notebook.locator(".jp-CodeCell").filter(has=page.locator(".cm-content",
+                                                                        has_text=text)).first
 
     def edit(cell):
         cell.locator(".cm-content").click()
@@ -95,7 +101,8 @@ def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):
             if now != before and re.search(r"\[\d+\]", now):
                 page.locator(IDLE).wait_for()
                 return "\n".join(cell.locator(".jp-OutputArea-output").all_inner_texts())
-            if now == before and second % 10 == 9:                # nothing started: the kernel was not yet listening
+            # nothing started: the kernel was not yet listening
+            if now == before and second % 10 == 9:
                 page.keyboard.press("Control+Enter")
         raise AssertionError(f"the cell did not end: {before} {now}")
 
@@ -108,9 +115,11 @@ def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):
         assert "Error" not in run(cell_with(text))
     assert "Paris" in run(cell_with("What is the capital of France?"))
 
-    exercise = notebook.locator(".jp-CodeCell").filter(has=page.locator(".cm-content", has_text="def run_request")).first
+    exercise = notebook.locator(".jp-CodeCell").filter(has=page.locator(
+        ".cm-content", has_text="def run_request")).first
     check = cell_with('check("pipeline.run_request"')
-    stub = exercise.locator(".cm-content").text_content()         # not inner_text: what is off the screen has none
+    # not inner_text: what is off the screen has none
+    stub = exercise.locator(".cm-content").text_content()
     assert "raise NotImplementedError" in stub and "max_tokens" in stub
 
     run(exercise)
@@ -119,7 +128,9 @@ def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):
     write(exercise, WRONG)
     assert run(exercise).strip() == ""
     report = run(check)
-    assert re.search(r"\bfailed\b", report) and "Expected" in report and "Found" in report and "Try" in report, report
+    assert re.search(
+        r"\bfailed\b",
+        report) and "Expected" in report and "Found" in report and "Try" in report, report
     score = float(re.findall(r"^[\d.]+$", report.strip(), re.MULTILINE)[-1])
 
     write(exercise, RIGHT)

@@ -1,7 +1,9 @@
-"""Every exercise that has checks: the reference passes, a stub earns nothing, mutants die, accepted versions pass.
+"""Every exercise that has checks: the reference passes, a stub earns nothing, mutants die,
+accepted versions pass.
 
-And each mutant dies by the check that the instructors' guide names, in whatever process it is tried. Two seconds, and
-half a second more for each exercise; `--seeds 5` tries five seeds in a row.
+And each mutant dies by the check that the instructors' guide names, in whatever process it is
+tried. Two seconds, and half a second more for each exercise; `--seeds 5` tries five seeds in a
+row.
 """
 
 import json
@@ -24,12 +26,14 @@ def worker():
 
 @pytest.fixture(scope="module")
 def published() -> dict[str, dict]:
-    return {row["exercise"]: row for row in json.loads(PUBLISHED.read_text(encoding="utf-8"))["exercises"]}
+    return {row["exercise"]: row
+            for row in json.loads(PUBLISHED.read_text(encoding="utf-8"))["exercises"]}
 
 
 @pytest.mark.parametrize("exercise", exercises())
 def test_checks_tell_right_from_wrong(exercise, worker, published, request):
     row = examine(exercise, worker, request.config.getoption("--seeds"))
     assert row.complaints() == []
-    killers = {mutant: checks[:1] for mutant, checks in row.killed.items()}              # by the first seed
-    assert killers == published[exercise]["killed"], "autograder mutants --json > book/kill_matrix.json"
+    killers = {mutant: checks[:1] for mutant, checks in row.killed.items()}  # by the first seed
+    renew = "autograder mutants --json > book/kill_matrix.json"
+    assert killers == published[exercise]["killed"], renew

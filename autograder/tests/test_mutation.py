@@ -10,8 +10,9 @@ import pytest
 
 from autograder.variants import kill_matrix, mutation
 from autograder.variants.kill_matrix import Row, examine, trials_of
-from autograder.variants.mutation import (Edit, Mutant, VariantError, accepted_of, exhibit_source, load_accepted, load_mutant,
-                                 mutants_of, mutated_namespace, reference_subjects)
+from autograder.variants.mutation import (Edit, Mutant, VariantError, accepted_of,
+                                          exhibit_source, load_accepted, load_mutant,
+                                          mutants_of, mutated_namespace, reference_subjects)
 from autograder.variants.trials import Trial, Verdict, Worker
 from gearworks import layers, pipeline
 
@@ -59,7 +60,8 @@ def toy(tmp_path, monkeypatch):
 
 
 def mutate(module: ModuleType, *edits: tuple[str, str, str]):
-    return mutated_namespace(module, Mutant("toy.outer", "m", tuple(Edit(*edit) for edit in edits), "a story"))
+    return mutated_namespace(
+        module, Mutant("toy.outer", "m", tuple(Edit(*edit) for edit in edits), "a story"))
 
 
 def test_an_edit_reaches_all_that_use_the_definition_and_nothing_else(toy):
@@ -67,7 +69,8 @@ def test_an_edit_reaches_all_that_use_the_definition_and_nothing_else(toy):
     assert mutated["outer"](10) == toy.Value(7) and toy.outer(10) == toy.Value(13)
     assert mutated["apart"] is toy.apart and mutated["Value"] is toy.Value
     assert mutate(toy, ("LIMIT", "3", "5"))["outer"](10) == toy.Value(15)
-    assert mutate(toy, ("inner", "+", "-"), ("outer", "inner(x)", "-inner(x)"))["outer"](10) == toy.Value(-7)
+    assert (mutate(toy, ("inner", "+", "-"), ("outer", "inner(x)", "-inner(x)"))["outer"](10)
+            == toy.Value(-7))
 
 
 def test_an_edit_of_a_method_stays_in_it(toy):
@@ -75,33 +78,39 @@ def test_an_edit_of_a_method_stays_in_it(toy):
     assert (box.get(), box.put()) == (1, 2)
 
 
-@pytest.mark.parametrize("edit, says", [
-    (("inner", "x * LIMIT", "x"), "occurs 0 times in inner"),
-    (("Box", "return 1", "return 2"), "occurs 2 times in Box"),
-    (("nothing", "x", "y"), "no definition nothing"), (("Box.nothing", "x", "y"), "no definition Box.nothing"),
-    (("inner", "return", "return return"), "no Python")])
+@pytest.mark.parametrize("edit, says",
+                         [(("inner", "x * LIMIT", "x"), "occurs 0 times in inner"),
+                          (("Box", "return 1", "return 2"), "occurs 2 times in Box"),
+                          (("nothing", "x", "y"), "no definition nothing"),
+                          (("Box.nothing", "x", "y"), "no definition Box.nothing"),
+                          (("inner", "return", "return return"), "no Python")])
 def test_an_edit_that_does_not_apply_says_why(toy, edit, says):
     with pytest.raises(VariantError, match=says) as error:
         mutate(toy, edit)
     assert "mutants/toy.toml" in error.value.hint
 
 
-@pytest.mark.parametrize("replacement", ["gone(x)", "[gone(part) for part in x]", "(lambda: gone)()"])
+@pytest.mark.parametrize("replacement",
+                         ["gone(x)", "[gone(part) for part in x]", "(lambda: gone)()"])
 def test_a_mutant_that_uses_an_unknown_name_does_not_apply(toy, replacement):
-    """Any check would kill it, whatever the check looks at: a name that the reference no longer imports, say."""
+    """Any check would kill it, whatever the check looks at: a name that the reference no longer
+    imports, say."""
     with pytest.raises(VariantError, match="uses gone, which toy_module does not define"):
         mutate(toy, ("inner", "x + LIMIT", replacement))
-    mutant = Mutant("toy.outer", "m", (Edit("inner", "x + LIMIT", replacement),), "a story", undefined=("gone",))
+    mutant = Mutant("toy.outer", "m", (Edit("inner", "x + LIMIT", replacement),), "a story",
+                    undefined=("gone",))
     with pytest.raises(NameError, match="gone"):
         mutated_namespace(toy, mutant)["outer"]([1])
 
 
-@pytest.mark.parametrize("entry, says", [
-    ("[[mutant]]\nname = 'x'", "lacks 'edits'"),
-    ("[[mutant]]\nedits = []\ncomponent='toy.a'\nname='x'\nstory='s'", "no edits"),
-    ("[[mutant", "cannot be read"),
-    (2 * "[[mutant]]\nedits=[{in='a',find='b',replace='c'}]\ncomponent='toy.a'\nname='x'\nstory='s'\n",
-     "two mutants x")])
+@pytest.mark.parametrize("entry, says",
+                         [("[[mutant]]\nname = 'x'", "lacks 'edits'"),
+                          ("[[mutant]]\nedits = []\ncomponent='toy.a'\nname='x'\nstory='s'",
+                           "no edits"),
+                          ("[[mutant", "cannot be read"),
+                          (2
+                           * "[[mutant]]\nedits=[{in='a',find='b',replace='c'}]\n"
+                             "component='toy.a'\nname='x'\nstory='s'\n", "two mutants x")])
 def test_a_file_of_mutants_that_is_wrong_says_why(tmp_path, monkeypatch, entry, says):
     (tmp_path / "mutants").mkdir()
     (tmp_path / "mutants" / f"toy{hash(entry)}.toml").write_text(entry, encoding="utf-8")
@@ -113,12 +122,14 @@ def test_a_file_of_mutants_that_is_wrong_says_why(tmp_path, monkeypatch, entry, 
 def test_mutants_share_the_dataclasses_of_the_reference():
     for mutant in mutants_of("pipeline.run_request"):
         run, = load_mutant("pipeline.run_request", mutant)
-        assert run is not pipeline.run_request and run.__globals__["Completion"] is pipeline.Completion
+        assert (run is not pipeline.run_request
+                and run.__globals__["Completion"] is pipeline.Completion)
 
 
 def test_a_mutants_source_is_the_module_with_its_edits():
     source = exhibit_source("layers", "root-forgotten").text
-    assert "def swiglu" in source and "x / (mean_square + eps)" in source and "np.sqrt(mean_square" not in source
+    assert ("def swiglu" in source and "x / (mean_square + eps)" in source
+            and "np.sqrt(mean_square" not in source)
     with pytest.raises(VariantError, match="has 0 of this name"):
         exhibit_source("layers", "no-such-mutant")
 
@@ -151,22 +162,25 @@ def accepted_file(tmp_path, monkeypatch, body: str, name: str = "rms_norm__odd")
     folder.mkdir(parents=True)
     (folder / f"{name}.py").write_text(body, encoding="utf-8")
     start = tmp_path / "sitecustomize.py"
-    start.write_text(f"from pathlib import Path\nimport autograder.variants.mutation as m\nm.FOLDER = Path({str(tmp_path)!r})\n",
-                     encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    start.write_text("from pathlib import Path\nimport autograder.variants.mutation as m\n"
+                     f"m.FOLDER = Path({str(tmp_path)!r})\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH",
+                       os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     return Trial("layers.rms_norm", "accepted", 1, name)
 
 
 def test_a_version_that_ends_its_process_fails_and_the_next_trial_runs(tmp_path, monkeypatch):
-    trial = accepted_file(tmp_path, monkeypatch, "import os\ndef rms_norm(x, weight, eps):\n    os._exit(3)\n")
+    trial = accepted_file(tmp_path, monkeypatch,
+                          "import os\ndef rms_norm(x, weight, eps):\n    os._exit(3)\n")
     with Worker() as worker:
         assert worker.run(trial) == Verdict(failed="one_vector", how="ended its process")
         assert worker.run(Trial("layers.rms_norm", "reference", 1)).score == 1
 
 
 def test_a_version_that_nothing_inside_can_stop_is_killed(tmp_path, monkeypatch):
-    trial = accepted_file(tmp_path, monkeypatch, "import itertools\ndef rms_norm(x, weight, eps):\n"
-                                                 "    sum(itertools.repeat(0))\n")
+    trial = accepted_file(tmp_path, monkeypatch,
+                          "import itertools\ndef rms_norm(x, weight, eps):\n    "
+                          "sum(itertools.repeat(0))\n")
     with Worker() as worker:
         assert worker.run(Trial("layers.rms_norm", "reference", 1)).score == 1
         start = time.monotonic()
@@ -175,8 +189,9 @@ def test_a_version_that_nothing_inside_can_stop_is_killed(tmp_path, monkeypatch)
 
 
 def test_a_version_that_prints_does_not_disturb_the_news(tmp_path, monkeypatch):
-    trial = accepted_file(tmp_path, monkeypatch, "import os\ndef rms_norm(x, weight, eps):\n    print('{}')\n"
-                                                 "    os.write(1, b'{}')\n    return x\n")
+    trial = accepted_file(tmp_path, monkeypatch,
+                          "import os\ndef rms_norm(x, weight, eps):\n    print('{}')\n    "
+                          "os.write(1, b'{}')\n    return x\n")
     with Worker() as worker:
         assert worker.run(trial).failed == "one_vector"
 
@@ -200,11 +215,12 @@ class Scripted:
 
 
 def test_the_matrix_complains_of_everything_that_is_wrong():
-    row = examine("layers.rms_norm", Scripted(reference=Verdict(0.9, "zeros"), stub=Verdict(0.1),
-                                              accepted=Verdict(0.5, "any_shape")))
+    row = examine("layers.rms_norm",
+                  Scripted(reference=Verdict(0.9, "zeros"), stub=Verdict(0.1),
+                           accepted=Verdict(0.5, "any_shape")))
     complaints = " / ".join(row.complaints())
-    for words in ("the reference gets 90%", "an untouched stub gets 10%", "root-forgotten survives seed 1",
-                  "rms_norm__loop fails any_shape"):
+    for words in ("the reference gets 90%", "an untouched stub gets 10%",
+                  "root-forgotten survives seed 1", "rms_norm__loop fails any_shape"):
         assert words in complaints
     assert "has 0 mutants" in " ".join(Row("layers.rms_norm").complaints())
     failed = examine("layers.rms_norm", Scripted(mutant=Verdict(error="no such definition")))
@@ -214,7 +230,8 @@ def test_the_matrix_complains_of_everything_that_is_wrong():
 def test_a_mutant_must_die_for_every_seed():
     class Lucky(Scripted):
         def run(self, trial):
-            return Verdict(failed="" if trial.seed == 3 else "zeros") if trial.kind == "mutant" else Verdict(1.0)
+            return (Verdict(failed="" if trial.seed == 3 else "zeros") if trial.kind == "mutant"
+                    else Verdict(1.0))
     row = examine("layers.rms_norm", Lucky(), seeds=4)
     assert set(row.survived.values().__iter__().__next__()) == {3} and row.complaints()
     assert len(trials_of("layers.rms_norm", 4)) == 4 * len(trials_of("layers.rms_norm"))
@@ -227,6 +244,7 @@ def test_the_command_prints_a_table_or_json(capsys):
     assert kill_matrix.main("layers", json=True, seeds=2) == 0
     rows = {row["exercise"]: row for row in json.loads(capsys.readouterr().out)["exercises"]}
     row = rows["layers.rms_norm"]
-    assert len(rows) > 1 and set(row) == {field.name for field in dataclasses.fields(Row)} | {"complaints"}
+    assert (len(rows) > 1
+            and set(row) == {field.name for field in dataclasses.fields(Row)} | {"complaints"})
     with pytest.raises(VariantError, match="layers.rms_nrom"):
         kill_matrix.named("layers.rms_nrom")

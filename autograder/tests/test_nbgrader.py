@@ -1,4 +1,5 @@
-"""The course in nbgrader, from release to CSV: every command as the instructors' guide gives it.
+"""The course in nbgrader, from release to CSV: every command as the instructors' guide gives
+it.
 
 A small chapter is graded whole; of the real ones, the exercises without the demos: those of
 chapter 3, and with --long those of each.
@@ -17,13 +18,14 @@ import pytest
 from nbformat.v4 import new_code_cell
 
 from autograder.chapters import editions
-from autograder.classes import course_folder
 from autograder.chapters.chapter import chapter_paths, read_chapter
+from autograder.classes import course_folder
 from autograder.reference.cutting import BEGIN, END
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
-RUN, COUNT, FLOPS = "pipeline-run_request", "accounting-parameter_count", "accounting-forward_flops"
+RUN = "pipeline-run_request"
+COUNT, FLOPS = "accounting-parameter_count", "accounting-forward_flops"
 
 CHAPTERS = chapter_paths(REPOSITORY / "book" / "chapters")
 REAL = [pytest.param(path, id=path.stem, marks=[] if number == 3 else pytest.mark.long)
@@ -36,11 +38,13 @@ EOS_IS_KEPT = (STOP + APPEND, APPEND + STOP)
 
 
 def nbgrader(course, *arguments, check=True):
-    """Run one command of nbgrader in a course's folder, in an environment that was not activated."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PATH", "VIRTUAL_ENV")}
+    """Run one command of nbgrader in a course's folder, in an environment that was not
+    activated."""
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in ("PATH", "VIRTUAL_ENV")}
     result = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=course,
-                            env=environment | {"PATH": os.defpath}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            encoding="utf-8", errors="replace")
+                            env=environment | {"PATH": os.defpath}, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
     assert not check or result.returncode == 0, result.stdout
     return result
 
@@ -64,7 +68,8 @@ def course(tmp_path_factory, chapter):
 
 
 def points(chapter):
-    return {exercise.grade_id: editions.exercise_points(exercise) for exercise in chapter.exercises}
+    return {exercise.grade_id: editions.exercise_points(exercise)
+            for exercise in chapter.exercises}
 
 
 def submissions(chapter, learner):
@@ -82,13 +87,19 @@ def submissions(chapter, learner):
     assert EOS_IS_KEPT[0] in solved[RUN]
     wrong = solved | {RUN: solved[RUN].replace(*EOS_IS_KEPT)}
 
-    # Right code that logs, warns, writes to the terminal's stderr and sets IPython up so that every expression shows.
-    noisy = with_cell(everything, RUN, lambda source: (
-        "import os, sys, logging, warnings\nget_ipython().ast_node_interactivity = 'all'\n" + source.replace(
-            "    prompt_ids = encode(prompt)\n", "    prompt_ids = encode(prompt)\n    os.write(2, b'low')\n"
-            "    print('high', file=sys.stderr)\n    logging.error('log')\n    warnings.warn('warn')\n")))
+    # Right code that logs, warns, writes to the terminal's stderr and sets IPython up so that
+    # every expression shows.
+    noisy = with_cell(everything, RUN,
+                      lambda source: ("import os, sys, logging, warnings\n"
+                                      "get_ipython().ast_node_interactivity = 'all'\n"
+                                      + source.replace(
+                                          "    prompt_ids = encode(prompt)\n",
+                                          "    prompt_ids = encode(prompt)\n    os.write(2, "
+                                          "b'low')\n    print('high', file=sys.stderr)\n    "
+                                          "logging.error('log')\n    warnings.warn('warn')\n")))
 
-    # Accidents of editors: a check cell pasted once more, a graded cell deleted, metadata left empty.
+    # Accidents of editors: a check cell pasted once more, a graded cell deleted, metadata left
+    # empty.
     pasted = nbformat.from_dict(everything)
     at = next(index for index, cell in enumerate(pasted.cells) if cell.id == f"check-{COUNT}")
     twin = nbformat.from_dict(pasted.cells[at])
@@ -98,11 +109,16 @@ def submissions(chapter, learner):
     deleted = nbformat.from_dict(everything)
     deleted.cells = [cell for cell in deleted.cells if cell.id != f"check-{RUN}"]
 
-    # Scores that a learner writes down instead of earning them, each of which stock nbgrader takes for full marks.
-    forged = with_cell(learner, RUN, lambda source: "import autograder\nautograder.check = lambda *_: 'all of them'")
-    return {"solved": everything, "untouched": learner, "half": editions.solve(learner, {RUN: solved[RUN]}),
-            "wrong": editions.solve(learner, wrong), "noisy": noisy, "pasted": pasted, "deleted": deleted,
-            "forged": forged, "bonus": editions.solve(learner, {COUNT: solved[COUNT], FLOPS: solved[FLOPS]})}
+    # Scores that a learner writes down instead of earning them, each of which stock nbgrader
+    # takes for full marks.
+    forged = with_cell(learner, RUN,
+                       lambda source: "import autograder\nautograder.check = lambda *_: 'all "
+                                      "of them'")
+    return {"solved": everything, "untouched": learner,
+            "half": editions.solve(learner, {RUN: solved[RUN]}),
+            "wrong": editions.solve(learner, wrong), "noisy": noisy, "pasted": pasted,
+            "deleted": deleted, "forged": forged,
+            "bonus": editions.solve(learner, {COUNT: solved[COUNT], FLOPS: solved[FLOPS]})}
 
 
 @pytest.fixture(scope="module")
@@ -111,13 +127,15 @@ def graded(course, chapter, learner):
     archive = course / "downloaded" / "ch98" / "archive"
     archive.mkdir(parents=True)
     for student, notebook in submissions(chapter, learner).items():
-        (archive / f"{student}_98_small.ipynb").write_text(editions.to_text(notebook), encoding="utf-8")
+        (archive / f"{student}_98_small.ipynb").write_text(editions.to_text(notebook),
+                                                           encoding="utf-8")
     nbgrader(course, "zip_collect", "ch98")
     nbgrader(course, "db", "student", "add", "absent")
     nbgrader(course, "autograde", "ch98")
     nbgrader(course, "generate_feedback", "ch98")
     nbgrader(course, "export", "--to", "grades.csv")
-    return {row["student_id"]: row for row in rows_of(course / "grades.csv") if row["assignment"] == "ch98"}
+    return {row["student_id"]: row for row in rows_of(course / "grades.csv")
+            if row["assignment"] == "ch98"}
 
 
 def rows_of(path):
@@ -127,13 +145,16 @@ def rows_of(path):
 
 def test_the_release_is_the_learner_edition_byte_for_byte(course, chapter):
     for each in [chapter, *map(read_chapter, CHAPTERS)]:
-        released = (course / "release" / each.assignment / f"{each.stem}.ipynb").read_text(encoding="utf-8")
-        assert released == editions.to_text(editions.learner_edition(each, REPOSITORY)), each.stem
+        released = (course / "release" / each.assignment
+                    / f"{each.stem}.ipynb").read_text(encoding="utf-8")
+        assert released == editions.to_text(editions.learner_edition(each,
+                                                                     REPOSITORY)), each.stem
 
 
 @pytest.mark.parametrize("path", REAL)
 def test_a_real_chapter_gives_full_points_solved_and_none_untouched(course, path):
-    """Also, that every cell of an exercise brings what it needs: the demos and the setup are left out."""
+    """Also, that every cell of an exercise brings what it needs: the demos and the setup are
+    left out."""
     real = read_chapter(path)
     learner = editions.learner_edition(real, REPOSITORY)
     learner.cells = [cell for cell in learner.cells if "nbgrader" in cell.metadata]
@@ -151,14 +172,17 @@ def test_a_real_chapter_gives_full_points_solved_and_none_untouched(course, path
 def test_solved_is_full_and_untouched_is_nothing(graded, chapter):
     worth = points(chapter)
     full = graded["solved"]
-    assert float(full["required"]) == float(full["required_max"]) == float(full["total"]) == worth[RUN] + worth[COUNT]
+    assert (float(full["required"]) == float(full["required_max"]) == float(full["total"])
+            == worth[RUN] + worth[COUNT])
     assert float(full["bonus"]) == float(full["bonus_max"]) == worth[FLOPS]
     nothing = graded["untouched"]
-    assert nothing["status"] == "graded" and float(nothing["total"]) == float(nothing["bonus"]) == 0
+    assert (nothing["status"] == "graded"
+            and float(nothing["total"]) == float(nothing["bonus"]) == 0)
 
 
 def test_half_solved_gives_the_right_half(graded, chapter):
-    assert float(graded["half"]["required"]) == float(graded["half"]["total"]) == points(chapter)[RUN]
+    assert (float(graded["half"]["required"]) == float(graded["half"]["total"])
+            == points(chapter)[RUN])
 
 
 def test_wrong_answers_give_a_part(graded, chapter):
@@ -181,7 +205,8 @@ def test_noise_and_accidents_cost_nothing(graded):
 
 def test_a_score_that_is_no_number_is_worth_nothing(graded, course):
     assert float(graded["forged"]["total"]) == 0
-    feedback = (course / "feedback" / "forged" / "ch98" / "98_small.html").read_text(encoding="utf-8")
+    feedback = (course / "feedback" / "forged" / "ch98"
+                / "98_small.html").read_text(encoding="utf-8")
     assert "a check cell gives one number from 0 to" in feedback
 
 
@@ -190,15 +215,20 @@ def test_who_has_not_submitted_gets_no_zero(graded):
 
 
 def test_feedback_shows_the_report_and_no_solution(graded, course, chapter):
-    feedback = (course / "feedback" / "wrong" / "ch98" / "98_small.html").read_text(encoding="utf-8")
+    feedback = (course / "feedback" / "wrong" / "ch98"
+                / "98_small.html").read_text(encoding="utf-8")
     assert "Expected" in feedback and "Found" in feedback
     for student in ("untouched", "half"):
-        page = (course / "feedback" / student / "ch98" / "98_small.html").read_text(encoding="utf-8")
-        assert "parameter_count" in page and "attention = 2 * D * queries" not in re.sub(r"<[^>]+>", "", page)
+        page = (course / "feedback" / student / "ch98"
+                / "98_small.html").read_text(encoding="utf-8")
+        assert ("parameter_count" in page
+                and "attention = 2 * D * queries" not in re.sub(r"<[^>]+>", "", page))
 
 
-def test_nbgrader_validate_passes_on_the_solved_notebook_and_fails_on_the_untouched(chapter, learner, tmp_path):
-    for name, notebook in (("solved", editions.solve(learner, editions.solutions(chapter))), ("untouched", learner)):
+def test_nbgrader_validate_passes_on_the_solved_notebook_and_fails_on_the_untouched(
+    chapter, learner, tmp_path):
+    for name, notebook in (("solved", editions.solve(learner, editions.solutions(chapter))),
+                           ("untouched", learner)):
         (tmp_path / f"{name}.ipynb").write_text(editions.to_text(notebook), encoding="utf-8")
     result = nbgrader(tmp_path, "validate", "solved.ipynb", "untouched.ipynb", check=False)
     said = result.stdout
@@ -211,12 +241,14 @@ def test_a_kernel_without_the_course_stops_the_grading(course, chapter, learner,
     import venv
 
     venv.create(tmp_path / "bare")
-    interpreter = next(path for path in (tmp_path / "bare").glob("*/python*") if path.stem == "python")
+    interpreter = next(path for path in (tmp_path / "bare").glob("*/python*")
+                       if path.stem == "python")
     kernels = tmp_path / "jupyter" / "kernels" / "python3"
     kernels.mkdir(parents=True)
-    (kernels / "kernel.json").write_text(
-        f'{{"argv": ["{interpreter.as_posix()}", "-m", "ipykernel_launcher", "-f", "{{connection_file}}"], '
-        '"display_name": "bare", "language": "python"}', encoding="utf-8")
+    (kernels / "kernel.json").write_text(f'{{"argv": ["{interpreter.as_posix()}", "-m", '
+                                         f'"ipykernel_launcher", "-f", "{{connection_file}}"], '
+                                         '"display_name": "bare", "language": "python"}',
+                                         encoding="utf-8")
     submitted = tmp_path / "submitted" / "lone" / "ch98"
     submitted.mkdir(parents=True)
     (submitted / "98_small.ipynb").write_text(editions.to_text(learner), encoding="utf-8")
@@ -241,15 +273,16 @@ def test_a_mark_without_a_name_leaves_nothing_and_marks_must_pair_up():
 
 
 def test_the_exhibit_of_a_museum_is_released_broken():
+    from autograder.classes.nbgrader_preprocessors import RestoreStubs
     from autograder.reference.cutting import cut
     from autograder.reference.source import module_source
     from autograder.variants.mutation import exhibit_source
-    from autograder.classes.nbgrader_preprocessors import RestoreStubs
 
     pieces = cut(module_source("museum"), ["conversation_ids"],
                  exhibit=("tutorial-engine", exhibit_source("museum", "tutorial-engine")))
     cell = new_code_cell(pieces.marked)
-    assert RestoreStubs()._replace_solution_region(cell, "python") and cell.source == pieces.stub
+    assert (RestoreStubs()._replace_solution_region(cell, "python")
+            and cell.source == pieces.stub)
 
 
 def test_methods_and_nested_modules_are_told_apart():
@@ -259,14 +292,18 @@ def test_methods_and_nested_modules_are_told_apart():
 
     pieces = cut(module_source("kv_cache"), ["KVCache"])
     cell = new_code_cell(pieces.marked)
-    assert RestoreStubs()._replace_solution_region(cell, "python") and cell.source == pieces.stub
+    assert RestoreStubs()._replace_solution_region(cell, "python")
+    assert cell.source == pieces.stub
 
 
-def test_a_course_is_renewed_without_touching_the_instructors_settings(course, chapter, monkeypatch):
+def test_a_course_is_renewed_without_touching_the_instructors_settings(course, chapter,
+                                                                       monkeypatch):
     config = course / "nbgrader_config.py"
     assert 'course_id = "my_course' in config.read_text(encoding="utf-8").replace("'", '"')
     root = course.parent / "repository0"
-    config.write_text(config.read_text(encoding="utf-8") + "\nc.Execute.timeout = 7\n", encoding="utf-8")
-    monkeypatch.setattr(editions, "REQUIRED_POINTS", sum(points(chapter)[id] for id in (RUN, COUNT)))
+    config.write_text(config.read_text(encoding="utf-8") + "\nc.Execute.timeout = 7\n",
+                      encoding="utf-8")
+    monkeypatch.setattr(editions, "REQUIRED_POINTS",
+                        sum(points(chapter)[id] for id in (RUN, COUNT)))
     course_folder.make_course(course, root)
     assert config.read_text(encoding="utf-8").endswith("c.Execute.timeout = 7\n")

@@ -1,4 +1,5 @@
-"""The learner's engine: 57 kinds of cells, damaged notebooks, whole engines that run. About 75 s."""
+"""The learner's engine: 57 kinds of cells, damaged notebooks, whole engines that run. About 75
+s."""
 
 import ast
 import json
@@ -15,12 +16,12 @@ from hypothesis import strategies as st
 
 from autograder import cli
 from autograder.chapters import editions
-from autograder.submissions import overlay
-from autograder.submissions.attempts import State, find_components
 from autograder.chapters.chapter import Cell, Chapter, Exercise
 from autograder.reference.cutting import cut
 from autograder.reference.names import home_of
 from autograder.reference.source import module_source
+from autograder.submissions import overlay
+from autograder.submissions.attempts import State, find_components
 from autograder.submissions.grafting import graft
 from autograder.submissions.intake import notebook_paths, read_notebook
 import gearworks
@@ -37,13 +38,16 @@ def exercise(module, *names, **more):
 
 
 def a_chapter(stem, *exercises):
-    return Chapter(Path(f"{stem}.md"), tuple(Cell("code", "", 1, exercise=each) for each in exercises))
+    return Chapter(Path(f"{stem}.md"),
+                   tuple(Cell("code", "", 1, exercise=each) for each in exercises))
 
 
-GEARS = a_chapter("97_gears", exercise("layers", "softmax"), exercise("layers", "silu"), exercise("layers", "swiglu"),
-                  exercise("attention", "causal_mask"), exercise("attention", "attention"),
+GEARS = a_chapter("97_gears", exercise("layers", "softmax"), exercise("layers", "silu"),
+                  exercise("layers", "swiglu"), exercise("attention", "causal_mask"),
+                  exercise("attention", "attention"),
                   exercise("tokenizer", "count_pairs", "merge_pair"),
-                  exercise("kv_cache", "KVCache", methods=("attend", "truncate")), exercise("kv_cache", "RaggedBatch"),
+                  exercise("kv_cache", "KVCache", methods=("attend", "truncate")),
+                  exercise("kv_cache", "RaggedBatch"),
                   exercise("museum", "conversation_ids", exhibit="tutorial-engine"))
 CUTS = editions.cuts_of(GEARS)
 SETUP = "from __future__ import annotations\nimport numpy as np\nimport math"
@@ -53,7 +57,8 @@ def code(source, *ids, kind="code", **metadata):
     """A cell as a notebook's file has it. ids: its grade id, which is its cell id, too."""
     if ids:
         metadata = {"nbgrader": {"grade_id": ids[0]}} | metadata
-    return {"cell_type": kind, "id": ids[0] if ids else "x", "metadata": metadata, "outputs": [], "source": source}
+    return {"cell_type": kind, "id": ids[0] if ids else "x", "metadata": metadata,
+            "outputs": [], "source": source}
 
 
 def stubs():
@@ -63,7 +68,8 @@ def stubs():
 
 def written(tmp_path, *cells, name="97_gears.ipynb"):
     path = tmp_path / name
-    path.write_text(json.dumps({"cells": list(cells), "metadata": {}, "nbformat": 4}), encoding="utf-8")
+    path.write_text(json.dumps({"cells": list(cells), "metadata": {}, "nbformat": 4}),
+                    encoding="utf-8")
     return path
 
 
@@ -74,16 +80,19 @@ def found(tmp_path, *cells, chapter=GEARS, **more):
 
 def module_of(components, module):
     """The module of an engine, with what fits of the components, run from its text."""
-    own = [component for component in components.values() if component.module == module and component.fits_the_engine]
+    own = [component for component in components.values()
+           if component.module == module and component.fits_the_engine]
     grafted = graft(module, own, list(components.values()))
     namespace = {"__name__": home_of(module)}
     exec(compile(grafted.text, f"<{module}>", "exec", dont_inherit=True), namespace)
-    namespace["_text"], namespace["_notes"] = grafted.text, [note for part in grafted.grafts for note in part.notes]
+    namespace["_text"], namespace["_notes"] = grafted.text, [note for part in grafted.grafts
+                                                             for note in part.notes]
     return namespace
 
 
 SILU = "layers-silu"
-GOOD = "def silu(x):\n    return x / (1 + np.exp(-x)) + 100"      # 100 more, so that it is no other's
+# 100 more, so that it is no other's
+GOOD = "def silu(x):\n    return x / (1 + np.exp(-x)) + 100"
 ONE = np.float32([0.5])
 
 
@@ -92,16 +101,19 @@ def the_learners(value):
 
 
 def kinds_in(name):
-    """The kinds of cells in a file of tests/data: === begins a kind, --- a cell, with its grade id where it has one."""
+    """The kinds of cells in a file of tests/data: === begins a kind, --- a cell, with its grade
+    id where it has one."""
     kinds = (SMALL.parent / name).read_text(encoding="utf-8").split("\n=== ")[1:]
     table = {}
     for kind in kinds:
         title, *cells = re.split(r"\n---(?: (\S+))?\n", kind.rstrip("\n"))
-        table[title] = [code(source, *filter(None, [id])) for id, source in zip(cells[::2], cells[1::2])]
+        table[title] = [code(source, *filter(None, [id]))
+                        for id, source in zip(cells[::2], cells[1::2])]
     return table
 
 
-# What a learner may do in the notebook, with SILU's cell as they left it, and other cells before and after it.
+# What a learner may do in the notebook, with SILU's cell as they left it, and other cells
+# before and after it.
 KINDS = kinds_in("learner_cells.txt") | {
     "tabs and comments": [code(GOOD.replace("    ", "\t# why\n\t"), SILU)],
     "windows line ends": [code(GOOD.replace("\n", "\r\n"), SILU)],
@@ -136,19 +148,22 @@ def test_names_that_clash_break_nothing_else(kind, tmp_path):
     assert the_learners(namespace["silu"](ONE))
     reference = vars(layers)
     x = np.float32([[1, 2, -3]])
-    for name, arguments in {"softmax": (x,), "linear": (x, x), "rms_norm": (x, x[0], 1e-5)}.items():
+    for name, arguments in {"softmax": (x,), "linear": (x, x),
+                            "rms_norm": (x, x[0], 1e-5)}.items():
         assert np.array_equal(namespace[name](*arguments), reference[name](*arguments)), name
     assert "_of_silu" in namespace["_text"]
 
 
-@pytest.mark.parametrize("source, note", [
-    ("def silu(x):\n    raise NotImplementedError('layers.silu: write this function')", ""),
-    ("def silu(x):\n    down = 1\n    raise NotImplementedError('layers.silu: write this function')", ""),
-    ("def silu(x):\n    '''Mine.'''\n    ...", ""), ("def silu(x):\n    pass", ""), ("silu = None", ""),
-    ("from gearworks.layers import silu", ""), ("x = 1", ""), ("", ""),
-    ("def silu(x)\n    return x", "is no Python (line 1: expected ':')"), ("def silu(x):\nreturn x", "no Python"),
-    ("return 1\ndef silu(x): return x", "no Python"), ("def silu(x):\n" + "(" * 300, "no Python"),
-])
+@pytest.mark.parametrize(
+    "source, note",
+    [("def silu(x):\n    raise NotImplementedError('layers.silu: write this function')", ""),
+     ("def silu(x):\n    down = 1\n    raise NotImplementedError('layers.silu: write this "
+      "function')", ""), ("def silu(x):\n    '''Mine.'''\n    ...", ""),
+     ("def silu(x):\n    pass", ""), ("silu = None", ""),
+     ("from gearworks.layers import silu", ""), ("x = 1", ""), ("", ""),
+     ("def silu(x)\n    return x", "is no Python (line 1: expected ':')"),
+     ("def silu(x):\nreturn x", "no Python"), ("return 1\ndef silu(x): return x", "no Python"),
+     ("def silu(x):\n" + "(" * 300, "no Python")])
 def test_what_is_no_attempt_falls_back(source, note, tmp_path):
     component = found(tmp_path, code(SETUP), code(source, SILU))["layers.silu"]
     assert not component.fits_the_engine and note in " ".join(component.notes)
@@ -175,37 +190,45 @@ def test_two_names_in_one_exercise_are_two_components(tmp_path):
     assert components["tokenizer.merge_pair"].state is State.FINISHED
     assert components["tokenizer.count_pairs"].state is State.NOT_STARTED
     namespace = module_of(components, "tokenizer")
-    assert namespace["merge_pair"]([], (0, 1), 2) == [{}]                 # the reference's count_pairs
+    assert namespace["merge_pair"]([], (0, 1), 2) == [{}]          # the reference's count_pairs
 
 
 def test_a_gear_uses_the_engines_other_gears(tmp_path):
-    """causal_mask is in the same module; silu has to be imported; kv_cache, which imports this module, later."""
-    components = found(tmp_path, code(SETUP), code("def softmax(x, out=None):\n    return 'mine'", "layers-softmax"),
-                       code("def causal_mask(T, S):\n    return 'the mask'", "attention-causal_mask"),
-                       code("def attention(q, k, v, mask=None):\n    return softmax(q), causal_mask(1, 1), silu(q), "
-                            "RaggedBatch, KVCache", "attention-attention"), stubs()[SILU])
+    """causal_mask is in the same module; silu has to be imported; kv_cache, which imports this
+    module, later."""
+    components = found(
+        tmp_path, code(SETUP),
+        code("def softmax(x, out=None):\n    return 'mine'", "layers-softmax"),
+        code("def causal_mask(T, S):\n    return 'the mask'", "attention-causal_mask"),
+        code("def attention(q, k, v, mask=None):\n    return softmax(q), causal_mask(1, 1), "
+             "silu(q), RaggedBatch, KVCache", "attention-attention"), stubs()[SILU])
     namespace = module_of(components, "attention")
     assert "from gearworks.layers import silu" in namespace["_text"]
     assert "def RaggedBatch(" in namespace["_text"]           # late: kv_cache imports attention
     x = np.float32([[1, 2]])
-    assert np.allclose(namespace["attention"](x, x, x)[0].sum(), 1)       # what gearworks.layers of this process has
+    # what gearworks.layers of this process has
+    assert np.allclose(namespace["attention"](x, x, x)[0].sum(), 1)
     assert namespace["attention"](x, x, x)[1] == "the mask"
 
 
 def test_what_two_gears_share_is_there_once_and_what_differs_twice(tmp_path):
     same = "def scale(x):\n    return x * 2\n\n"
-    components = found(tmp_path, code(SETUP), code(f"{same}def silu(x):\n    return scale(x)", SILU),
-                       code(f"{same}def softmax(x, out=None):\n    return scale(x)", "layers-softmax"))
+    components = found(
+        tmp_path, code(SETUP), code(f"{same}def silu(x):\n    return scale(x)", SILU),
+        code(f"{same}def softmax(x, out=None):\n    return scale(x)", "layers-softmax"))
     assert module_of(components, "layers")["_text"].count("def scale") == 1
-    components = found(tmp_path, code(SETUP), code(f"{same}def silu(x):\n    return scale(x)", SILU),
-                       code("def scale(x):\n    return x * 3\ndef softmax(x, out=None):\n    return scale(x)",
-                            "layers-softmax"))
+    components = found(tmp_path, code(SETUP),
+                       code(f"{same}def silu(x):\n    return scale(x)", SILU),
+                       code("def scale(x):\n    return x * 3\ndef softmax(x, out=None):\n    "
+                            "return scale(x)", "layers-softmax"))
     namespace = module_of(components, "layers")
     assert (namespace["silu"](1), namespace["softmax"](1)) == (2, 3)
     # The same words, which mean something else where another number stands above them.
     scale = "def scale(x):\n    return x * FACTOR\n"
-    components = found(tmp_path, code(SETUP), code(f"FACTOR = 2\n{scale}def silu(x):\n    return scale(x)", SILU),
-                       code(f"FACTOR = 3\n{scale}def softmax(x, out=None):\n    return scale(x)", "layers-softmax"))
+    components = found(tmp_path, code(SETUP),
+                       code(f"FACTOR = 2\n{scale}def silu(x):\n    return scale(x)", SILU),
+                       code(f"FACTOR = 3\n{scale}def softmax(x, out=None):\n    return "
+                            "scale(x)", "layers-softmax"))
     namespace = module_of(components, "layers")
     assert (namespace["silu"](1), namespace["softmax"](1)) == (2, 3)
 
@@ -220,43 +243,50 @@ def test_annotations_are_delayed_where_the_learners_were(tmp_path):
 
 def test_effects_are_not_brought_along(tmp_path):
     target = tmp_path / "canary"
-    for value in (f"open({str(target)!r}, 'w')", "LanguageModel.load('x')", "input()", "print('x')"):
-        components = found(tmp_path, code(SETUP), code(f"DATA = {value}\ndef silu(x):\n    return DATA", SILU))
+    for value in (f"open({str(target)!r}, 'w')", "LanguageModel.load('x')", "input()",
+                  "print('x')"):
+        components = found(tmp_path, code(SETUP),
+                           code(f"DATA = {value}\ndef silu(x):\n    return DATA", SILU))
         namespace = module_of(components, "layers")
-        assert "DATA of cell 2 is not brought along" in namespace["_notes"][0] and not target.exists()
+        assert ("DATA of cell 2 is not brought along" in namespace["_notes"][0]
+                and not target.exists())
 
 
 def test_a_name_that_nothing_defines_is_noted(tmp_path):
     components = found(tmp_path, code("def silu(x):\n    return nowhere(x)", SILU))
-    assert module_of(components, "layers")["_notes"] == ["no cell defines nowhere, which it uses"]
+    assert (module_of(components, "layers")["_notes"]
+            == ["no cell defines nowhere, which it uses"])
 
 
-# --- classes --------------------------------------------------------------------------------------------------------
+# --- classes ----------------------------------------------------------------------------------
 
 CACHE = "kv_cache-KVCache"
 
 
 def a_cache(namespace):
-    return namespace["KVCache"](ModelConfig("LlamaForCausalLM", 5, 2, 3, 1, 1, 1, 2, 16, 1e-5, 1e4, False), 4)
+    return namespace["KVCache"](ModelConfig("LlamaForCausalLM", 5, 2, 3, 1, 1, 1, 2, 16, 1e-5,
+                                            1e4, False), 4)
 
 
-@pytest.mark.parametrize("source, is_learners", [
-    ("class KVCache:\n  def attend(self, layer, q, k, v):\n    return self.mine()\n"
-     "  def mine(self):\n    return 'mine'\n"
-     "  def truncate(self, length): return 'cut'", {"attend": "mine", "truncate": "cut"}),
-    ("class KVCache:\n\tlimit = 'mine'\n\tdef attend(self, layer, q, k, v):\n\t\treturn self.limit\n"
-     "\tdef truncate(self, length):\n\t\traise NotImplementedError", {"attend": "mine", "truncate": None}),
-    ("class KVCache:\n    def attend(self, layer, q, k, v):\n        return 'mine'",
-     {"attend": "mine", "truncate": None}),
-    ("class KVCache:\n    def __init__(self, config, capacity):\n        self.lengths = 'mine'\n"
-     "    def attend(self, layer, q, k, v):\n        return self.lengths\n"
-     "    def truncate(self, length):\n        self.lengths = 0",
-     {"attend": "mine", "truncate": None}),
-    ("class KVCache: attend = lambda self, *a: 'mine'; truncate = lambda self, n: 'cut'",
-     {"attend": "mine", "truncate": "cut"}),
-])
+@pytest.mark.parametrize(
+    "source, is_learners",
+    [("class KVCache:\n  def attend(self, layer, q, k, v):\n    return self.mine()\n  def "
+      "mine(self):\n    return 'mine'\n  def truncate(self, length): return 'cut'",
+      {"attend": "mine", "truncate": "cut"}),
+     ("class KVCache:\n\tlimit = 'mine'\n\tdef attend(self, layer, q, k, v):\n\t\treturn "
+      "self.limit\n\tdef truncate(self, length):\n\t\traise NotImplementedError",
+      {"attend": "mine", "truncate": None}),
+     ("class KVCache:\n    def attend(self, layer, q, k, v):\n        return 'mine'",
+      {"attend": "mine", "truncate": None}),
+     ("class KVCache:\n    def __init__(self, config, capacity):\n        self.lengths = "
+      "'mine'\n    def attend(self, layer, q, k, v):\n        return self.lengths\n    def "
+      "truncate(self, length):\n        self.lengths = 0",
+      {"attend": "mine", "truncate": None}),
+     ("class KVCache: attend = lambda self, *a: 'mine'; truncate = lambda self, n: 'cut'",
+      {"attend": "mine", "truncate": "cut"})])
 def test_methods_of_a_class(source, is_learners, tmp_path):
-    """Given methods that were lost come back; those that are still to be written are the reference's."""
+    """Given methods that were lost come back; those that are still to be written are the
+    reference's."""
     components = found(tmp_path, code(SETUP), code(source, CACHE))
     assert components["kv_cache.KVCache"].fits_the_engine
     namespace = module_of(components, "kv_cache")
@@ -269,16 +299,17 @@ def test_methods_of_a_class(source, is_learners, tmp_path):
 
 def test_a_whole_class_is_the_learners_or_the_references(tmp_path):
     """Half of somebody's own design does not mix with half of the reference's."""
-    begun = ("class RaggedBatch:\n    def __init__(self, caches, counts):\n        self.mine = caches\n"
-             "    def attend(self, layer, q, k, v):\n        raise NotImplementedError")
+    begun = ("class RaggedBatch:\n    def __init__(self, caches, counts):\n        self.mine = "
+             "caches\n    def attend(self, layer, q, k, v):\n        raise NotImplementedError")
     component = found(tmp_path, code(begun, "kv_cache-RaggedBatch"))["kv_cache.RaggedBatch"]
-    assert component.state is State.BEGUN and component.open_methods == ("attend",) and not component.fits_the_engine
+    assert (component.state is State.BEGUN and component.open_methods == ("attend",)
+            and not component.fits_the_engine)
     whole = begun.replace("raise NotImplementedError", "return 'mine'")
     components = found(tmp_path, code(whole, "kv_cache-RaggedBatch"))
     assert module_of(components, "kv_cache")["RaggedBatch"]([], []).attend(0, 0, 0, 0) == "mine"
 
 
-# --- notebooks that something has happened to -----------------------------------------------------------------------
+# --- notebooks that something has happened to -------------------------------------------------
 
 
 def raw(*cells):
@@ -286,7 +317,8 @@ def raw(*cells):
 
 
 def old_format():
-    cells = [{"cell_type": "code", "input": source.splitlines(True), "outputs": []} for source in (SETUP, GOOD)]
+    cells = [{"cell_type": "code", "input": source.splitlines(True), "outputs": []}
+             for source in (SETUP, GOOD)]
     return json.dumps({"worksheets": [{"cells": cells}], "nbformat": 3}).encode()
 
 
@@ -294,7 +326,8 @@ def with_cells(text, change):
     return json.dumps({"cells": change(json.loads(text)["cells"])}).encode()
 
 
-UNHARMED = ("byte order mark", "nbformat 4.0", "lists of lines", "strange metadata", "raw line breaks in strings")
+UNHARMED = ("byte order mark", "nbformat 4.0", "lists of lines", "strange metadata",
+            "raw line breaks in strings")
 DAMAGED = {
     "byte order mark": lambda text: b"\xef\xbb\xbf" + text.encode(),
     "utf-16": lambda text: text.encode("utf-16"),
@@ -302,16 +335,20 @@ DAMAGED = {
     "cp1252": lambda text: text.replace("NOTE", "\xfcber").encode("cp1252"),
     "nonsense bytes": lambda text: text.encode().replace(b"NOTE", b"\x81\xff"),
     "cut off after it": lambda text: text[:text.index("# END") + 12].encode(),
-    "cut off in a later cell": lambda text: (text.rstrip("]}\n ") + ', {"cell_type": "code", "source": "x = ').encode(),
-    "a merge conflict": lambda text: text.replace('"nbformat"', '<<<<<<< HEAD\n "nbformat"').encode(),
+    "cut off in a later cell": lambda text: (
+        text.rstrip("]}\n ") + ', {"cell_type": "code", "source": "x = ').encode(),
+    "a merge conflict": lambda text: text.replace('"nbformat"',
+                                                  '<<<<<<< HEAD\n "nbformat"').encode(),
     "raw line breaks in strings": lambda text: text.replace("# END\\n", "# END\n").encode(),
     "nbformat 3": lambda text: old_format(),
     "nbformat 4.0": lambda text: json.dumps(json.loads(text) | {"nbformat_minor": 0}).encode(),
-    "things that are no cells": lambda text: with_cells(text, lambda cells: [1, None, [], {}, {"source": 5}, *cells]),
-    "strange metadata": lambda text: with_cells(text, lambda cells: [cell | {"metadata": [1]} for cell in cells]),
-    "lists of lines": lambda text: with_cells(text, lambda cells: [cell | {"source": cell["source"].splitlines(True)}
-                                                                   for cell in cells]),
-}
+    "things that are no cells": lambda text: with_cells(
+        text, lambda cells: [1, None, [], {}, {"source": 5}, *cells]),
+    "strange metadata": lambda text: with_cells(
+        text, lambda cells: [cell | {"metadata": [1]} for cell in cells]),
+    "lists of lines": lambda text: with_cells(
+        text,
+        lambda cells: [cell | {"source": cell["source"].splitlines(True)} for cell in cells])}
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
@@ -320,15 +357,17 @@ def test_damaged_files_are_read_and_noted(damage, tmp_path):
     path = tmp_path / "97_gears.ipynb"
     path.write_bytes(DAMAGED[damage](text))
     notebook = read_notebook(path)
-    components = {component.path: component for component in find_components([GEARS], [notebook])}
+    components = {component.path: component
+                  for component in find_components([GEARS], [notebook])}
     assert components["layers.silu"].state is State.FINISHED, notebook.notes
     assert the_learners(module_of(components, "layers")["silu"](ONE))
     assert bool(notebook.notes) == (damage not in UNHARMED)
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"{", b"[]", b"null", b"{}", b'{"cells": 3}', b'{"cells": []}', b"\x00" * 99, b"[" * 99999, b"PK\x03\x04",
-    b'{"cells": [{"cell_type": "code", "', b"<html>Sign in</html>"])
+@pytest.mark.parametrize("content",
+                         [b"", b"{", b"[]", b"null", b"{}", b'{"cells": 3}', b'{"cells": []}',
+                          b"\x00" * 99, b"[" * 99999, b"PK\x03\x04",
+                          b'{"cells": [{"cell_type": "code", "', b"<html>Sign in</html>"])
 def test_files_that_are_no_notebook_are_named(content, tmp_path):
     (tmp_path / "97_gears.ipynb").write_bytes(content)
     notebook = read_notebook(tmp_path / "97_gears.ipynb")
@@ -336,11 +375,13 @@ def test_files_that_are_no_notebook_are_named(content, tmp_path):
 
 
 def test_hundred_megabytes_of_outputs(tmp_path):
-    cell = code(GOOD, SILU) | {"outputs": [{"output_type": "stream", "name": "stdout", "text": "x" * 100_000_000}]}
+    cell = code(GOOD, SILU) | {"outputs": [{"output_type": "stream", "name": "stdout",
+                                            "text": "x" * 100_000_000}]}
     assert found(tmp_path, code(SETUP), cell)["layers.silu"].state is State.FINISHED
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None,
+          suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_file_raises(tmp_path, data):
     """Any bytes, and any damage to a real notebook."""
@@ -349,7 +390,8 @@ def test_no_file_raises(tmp_path, data):
         content = data.draw(st.binary(max_size=200))
     else:
         start = data.draw(st.integers(0, len(text)))
-        content = text[:start] + data.draw(st.binary(max_size=9)) + text[start + data.draw(st.integers(0, 400)):]
+        content = (text[:start] + data.draw(st.binary(max_size=9))
+                   + text[start + data.draw(st.integers(0, 400)):])
     path = tmp_path / "97_gears.ipynb"
     path.write_bytes(content)
     components = find_components([GEARS], [read_notebook(path)])
@@ -363,31 +405,36 @@ def test_a_renamed_stripped_notebook_is_known_by_its_checks_or_its_names(tmp_pat
     cells = [code(SETUP), code(GOOD), code('check("layers.silu", silu)')]
     for written_cells in (cells, cells[:2]):
         notebook = read_notebook(written(tmp_path, *written_cells, name="final FINAL(2).ipynb"))
-        components = {component.path: component for component in find_components([other, GEARS], [notebook])}
+        components = {component.path: component
+                      for component in find_components([other, GEARS], [notebook])}
         assert components["layers.silu"].state is State.FINISHED
         assert components["accounting.parameter_count"].state is State.NOT_STARTED
 
 
 def test_copies_come_after_the_notebook_itself(tmp_path):
     written(tmp_path, code(SETUP), code("def silu(x):\n    return 'copy'", SILU),
-            code("def softmax(x):\n    return 'copy'", "layers-softmax"), name="97_gears-Copy1.ipynb")
+            code("def softmax(x):\n    return 'copy'", "layers-softmax"),
+            name="97_gears-Copy1.ipynb")
     written(tmp_path, code(SETUP), code(GOOD, SILU), stubs()["layers-softmax"])
     (tmp_path / ".hidden.ipynb").write_text("{", encoding="utf-8")
     notebooks = list(map(read_notebook, notebook_paths([tmp_path])))
     assert len(notebooks) == 2
-    components = {component.path: component for component in find_components([GEARS], notebooks)}
+    components = {component.path: component
+                  for component in find_components([GEARS], notebooks)}
     assert the_learners(module_of(components, "layers")["silu"](ONE))
     assert "also in 97_gears-Copy1.ipynb, cell 2: not used" in components["layers.silu"].notes
-    assert components["layers.softmax"].notebook.name == "97_gears-Copy1.ipynb"      # nothing else has it
+    # nothing else has it
+    assert components["layers.softmax"].notebook.name == "97_gears-Copy1.ipynb"
 
 
-# --- whole engines --------------------------------------------------------------------------------------------------
+# --- whole engines ----------------------------------------------------------------------------
 
 
 def assembled(tmp_path, chapter, notebook, folder="engine"):
     path = tmp_path / f"{chapter.stem}.ipynb"
     path.write_text(editions.to_text(notebook), encoding="utf-8")
-    gears = overlay.assemble(find_components([chapter], [read_notebook(path)]), tmp_path / folder)
+    gears = overlay.assemble(find_components([chapter], [read_notebook(path)]),
+                             tmp_path / folder)
     return {gear.component.path: gear for gear in gears}
 
 
@@ -397,33 +444,40 @@ def content(folder):
 
 
 def test_a_solved_chapter_gives_the_reference_back(tmp_path, chapter, learner):
-    """But for the comments; the same every time; and an untouched one gives exactly the reference."""
+    """But for the comments; the same every time; and an untouched one gives exactly the
+    reference."""
     gears = assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert all(gear.is_learners and gear.notes == () for gear in gears.values())
     for module in ("pipeline", "accounting"):
         text = (tmp_path / "engine" / "gearworks" / f"{module}.py").read_text(encoding="utf-8")
         assert ast.dump(ast.parse(text)) == ast.dump(module_source(module).tree)
-        assert text.startswith("# Assembled by") and "from 98_small.ipynb, cell" in text.split('"""')[0]
+        assert (text.startswith("# Assembled by")
+                and "from 98_small.ipynb, cell" in text.split('"""')[0])
     before = content(tmp_path / "engine")
     assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert content(tmp_path / "engine") == before
     listed = json.loads(before["gears.json"])["gears"]
-    assert listed["pipeline.run_request"] == {"from": "learner", "notebook": "98_small.ipynb", "cell": 7}
+    assert (listed["pipeline.run_request"]
+            == {"from": "learner", "notebook": "98_small.ipynb", "cell": 7})
 
     gears = assembled(tmp_path, chapter, learner)
     assert {gear.why for gear in gears.values()} == {"not started"}
-    reference = {f"gearworks/{name}": data for name, data in content(Path(gearworks.__file__).parent).items()
+    reference = {f"gearworks/{name}": data
+                 for name, data in content(Path(gearworks.__file__).parent).items()
                  if "__pycache__" not in name}
-    assert {name: data for name, data in content(tmp_path / "engine").items() if name != "gears.json"} == reference
+    assert ({name: data for name, data in content(tmp_path / "engine").items()
+             if name != "gears.json"} == reference)
 
 
-@pytest.mark.parametrize("damage, why", [
-    ("LIMIT = 1 / 0", "ZeroDivisionError"), ("import no_such_module as LIMIT", "No module named"),
-    ("def spin():\n    while True:\n        pass\nLIMIT = spin()", "takes more than"),
-    ("import os\nLIMIT = os.kill(os.getpid(), 9)", "ends the process"),
-    ("import sys\ndef leave():\n    sys.exit(3)\nLIMIT = leave()", "SystemExit"),
-])
-def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, chapter, learner, monkeypatch):
+@pytest.mark.parametrize(
+    "damage, why",
+    [("LIMIT = 1 / 0", "ZeroDivisionError"),
+     ("import no_such_module as LIMIT", "No module named"),
+     ("def spin():\n    while True:\n        pass\nLIMIT = spin()", "takes more than"),
+     ("import os\nLIMIT = os.kill(os.getpid(), 9)", "ends the process"),
+     ("import sys\ndef leave():\n    sys.exit(3)\nLIMIT = leave()", "SystemExit")])
+def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, chapter, learner,
+                                                monkeypatch):
     monkeypatch.setattr(overlay, "LOADING_SECONDS", 10 if "takes" in why else 60)
     solved = editions.solutions(chapter)
     head, docstring, body = solved["accounting-parameter_count"].split('"""', 2)
@@ -431,19 +485,21 @@ def test_what_cannot_be_loaded_falls_back_alone(damage, why, tmp_path, chapter, 
     gears = assembled(tmp_path, chapter, editions.solve(learner, solved))
     broken = gears["accounting.parameter_count"]
     assert not broken.is_learners and why in broken.why
-    if "ends" not in why:                                    # a process that has vanished cannot tell where
+    if "ends" not in why:                        # a process that has vanished cannot tell where
         assert gears["accounting.forward_flops"].is_learners
     assert gears["pipeline.run_request"].is_learners
-    done = subprocess.run([sys.executable, "-P", "-c", "import gearworks.accounting as a; print(a.__file__)"],
-                          capture_output=True, encoding="utf-8",
-                          env=os.environ | {"PYTHONPATH": overlay.engine_path(tmp_path / "engine")})
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "import gearworks.accounting as a; print(a.__file__)"],
+        capture_output=True, encoding="utf-8",
+        env=os.environ | {"PYTHONPATH": overlay.engine_path(tmp_path / "engine")})
     assert done.stdout.strip().startswith(str((tmp_path / "engine").resolve())), done.stderr
 
 
 def test_a_failed_assembly_leaves_the_old_engine(tmp_path, chapter, learner, monkeypatch):
     assembled(tmp_path, chapter, learner)
     before = content(tmp_path / "engine")
-    monkeypatch.setattr(overlay, "_load", lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(overlay, "_load",
+                        lambda *arguments: (_ for _ in ()).throw(OSError("disk full")))
     with pytest.raises(GearworksError, match="disk full"):
         assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert content(tmp_path / "engine") == before
@@ -463,43 +519,52 @@ def loud(tmp_path_factory, chapter, learner):
     """An engine whose loop is a learner's: it stops after three tokens, and shouts."""
     folder = tmp_path_factory.mktemp("loud")
     own = editions.solutions(chapter)["pipeline-run_request"]
-    own = own.replace("decode(ids)", "shout(decode(ids))").replace("< max_tokens", "< min(3, max_tokens)")
+    own = own.replace("decode(ids)", "shout(decode(ids))").replace("< max_tokens",
+                                                                   "< min(3, max_tokens)")
     own += "\n\n\ndef shout(text):\n    return text.upper()\n\nprint('never at import')"
     assembled(folder, chapter, editions.solve(learner, {"pipeline-run_request": own}))
     return folder / "engine"
 
 
 def test_generate_runs_the_learners_engine(loud):
-    """The finish line: the real SmolLM2 through the learner's loop, and the reference beside it."""
-    command = [sys.executable, "-m", "gearworks", "generate", "smollm2", "The capital of France is", "--json",
-               "--max-tokens", "6"]
-    plain = json.loads(subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout)
-    done = subprocess.run([*command, "--engine", str(loud)], capture_output=True, encoding="utf-8")
+    """The finish line: the real SmolLM2 through the learner's loop, and the reference beside
+    it."""
+    command = [sys.executable, "-m", "gearworks", "generate", "smollm2",
+               "The capital of France is", "--json", "--max-tokens", "6"]
+    plain = json.loads(subprocess.run(command, capture_output=True, encoding="utf-8",
+                                      check=True).stdout)
+    done = subprocess.run([*command, "--engine", str(loud)], capture_output=True,
+                          encoding="utf-8")
     answer = json.loads(done.stdout)
     assert answer["ids"] == plain["ids"][:3] and answer["finish_reason"] == "length"
-    assert answer["text"].isupper() and plain["text"].upper().startswith(answer["text"]) and not plain["text"].isupper()
+    assert (answer["text"].isupper() and plain["text"].upper().startswith(answer["text"])
+            and not plain["text"].isupper())
     assert done.stderr.startswith("[yours: pipeline.run_request; the rest is the reference's]")
 
-    chat = subprocess.run([sys.executable, "-m", "gearworks", "chat", f"--engine={loud}", "--temperature", "0"],
-                          input="Hello\n", capture_output=True, encoding="utf-8")
+    chat = subprocess.run([sys.executable, "-m", "gearworks", "chat", f"--engine={loud}",
+                           "--temperature", "0"], input="Hello\n", capture_output=True,
+                          encoding="utf-8")
     assert chat.returncode == 0 and "[3 tokens" in chat.stderr
 
 
 def test_an_engine_that_is_not_there_is_named(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "gearworks", "generate", "smollm2", "x", "--engine", str(tmp_path)],
-                          capture_output=True, encoding="utf-8")
-    assert done.returncode == 1 and "there is no engine in" in done.stderr and "autograder assemble" in done.stderr
+    done = subprocess.run([sys.executable, "-m", "gearworks", "generate", "smollm2", "x",
+                           "--engine", str(tmp_path)], capture_output=True, encoding="utf-8")
+    assert (done.returncode == 1 and "there is no engine in" in done.stderr
+            and "autograder assemble" in done.stderr)
 
 
 def test_the_references_tests_run_against_an_engine(loud, tmp_path):
-    """They pass where the engine is right and fail where it is wrong; without --engine they test the reference."""
+    """They pass where the engine is right and fail where it is wrong; without --engine they
+    test the reference."""
     def run(*arguments):
         return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                                "solutions/tests/test_pipeline.py", *arguments],
                               capture_output=True, encoding="utf-8", cwd=REPOSITORY)
 
     done = run("--engine", str(loud))
-    assert done.returncode == 1 and " failed" in done.stdout and " passed" in done.stdout, done.stdout + done.stderr
+    told = done.stdout + done.stderr
+    assert done.returncode == 1 and " failed" in done.stdout and " passed" in done.stdout, told
     assert run().returncode == 0
     missing = run("--engine", str(tmp_path))
     assert missing.returncode == 4 and "there is no engine" in missing.stderr
@@ -513,10 +578,13 @@ def test_the_command_line(tmp_path, chapter, learner, capsys):
     damaged = editions.to_text(editions.solve(learner, {own: editions.solutions(chapter)[own]}))
     damaged = damaged[:damaged.index('"id": "accounting-parameter_count"')]
     (tmp_path / "chapters" / "mine.ipynb.txt").write_text(damaged, encoding="utf-8")
-    arguments = ["assemble", str(tmp_path / "chapters"), "--to", str(tmp_path / "engine"), "--root", str(tmp_path)]
+    arguments = ["assemble", str(tmp_path / "chapters"), "--to", str(tmp_path / "engine"),
+                 "--root", str(tmp_path)]
     assert cli.main(arguments) == 0
     said = capsys.readouterr()
-    assert "1 of 3 parts are yours" in said.out and "yours      pipeline.run_request  (mine.ipynb.txt, cell" in said.out
-    assert "mine.ipynb.txt: damaged or cut off" in said.out and "gearworks chat --engine" in said.err
+    assert ("1 of 3 parts are yours" in said.out
+            and "yours      pipeline.run_request  (mine.ipynb.txt, cell" in said.out)
+    assert ("mine.ipynb.txt: damaged or cut off" in said.out
+            and "gearworks chat --engine" in said.err)
     assert cli.main(["assemble", str(tmp_path / "nowhere"), "--root", str(tmp_path)]) == 1
     assert "there is no" in capsys.readouterr().err

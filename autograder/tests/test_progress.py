@@ -1,4 +1,5 @@
-"""How far a learner is: every stage, every way in which code can end, as text and as JSON. About 40 s."""
+"""How far a learner is: every stage, every way in which code can end, as text and as JSON.
+About 40 s."""
 
 import json
 import subprocess
@@ -9,16 +10,17 @@ import pytest
 
 from autograder import cli
 from autograder.chapters import editions
-from autograder.submissions import progress
 from autograder.chapters.chapter import Cell, Chapter, Exercise
 from autograder.checking import checks_of
+from autograder.submissions import progress
 from autograder.submissions.attempts import find_components
 from autograder.submissions.intake import read_notebook
 from autograder.submissions.progress import Stage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
-LOOP, COUNT, FLOPS = "pipeline.run_request", "accounting.parameter_count", "accounting.forward_flops"
+LOOP = "pipeline.run_request"
+COUNT, FLOPS = "accounting.parameter_count", "accounting.forward_flops"
 
 
 @pytest.fixture(scope="module")
@@ -48,12 +50,14 @@ def test_nothing_is_started(measure):
     found, text, data = measure({})
     assert {each.stage for each in found.values()} == {Stage.NOT_STARTED}
     assert data["points"] == data["bonus"] == 0 and data["total"] == worth(LOOP) + worth(COUNT)
-    assert text.startswith(f"98 · A small chapter: 0 of {data['total']:g} points\n  not started")
+    assert text.startswith(f"98 · A small chapter: 0 of {data['total']:g} points\n  not "
+                           "started")
 
 
 def test_everything_is_solved(measure, solved):
     found, text, data = measure(solved)
-    assert {each.stage for each in found.values()} == {Stage.PASSED} and all(not each.notes for each in found.values())
+    assert ({each.stage for each in found.values()} == {Stage.PASSED}
+            and all(not each.notes for each in found.values()))
     assert data["points"] == data["total"] and data["bonus"] == worth(FLOPS)
     assert "  passed  " in text and f"{FLOPS} (optional)" in text and "as a bonus" in text
 
@@ -65,21 +69,27 @@ def test_a_wrong_answer_names_the_check_and_keeps_the_points_of_the_others(measu
     found, text, data = measure({"pipeline-run_request": wrong})
     each = found[LOOP]
     titles = [check.title for check in checks_of(LOOP) if check.public]
-    assert each.stage is Stage.FAILING and each.failing in titles and each.found.startswith("Expected ") and each.hint
-    assert 0 < each.points < each.total and "  failing  " in text and each.failing.split()[0] in text
-    assert each.notebook == "98_small.ipynb" and each.cell and data["exercises"][0]["stage"] == "failing"
+    assert (each.stage is Stage.FAILING and each.failing in titles
+            and each.found.startswith("Expected ") and each.hint)
+    assert (0 < each.points < each.total and "  failing  " in text
+            and each.failing.split()[0] in text)
+    assert (each.notebook == "98_small.ipynb" and each.cell
+            and data["exercises"][0]["stage"] == "failing")
     assert found[COUNT].stage is Stage.NOT_STARTED
 
 
-@pytest.mark.parametrize("body, words", [
-    ("import sys; sys.exit()", "SystemExit"), ("import os; os._exit(0)", "ended the Python"),
-    ("raise KeyboardInterrupt", ""), ("return nowhere", "NameError"), ("return run_request(prompt)", "TypeError"),
-    ("import no_such_module", "ModuleNotFoundError"), ("import os; os.close(1); os.close(0); return 1", ""),
-    ("print('x' * 10**6); import sys; sys.stderr.write('y' * 10**6); sys.__stdout__.write('{}'); return 1", ""),
-    ("import threading\n    threading.Thread(target=print).start()\n    return 1", ""),
-    ("raise type('Odd', (BaseException,), {'__str__': lambda self: 1 / 0})()", ""),
-    ("yield 1", ""), ("return object()", ""),
-])
+@pytest.mark.parametrize(
+    "body, words",
+    [("import sys; sys.exit()", "SystemExit"), ("import os; os._exit(0)", "ended the Python"),
+     ("raise KeyboardInterrupt", ""), ("return nowhere", "NameError"),
+     ("return run_request(prompt)", "TypeError"),
+     ("import no_such_module", "ModuleNotFoundError"),
+     ("import os; os.close(1); os.close(0); return 1", ""),
+     ("print('x' * 10**6); import sys; sys.stderr.write('y' * 10**6); "
+      "sys.__stdout__.write('{}'); return 1", ""),
+     ("import threading\n    threading.Thread(target=print).start()\n    return 1", ""),
+     ("raise type('Odd', (BaseException,), {'__str__': lambda self: 1 / 0})()", ""),
+     ("yield 1", ""), ("return object()", "")])
 def test_whatever_the_code_does_costs_its_own_exercise(body, words, measure, solved):
     head = solved["pipeline-run_request"].split('"""')[0].rstrip() + "\n"
     found, text, _ = measure(solved | {"pipeline-run_request": f"{head}    {body}\n"})
@@ -88,23 +98,27 @@ def test_whatever_the_code_does_costs_its_own_exercise(body, words, measure, sol
     assert found[COUNT].stage is found[FLOPS].stage is Stage.PASSED
 
 
-@pytest.mark.parametrize("source, words", [
-    ("def run_request(:", "no Python"),
-    ("LIMIT = 1 / 0\ndef run_request(*a, limit=LIMIT, **b):\n    return 1", "ZeroDivisionError"),
-    ("import no_such_module as m\ndef run_request(*a, **b):\n    return m", "does not run: ModuleNotFoundError"),
-])
+@pytest.mark.parametrize("source, words",
+                         [("def run_request(:", "no Python"),
+                          ("LIMIT = 1 / 0\ndef run_request(*a, limit=LIMIT, **b):\n    return "
+                           "1", "ZeroDivisionError"),
+                          ("import no_such_module as m\ndef run_request(*a, **b):\n    return "
+                           "m", "does not run: ModuleNotFoundError")])
 def test_a_cell_that_does_not_run(source, words, measure, solved):
     found, text, _ = measure(solved | {"pipeline-run_request": source})
-    assert found[LOOP].stage is Stage.FAILING and words in found[LOOP].found + " ".join(found[LOOP].notes)
-    assert found[COUNT].stage is Stage.PASSED and words in text.replace("\n", " ").replace("                 ", "")
+    assert (found[LOOP].stage is Stage.FAILING
+            and words in found[LOOP].found + " ".join(found[LOOP].notes))
+    assert (found[COUNT].stage is Stage.PASSED
+            and words in text.replace("\n", " ").replace("                 ", ""))
 
 
-@pytest.mark.parametrize("body", [
-    "while True:\n        pass",
-    "while True:\n        try:\n            1\n        except BaseException:\n            1",
-    "while True:\n        try:\n            while True:\n                pass\n        except BaseException:\n"
-    "            continue",
-], ids=["endless", "quick to catch", "catches everything"])
+@pytest.mark.parametrize("body",
+                         ["while True:\n        pass",
+                          "while True:\n        try:\n            1\n        except "
+                          "BaseException:\n            1",
+                          "while True:\n        try:\n            while True:\n                "
+                          "pass\n        except BaseException:\n            continue"],
+                         ids=["endless", "quick to catch", "catches everything"])
 def test_endless_loops_end(body, measure, solved, monkeypatch):
     monkeypatch.setattr(progress, "EXERCISE_SECONDS", 2)
     head = solved["pipeline-run_request"].split('"""')[0].rstrip() + "\n"
@@ -118,22 +132,27 @@ def test_half_of_an_exercise_of_two_names(tmp_path):
     two = Exercise("accounting", ("stored_bytes", "memory_bytes"), 10, 1, ("a", "b", "c"))
     chapter = Chapter(Path("97_two.md"), (Cell("code", "", 1, exercise=two),))
     [cut] = editions.cuts_of(chapter).values()
-    half = cut.solution.split("def memory_bytes")[0] + "def memory_bytes" + cut.stub.split("def memory_bytes")[1]
+    half = (cut.solution.split("def memory_bytes")[0] + "def memory_bytes"
+            + cut.stub.split("def memory_bytes")[1])
     path = tmp_path / "97_two.ipynb"
     cell = {"cell_type": "code", "id": two.grade_id, "source": half}
     path.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
-    [found] = progress.measure([chapter], find_components([chapter], [read_notebook(path)]))[0].exercises
+    [found] = progress.measure([chapter],
+                               find_components([chapter], [read_notebook(path)]))[0].exercises
     assert found.stage is Stage.FAILING and 0 <= found.points < found.total
     assert "not written" in found.found or "memory_bytes" in found.found
 
 
 def test_the_gears_are_judged_one_by_one(measure, solved):
-    """A wrong gear does not spoil those that use it: each is checked with the reference for everything else."""
+    """A wrong gear does not spoil those that use it: each is checked with the reference for
+    everything else."""
     own = solved["accounting-forward_flops"]
     head, docstring, body = own.split('"""', 2)
     uses = f'{head}"""{docstring}"""\n    parameter_count(shape){body}'
-    wrong = solved["accounting-parameter_count"].split('"""')[0] + "    raise ValueError('wrong')"
-    found, _, _ = measure(solved | {"accounting-forward_flops": uses, "accounting-parameter_count": wrong})
+    wrong = (solved["accounting-parameter_count"].split('"""')[0]
+             + "    raise ValueError('wrong')")
+    found, _, _ = measure(
+        solved | {"accounting-forward_flops": uses, "accounting-parameter_count": wrong})
     assert found[COUNT].stage is Stage.FAILING and found[FLOPS].stage is Stage.PASSED
 
 
@@ -146,17 +165,21 @@ def test_the_command_line(tmp_path, learner, solved):
     (tmp_path / "chapters" / "broken.ipynb").write_text("{", encoding="utf-8")
 
     def run(*arguments):
-        return subprocess.run([sys.executable, "-m", "autograder", "progress", "--root", str(tmp_path), *arguments],
-                              capture_output=True, encoding="utf-8")
+        return subprocess.run([sys.executable, "-m", "autograder", "progress", "--root",
+                               str(tmp_path), *arguments], capture_output=True,
+                              encoding="utf-8")
 
     done = run()
-    assert done.returncode == 0 and "passed" in done.stdout and "broken.ipynb: damaged or cut off" in done.stdout
+    assert (done.returncode == 0 and "passed" in done.stdout
+            and "broken.ipynb: damaged or cut off" in done.stdout)
     data = json.loads(run("--json").stdout)
-    assert data["chapters"][0]["exercises"][0]["stage"] == "passed" and "broken.ipynb" in data["notes"]
+    assert (data["chapters"][0]["exercises"][0]["stage"] == "passed"
+            and "broken.ipynb" in data["notes"])
     for path in (tmp_path / "chapters").iterdir():
         path.unlink()
     done = run()
-    assert done.returncode == 0 and "not started" in done.stdout and "there are no notebooks there" in done.stderr
+    assert (done.returncode == 0 and "not started" in done.stdout
+            and "there are no notebooks there" in done.stderr)
 
 
 def test_course_py_knows_the_way():

@@ -1,4 +1,5 @@
-"""What a learner sees of a report, and what nbgrader records. Eight seconds: real kernels run a notebook."""
+"""What a learner sees of a report, and what nbgrader records. Eight seconds: real kernels run a
+notebook."""
 
 from html.parser import HTMLParser
 
@@ -8,9 +9,9 @@ from nbclient import NotebookClient
 from nbgrader.utils import determine_grade
 
 import autograder
+from autograder.checking.report import markup, text
 from autograder.checking.running import Outcome, Report, Status
 from autograder.judge import arm
-from autograder.checking.report import markup, text
 from gearworks.layers import rms_norm
 
 HOSTILE = "</td><script>alert(1)</script> & \u202e \U0001f600"
@@ -47,7 +48,8 @@ class Table(HTMLParser):
 
 
 def test_a_failure_has_three_parts_in_text_and_in_html():
-    shown = report(outcome(Status.FAILED, expected="twice 4", found="16", hint="add"), outcome(Status.PASSED))
+    shown = report(outcome(Status.FAILED, expected="twice 4", found="16", hint="add"),
+                   outcome(Status.PASSED))
     lines = text(shown).splitlines()
     assert lines[1].startswith("✗ Says so. (failed)") and lines[1].endswith("0 / 4 points")
     assert [line.split()[0] for line in lines[2:5]] == ["Expected", "Found", "Try"]
@@ -58,17 +60,19 @@ def test_a_failure_has_three_parts_in_text_and_in_html():
 
 
 def test_columns_keep_their_width_and_backticks_become_code():
-    named = Outcome("f", "`forward` sees <ids>.", 4, True, Status.FAILED, expected="all", found="a ` and a `",
-                    hint="`[id]`")
+    named = Outcome("f", "`forward` sees <ids>.", 4, True, Status.FAILED, expected="all",
+                    found="a ` and a `", hint="`[id]`")
     source = markup(report(named))
-    assert "table-layout:fixed" in source and 'width:33%">Check<' in source and 'width:5em">Points<' in source
+    assert ("table-layout:fixed" in source and 'width:33%">Check<' in source
+            and 'width:5em">Points<' in source)
     assert "<code>forward</code> sees &lt;ids&gt;." in source and "<code>[id]</code>." in source
-    assert "a ` and a `." in source                                  # what code gave stays as it is
+    assert "a ` and a `." in source                              # what code gave stays as it is
     assert "`forward`" in text(report(named)) and Table(source).tags.count("code") == 2
 
 
 def test_whatever_code_says_is_escaped():
-    shown = report(outcome(Status.RAISED, error="<b>", expected=HOSTILE, found=HOSTILE, hint=HOSTILE))
+    shown = report(outcome(Status.RAISED, error="<b>", expected=HOSTILE, found=HOSTILE,
+                           hint=HOSTILE))
     assert "script" not in Table(markup(shown)).tags
     assert "alert(1)" in markup(shown)
 
@@ -104,14 +108,17 @@ def test_the_score_is_a_plain_float(capsys):
     arm("layers.rms_norm")
     assert autograder.check("layers.rms_norm", rms_norm) == 10.0
     shown = capsys.readouterr().out
-    assert shown.count("✓") == 5 + 8                                  # five public checks, then all eight
+    assert shown.count("✓") == 5 + 8                        # five public checks, then all eight
 
 
-@pytest.mark.parametrize("exercise, subjects, says", [
-    ("layers.rms_nrom", [rms_norm], "'layers.rms_norm'"), ("nowhere.at_all", [rms_norm], "no exercise"),
-    ("layers.rms_norm", [None], "check('layers.rms_norm', rms_norm)"), ("layers.rms_norm", [], "themselves"),
-    ("layers.rms_norm", [rms_norm, rms_norm], "themselves")])
-def test_a_damaged_check_cell_says_what_is_wrong_and_is_worth_nothing(exercise, subjects, says, capsys):
+@pytest.mark.parametrize("exercise, subjects, says",
+                         [("layers.rms_nrom", [rms_norm], "'layers.rms_norm'"),
+                          ("nowhere.at_all", [rms_norm], "no exercise"),
+                          ("layers.rms_norm", [None], "check('layers.rms_norm', rms_norm)"),
+                          ("layers.rms_norm", [], "themselves"),
+                          ("layers.rms_norm", [rms_norm, rms_norm], "themselves")])
+def test_a_damaged_check_cell_says_what_is_wrong_and_is_worth_nothing(exercise, subjects, says,
+                                                                      capsys):
     assert autograder.check(exercise, *subjects) == 0.0
     assert says in " ".join(capsys.readouterr().out.split())
 
@@ -121,7 +128,8 @@ def test_a_known_mistake_is_named_and_an_unknown_one_is_not(capsys):
 
     def centred(x, weight, eps):
         x = x - x.mean(axis=-1, keepdims=True)
-        return (x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(eps)) * weight).astype(np.float32)
+        return (x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + np.float32(eps))
+                * weight).astype(np.float32)
 
     def halved(x, weight, eps):
         return rms_norm(x, weight, eps) / np.float32(2)
@@ -135,7 +143,8 @@ def test_a_known_mistake_is_named_and_an_unknown_one_is_not(capsys):
 
 def test_a_known_mistake_is_named_though_no_two_runs_take_equally_long(capsys):
     from autograder.variants.mutation import load_mutant, mutants_of
-    mutant = next(mutant for mutant in mutants_of("decoding.generate") if mutant.name == "stop-ids-ignored")
+    mutant = next(mutant for mutant in mutants_of("decoding.generate")
+                  if mutant.name == "stop-ids-ignored")
     autograder.check("decoding.generate", *load_mutant("decoding.generate", mutant))
     assert mutant.says in " ".join(capsys.readouterr().out.split())
 
@@ -151,26 +160,28 @@ def test_a_console_that_knows_no_marks_still_prints(monkeypatch):
 RIGHT = ("def rms_norm(x, weight, eps):\n    import sys, warnings\n    warnings.warn('hm')\n"
          "    print('to stderr', file=sys.stderr)\n    print('to stdout')\n"
          "    return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * weight")
-CELLS = {
-    "right": (RIGHT, 10.0),
-    "in place": ("def rms_norm(x, weight, eps):\n    x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps))\n"
-                 "    return x * weight", None),
-    "stub": ('def rms_norm(x, weight, eps):\n    raise NotImplementedError("layers.rms_norm: write this")', 0.0),
-    "exits": ("def rms_norm(x, weight, eps):\n    raise SystemExit", 0.0),
-}
+CELLS = {"right": (RIGHT, 10.0),
+         "in place": ("def rms_norm(x, weight, eps):\n    x /= np.sqrt((x * x).mean(-1, "
+                      "keepdims=True) + np.float32(eps))\n    return x * weight", None),
+         "stub": ('def rms_norm(x, weight, eps):\n    raise '
+                  'NotImplementedError("layers.rms_norm: write this")', 0.0),
+         "exits": ("def rms_norm(x, weight, eps):\n    raise SystemExit", 0.0)}
 
 
 @pytest.fixture(scope="module")
 def graded_cells():
-    """One notebook with a definition and a check cell for each of CELLS, run by a real kernel; armed and not."""
+    """One notebook with a definition and a check cell for each of CELLS, run by a real kernel;
+    armed and not."""
     kernel = {"name": "python3", "display_name": "", "language": ""}
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     notebook.cells.append(nbformat.v4.new_code_cell("import numpy as np"))
     for armed in ("", 'from autograder.judge import arm; arm("layers.rms_norm")\n'):
         for source, _ in CELLS.values():
             metadata = {"nbgrader": {"grade": True, "solution": False, "points": 10}}
-            notebook.cells += [nbformat.v4.new_code_cell(source), nbformat.v4.new_code_cell(
-                f'from autograder import check\n{armed}check("layers.rms_norm", rms_norm)', metadata=metadata)]
+            notebook.cells += [nbformat.v4.new_code_cell(source),
+                               nbformat.v4.new_code_cell('from autograder import check\n'
+                                                         f'{armed}check("layers.rms_norm", '
+                                                         'rms_norm)', metadata=metadata)]
     NotebookClient(notebook, timeout=120).execute()
     return notebook.cells[2::2]
 

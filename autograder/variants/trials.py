@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.processes.child import Child, pipes
 from autograder.checking import checks_of
-from autograder.reference.names import names_of
-from autograder.reference.cutting import stub_of
 from autograder.checking.running import CHECK_SECONDS, Status, collected_remarks, run_check
+from autograder.processes.child import Child, pipes
+from autograder.reference.cutting import stub_of
+from autograder.reference.names import names_of
 from autograder.variants.mutation import (accepted_of, load_accepted, load_mutant, mutants_of,
                                           reference_subjects)
 from gearworks.errors import GearworksError

@@ -12,8 +12,8 @@ from gearworks.config.settings import GENERATION_REFUSED
 from gearworks.decoding import Generation, generate
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.gguf import GGUFFile
-from gearworks.model import Model
 from gearworks.formats.safetensors import refuse_lfs_pointer
+from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
 from gearworks.weights import load_checkpoint, read_json

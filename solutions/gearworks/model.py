@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gearworks.families import deepseek, gemma3, gpt2
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
+from gearworks.families import deepseek, gemma3, gpt2
+from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
-from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.moe import mixture, route
 from gearworks.rope_scaling import scaled_angles
 from gearworks.weights import load_checkpoint

@@ -21,8 +21,8 @@ import numpy as np
 
 from gearworks.decoding import Context, room_for
 from gearworks.errors import ModelError
-from gearworks.layers import softmax
 from gearworks.families.layouts import Weights
+from gearworks.layers import softmax
 from gearworks.model import Model
 from gearworks.sampling import SamplingParams, choose, process, refuse_unusable
 

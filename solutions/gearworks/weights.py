@@ -16,8 +16,8 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
-from gearworks.formats.gguf import GGUFFile
 from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
+from gearworks.formats.gguf import GGUFFile
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.safetensors import LFS_POINTER_BYTES, SafetensorsFile, refuse_lfs_pointer
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors

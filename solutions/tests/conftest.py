@@ -1,6 +1,8 @@
-"""What the tests share: the real SmolLM2, and tiny random models that Hugging Face makes on the spot.
+"""What the tests share: the real SmolLM2, and tiny random models that Hugging Face makes on the
+spot.
 
-`pytest solutions/tests --engine my_engine` runs them on an engine that `autograder assemble` has made.
+`pytest solutions/tests --engine my_engine` runs them on an engine that `autograder assemble`
+has made.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-if TYPE_CHECKING:                                       # no engine is loaded before --engine has said which one
+if TYPE_CHECKING:                       # no engine is loaded before --engine has said which one
     from gearworks.language_model import LanguageModel
 
 
 def pytest_addoption(parser):
-    parser.addoption("--engine", type=Path, metavar="FOLDER", help="test this engine instead of the reference")
+    parser.addoption("--engine", type=Path, metavar="FOLDER",
+                     help="test this engine instead of the reference")
 
 
 def pytest_configure(config):
@@ -27,12 +30,14 @@ def pytest_configure(config):
     if engine is None:
         return
     if not (engine / "gears.json").is_file():
-        raise pytest.UsageError(f"there is no engine in {engine}: autograder assemble chapters --to {engine}")
+        raise pytest.UsageError(f"there is no engine in {engine}: autograder assemble chapters "
+                                f"--to {engine}")
     if "gearworks" in sys.modules:
         raise pytest.UsageError("--engine comes too late: gearworks is loaded already")
     path = str(engine.resolve())
     sys.path.insert(0, path)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None,
+                                                      [path, os.environ.get("PYTHONPATH")]))
 
 
 def pytest_report_header(config):
@@ -71,35 +76,43 @@ def hf_smollm2(smollm2_folder):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Callable:
-    """A function that makes a random model of a family: tiny_model("Llama", seed, **config) -> (HF model, folder).
+    """A function that makes a random model of a family: tiny_model("Llama", seed, **config) ->
+    (HF model, folder).
 
-    The family is the beginning of the names of its classes in transformers. The weights are large and the norms are not
-    ones, so that a wrong formula shows in the logits.
+    The family is the beginning of the names of its classes in transformers. The weights are
+    large and the norms are not ones, so that a wrong formula shows in the logits.
     """
     import torch
     import transformers
 
-    sizes = {"vocab_size": 211, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
-             "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 256, "rms_norm_eps": 1e-5}
-    own = {
-        "Gemma3": {"head_dim": 10, "query_pre_attn_scalar": 20, "sliding_window": 9},
-        "GPT2": {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 256},
-        "Mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
-        "Qwen3Moe": {"head_dim": 10, "moe_intermediate_size": 22, "num_experts": 7, "num_experts_per_tok": 3},
-    }
+    sizes = {"vocab_size": 211, "hidden_size": 48, "intermediate_size": 80,
+             "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+             "max_position_embeddings": 256, "rms_norm_eps": 1e-5}
+    own = {"Gemma3": {"head_dim": 10, "query_pre_attn_scalar": 20, "sliding_window": 9},
+           "GPT2": {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6,
+                    "n_positions": 256},
+           "Mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
+           "Qwen3Moe": {"head_dim": 10, "moe_intermediate_size": 22, "num_experts": 7,
+                        "num_experts_per_tok": 3}}
     for version in ("DeepseekV2", "DeepseekV3"):
-        own[version] = {"num_attention_heads": 6, "num_key_value_heads": 6, "moe_intermediate_size": 22,
-                        "n_routed_experts": 12, "num_experts_per_tok": 3, "n_shared_experts": 2, "n_group": 4,
-                        "topk_group": 2, "kv_lora_rank": 20, "q_lora_rank": 14, "qk_nope_head_dim": 10,
-                        "qk_rope_head_dim": 6, "v_head_dim": 8, "first_k_dense_replace": 1}
+        own[version] = {"num_attention_heads": 6, "num_key_value_heads": 6,
+                        "moe_intermediate_size": 22, "n_routed_experts": 12,
+                        "num_experts_per_tok": 3, "n_shared_experts": 2, "n_group": 4,
+                        "topk_group": 2, "kv_lora_rank": 20, "q_lora_rank": 14,
+                        "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 8,
+                        "first_k_dense_replace": 1}
 
     def make(family: str, seed: int, **settings):
         torch.manual_seed(seed)
-        config_class = getattr(transformers, f"{family}TextConfig" if family == "Gemma3" else f"{family}Config")
-        model_class = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM")
-        config = config_class(**{"initializer_range": 0.15, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None}
-                              | ({} if family == "GPT2" else sizes) | own.get(family, {}) | settings)
-        config._experts_implementation = "eager"                    # the fast one takes sizes that 4 divides only
+        config_class = getattr(
+            transformers, f"{family}TextConfig" if family == "Gemma3" else f"{family}Config")
+        model_class = getattr(transformers,
+                              "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM")
+        config = config_class(**{"initializer_range": 0.15, "bos_token_id": 1,
+                                 "eos_token_id": 2, "pad_token_id": None}
+                              | ({} if family == "GPT2" else sizes) | own.get(family, {})
+                              | settings)
+        config._experts_implementation = "eager"  # the fast one takes sizes that 4 divides only
         model = model_class(config).eval()
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
@@ -110,7 +123,7 @@ def tiny_model(tmp_path_factory) -> Callable:
                 elif name.endswith((".bias", "correction_bias")):
                     tensor.normal_(0, 0.3)
                 elif name.endswith("gate.weight"):
-                    tensor.normal_(0, 0.5)                          # a router of zeros would choose by its ties
+                    tensor.normal_(0, 0.5)          # a router of zeros would choose by its ties
         folder = tmp_path_factory.mktemp(f"tiny-{family.lower()}")
         model.save_pretrained(folder)
         return model, folder
@@ -119,7 +132,8 @@ def tiny_model(tmp_path_factory) -> Callable:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tiny_model) -> Callable:
-    """A function that makes a random Llama: tiny_llama(seed, **config) -> (HF model, folder)."""
+    """A function that makes a random Llama: tiny_llama(seed, **config) -> (HF model,
+    folder)."""
     return lambda seed, **settings: tiny_model("Llama", seed, **settings)
 
 

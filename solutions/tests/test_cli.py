@@ -1,4 +1,5 @@
-"""The command line as a shell user meets it: real processes, exit codes, standard output and standard error."""
+"""The command line as a shell user meets it: real processes, exit codes, standard output and
+standard error."""
 
 import json
 import os
@@ -12,14 +13,15 @@ import time
 import pytest
 
 from gearworks import hub
-from gearworks.cli.commands import commands as cli
+from gearworks.cli import commands as cli
 from gearworks.language_model import LanguageModel
 
 GEARWORKS = [sys.executable, "-m", "gearworks"]
 
 
 def run(*arguments, **more):
-    return subprocess.run([*GEARWORKS, *arguments], capture_output=True, encoding="utf-8", timeout=120, **more)
+    return subprocess.run([*GEARWORKS, *arguments], capture_output=True, encoding="utf-8",
+                          timeout=120, **more)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def tiny(tiny_llama, smollm2_folder):
 def test_generate_prints_the_text_and_nothing_else(smollm2):
     result = run("generate", "smollm2", "The capital of France is", "--max-tokens", "12")
     assert result.returncode == 0 and result.stderr == ""
-    assert result.stdout == smollm2.generate("The capital of France is", max_tokens=12).text + "\n"
+    assert (result.stdout
+            == smollm2.generate("The capital of France is", max_tokens=12).text + "\n")
 
 
 def test_generate_json_is_one_object(smollm2):
@@ -42,33 +45,38 @@ def test_generate_json_is_one_object(smollm2):
     answer = json.loads(result.stdout)
     expected = smollm2.chat([{"role": "user", "content": "Say hello."}], max_tokens=20)
     assert answer.keys() == {"prompt_ids", "ids", "text", "finish_reason", "usage", "seconds"}
-    assert (answer["prompt_ids"], answer["ids"], answer["text"]) == (expected.prompt_ids, expected.ids, expected.text)
-    assert answer["usage"] == expected.usage and answer["finish_reason"] == expected.finish_reason
+    assert ((answer["prompt_ids"], answer["ids"], answer["text"])
+            == (expected.prompt_ids, expected.ids, expected.text))
+    assert (answer["usage"] == expected.usage
+            and answer["finish_reason"] == expected.finish_reason)
     assert answer["seconds"]["prefill"] > 0 and answer["seconds"]["decode"] > 0
 
 
 def test_generate_reads_standard_input_and_a_seed(smollm2_gguf):
-    warm = ["generate", str(smollm2_gguf), "-", "--max-tokens", "8", "--temperature", "1.2", "--seed", "3",
-            "--top-p", "0.9", "--top-k", "50"]
+    warm = ["generate", str(smollm2_gguf), "-", "--max-tokens", "8", "--temperature", "1.2",
+            "--seed", "3", "--top-p", "0.9", "--top-k", "50"]
     first = run(*warm, input="深度学习是 😀\n")
     assert first.returncode == 0 and first.stdout.strip()
     assert run(*warm, input="深度学习是 😀\n").stdout == first.stdout
     assert run(*warm, input="Something else").stdout != first.stdout
 
 
-@pytest.mark.parametrize("arguments, code, complaint", [
-    (["generate", "no-such-model", "x"], 1, "no model 'no-such-model'"),
-    (["generate", "x" * 5000, "x"], 1, "name too long" if os.name == "posix" else "x"),
-    (["generate", "~nobody-of-this-name/model", "x"], 1, "~nobody-of-this-name"),
-    (["bench", "--only", "load", "--json", os.path.join("no", "such", "folder.json")], 1, "folder does not exist"),
-    (["generate", __file__, "x"], 1, "GGUF"),
-    (["generate", os.path.dirname(__file__), "x"], 1, "tokenizer.json"),
-    (["bench", "--only", "nothing"], 1, "nothing"),
-], ids=lambda value: " ".join(map(os.path.basename, value))[:60] if isinstance(value, list) else None)
+@pytest.mark.parametrize(
+    "arguments, code, complaint",
+    [(["generate", "no-such-model", "x"], 1, "no model 'no-such-model'"),
+     (["generate", "x" * 5000, "x"], 1, "name too long" if os.name == "posix" else "x"),
+     (["generate", "~nobody-of-this-name/model", "x"], 1, "~nobody-of-this-name"),
+     (["bench", "--only", "load", "--json", os.path.join("no", "such", "folder.json")], 1,
+      "folder does not exist"), (["generate", __file__, "x"], 1, "GGUF"),
+     (["generate", os.path.dirname(__file__), "x"], 1, "tokenizer.json"),
+     (["bench", "--only", "nothing"], 1, "nothing")],
+    ids=lambda value: " ".join(map(os.path.basename,
+                                   value))[:60] if isinstance(value, list) else None)
 def test_failures_have_a_message_and_a_code(arguments, code, complaint):
     result = run(*arguments)
     assert result.returncode == code
-    assert complaint in result.stderr and "Traceback" not in result.stderr and result.stdout == ""
+    assert (complaint in result.stderr and "Traceback" not in result.stderr
+            and result.stdout == "")
 
 
 @pytest.fixture
@@ -157,15 +165,17 @@ def test_an_empty_standard_input_is_refused_without_a_model(no_model, capsys, mo
 
 
 # What `generate` has no use for; each would cost every start between 10 ms and several seconds
-IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare", "gearworks.hub.convert",
-        "huggingface_hub", "importlib.metadata", "jinja2", "llguidance", "matplotlib",
+IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare",
+        "gearworks.hub.convert", "huggingface_hub", "importlib.metadata", "jinja2",
+        "llguidance", "matplotlib",
         "multiprocessing", "psutil", "subprocess", "tokenizers", "torch", "tqdm",
         "transformers", "unittest", "urllib.request"]
 
 
 def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
-    program = ("import sys\nfrom gearworks.cli.commands import commands\nassert commands.main(sys.argv[1:]) == 0\n"
-               "print(*sys.modules, sep='\\n', file=sys.stderr)")
+    program = ("import sys\nfrom gearworks.cli import commands\nassert "
+               "commands.main(sys.argv[1:]) == 0\nprint(*sys.modules, sep='\\n', "
+               "file=sys.stderr)")
     command = ["generate", str(smollm2_folder), "x", "--max-tokens", "1"]
     result = subprocess.run([sys.executable, "-c", program, *command], capture_output=True,
                             encoding="utf-8", timeout=120)
@@ -183,14 +193,16 @@ def test_help_and_version():
 
 def test_chat_remembers_resets_and_ends():
     result = run("chat", "--temperature", "0", "--max-tokens", "40",
-                 input="My name is Ada.\n\nWhat is my name?\n/reset\nWhat is 2+2?\n/quit\nnever read\n")
+                 input="My name is Ada.\n\nWhat is my name?\n/reset\nWhat is 2+2?\n/quit\n"
+                       "never read\n")
     assert result.returncode == 0, result.stderr
     answers = result.stdout.splitlines()
     assert "Ada" in result.stdout and len(answers) >= 3 and "> " not in result.stdout
-    reports = [line for line in result.stderr.splitlines() if "tokens" in line and line.startswith("[")]
+    reports = [line for line in result.stderr.splitlines()
+               if "tokens" in line and line.startswith("[")]
     assert len(reports) == 3
     cached = [int(report.split("; ")[-1].split(" of ")[0]) for report in reports]
-    assert cached[0] == 0 and cached[1] > 30           # the second question found the first one's keys
+    assert cached[0] == 0 and cached[1] > 30    # the second question found the first one's keys
 
 
 def test_chat_knows_its_commands_and_sends_none_of_them():
@@ -214,20 +226,23 @@ def test_chat_at_the_end_of_input_and_without_a_template(tiny, tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="signals and pipes as POSIX has them")
 def test_interrupts_and_closed_pipes():
-    process = subprocess.Popen([*GEARWORKS, "generate", "smollm2", "Count: 1, 2, 3, 4,", "--max-tokens", "2000"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    process = subprocess.Popen([*GEARWORKS, "generate", "smollm2", "Count: 1, 2, 3, 4,",
+                                "--max-tokens", "2000"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, encoding="utf-8")
     process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130 and "Traceback" not in error
 
-    process = subprocess.Popen([*GEARWORKS, "generate", "smollm2", "Count: 1, 2, 3, 4,", "--max-tokens", "2000"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    process = subprocess.Popen([*GEARWORKS, "generate", "smollm2", "Count: 1, 2, 3, 4,",
+                                "--max-tokens", "2000"], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, encoding="utf-8")
     process.stdout.read(1)
     process.stdout.close()
     started = time.monotonic()
     error = process.stderr.read()
-    assert process.wait(timeout=30) == 1 and "Traceback" not in error and "Exception ignored" not in error
+    assert (process.wait(timeout=30) == 1 and "Traceback" not in error
+            and "Exception ignored" not in error)
     assert time.monotonic() - started < 20             # the client is gone, so the engine stops
 
 
@@ -244,25 +259,32 @@ def test_closed_full_and_binary_streams(command, code, says, tiny):
     command = command.format(shlex.join(GEARWORKS), shlex.quote(tiny))
     result = subprocess.run(["sh", "-c", command], capture_output=True, encoding="utf-8",
                             timeout=120)
-    assert result.returncode == code and says in result.stderr and "Traceback" not in result.stderr
+    assert (result.returncode == code and says in result.stderr
+            and "Traceback" not in result.stderr)
 
 
 def test_output_on_a_console_without_unicode():
     """An ASCII-only terminal gets a question mark for what it cannot show, not a crash."""
-    result = subprocess.run([*GEARWORKS, "generate", "smollm2", "深度学习是", "--max-tokens", "8"], capture_output=True,
-                            env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}, timeout=120)
-    assert result.returncode == 0 and b"?" in result.stdout and b"Traceback" not in result.stderr
+    result = subprocess.run([*GEARWORKS, "generate", "smollm2", "深度学习是", "--max-tokens",
+                             "8"], capture_output=True,
+                            env=os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+                            timeout=120)
+    assert (result.returncode == 0 and b"?" in result.stdout
+            and b"Traceback" not in result.stderr)
 
 
 def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_path):
-    counted = run("generate", str(smollm2_folder), "1, 2, 3, 4, 5,", "--max-tokens", "30", "--stop", " 8", "--stop", "never")
+    counted = run("generate", str(smollm2_folder), "1, 2, 3, 4, 5,", "--max-tokens", "30",
+                  "--stop", " 8", "--stop", "never")
     assert counted.returncode == 0 and counted.stdout == " 6, 7,\n"
-    line = run("generate", str(smollm2_folder), "Name three gears, a line for each.", "--chat", "--stop", r"\n")
+    line = run("generate", str(smollm2_folder), "Name three gears, a line for each.", "--chat",
+               "--stop", r"\n")
     assert line.returncode == 0 and line.stdout.count("\n") == 1
     schema = tmp_path / "schema.json"
-    schema.write_text('{"type": "object", "properties": {"sky": {"enum": ["blue", "green"]}}, "required": ["sky"], '
-                      '"additionalProperties": false}', encoding="utf-8")
-    answer = run("generate", str(smollm2_folder), "What colour is the sky?", "--chat", "--schema", str(schema))
+    schema.write_text('{"type": "object", "properties": {"sky": {"enum": ["blue", "green"]}}, '
+                      '"required": ["sky"], "additionalProperties": false}', encoding="utf-8")
+    answer = run("generate", str(smollm2_folder), "What colour is the sky?", "--chat",
+                 "--schema", str(schema))
     assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
 
 
@@ -271,18 +293,22 @@ def test_json_that_a_limit_cuts_off_is_no_success(tiny, tmp_path):
     schema.write_text('{"const": "a long text, of more than three tokens"}', encoding="utf-8")
     asked = "generate", tiny, "x", "--schema", str(schema), "--max-tokens", "3"
     cut = run(*asked)
-    assert cut.returncode == 1 and cut.stdout.startswith('"a') and "cut off after 3 tokens" in cut.stderr
+    assert (cut.returncode == 1 and cut.stdout.startswith('"a')
+            and "cut off after 3 tokens" in cut.stderr)
     told = run(*asked, "--json")
     assert told.returncode == 0 and json.loads(told.stdout)["finish_reason"] == "length"
 
 
-@pytest.mark.parametrize("content, complaint", [
-    (b"{", "cannot read the schema"), (None, "cannot read the schema"), (b"\xff\xfe", "cannot read the schema"),
-    (b"[" * 100_000, "cannot read the schema"), (b"3", "cannot use this JSON schema"),
-    (b"false", "accepts no value"), (b'{"if": {}}', 'uses "if"'),
-    (b'{"type": "integer", "minimum": 2, "maximum": 1}', "minimum (2) is greater than maximum (1)"),
-], ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "false", "unsupported",
-        "unsatisfiable"])
+@pytest.mark.parametrize(
+    "content, complaint",
+    [(b"{", "cannot read the schema"), (None, "cannot read the schema"),
+     (b"\xff\xfe", "cannot read the schema"), (b"[" * 100_000, "cannot read the schema"),
+     (b"3", "cannot use this JSON schema"),
+     (b"false", "accepts no value"), (b'{"if": {}}', 'uses "if"'),
+     (b'{"type": "integer", "minimum": 2, "maximum": 1}',
+      "minimum (2) is greater than maximum (1)")],
+    ids=["cut-off", "missing", "not-utf-8", "too-deep", "a-number", "false", "unsupported",
+         "unsatisfiable"])
 def test_schemas_that_cannot_be_used(no_model, capsys, tmp_path, content, complaint):
     schema = tmp_path / "schema.json"
     if content is not None:
@@ -294,4 +320,5 @@ def test_schemas_that_cannot_be_used(no_model, capsys, tmp_path, content, compla
 def test_a_schema_file_may_begin_with_a_byte_order_mark(smollm2_folder, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"const": "ü"}', encoding="utf-8-sig")
-    assert json.loads(run("generate", str(smollm2_folder), "x", "--schema", str(schema)).stdout) == "ü"
+    assert (json.loads(run("generate", str(smollm2_folder), "x", "--schema",
+                           str(schema)).stdout) == "ü")

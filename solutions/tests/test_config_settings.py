@@ -18,13 +18,13 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS, RopeParameters
 
 from gearworks.config import architectures, fields, gguf_settings, settings
 from gearworks.config import SUPPORTED_ARCHITECTURES, ModelConfig
+from gearworks.config.rope import RopeScaling
 from gearworks.config.settings import heeded, heeded_rope
 from gearworks.errors import ModelError
 from gearworks.layers import gelu, silu
-from gearworks.config.rope import RopeScaling
 from gearworks.rope_scaling import scaled_frequencies
 
-SIZES = {"vocab_size": 99, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, 
+SIZES = {"vocab_size": 99, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3,
          "num_attention_heads": 4, "num_key_value_heads": 4,
          "max_position_embeddings": 256}
 GPT2_SIZES = {"vocab_size": 99, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 256}

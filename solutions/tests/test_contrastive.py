@@ -1,4 +1,5 @@
-"""Contrastive decoding and contrastive search, by their papers' formulas, and Mirostat by its aim. About 8 s."""
+"""Contrastive decoding and contrastive search, by their papers' formulas, and Mirostat by its
+aim. About 8 s."""
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ def test_contrastive_decoding_by_the_formula(rng):
     expert, amateur = rng.standard_normal((2, 90)).astype(np.float32) * 3
     p, q = softmax(expert).astype(np.float64), softmax(amateur).astype(np.float64)
     for alpha in (0.1, 0.5, 1.0):
-        expected = [np.log(p[i] / q[i]) if p[i] >= alpha * p.max() * (1 - 1e-6) else -np.inf for i in range(90)]
+        expected = [np.log(p[i] / q[i]) if p[i] >= alpha * p.max() * (1 - 1e-6) else -np.inf
+                    for i in range(90)]
         result = contrastive_decoding(expert, amateur, alpha)
         np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
         assert result.dtype == np.float32
@@ -22,14 +24,18 @@ def test_contrastive_decoding_by_the_formula(rng):
 
 def test_contrastive_scores_by_the_formula(rng):
     probabilities = softmax(rng.standard_normal(4).astype(np.float32))
-    candidates, past = rng.standard_normal((4, 10)).astype(np.float32), rng.standard_normal((7, 10)).astype(np.float32)
-    expected = [0.4 * p - 0.6 * max(float(c @ s / np.sqrt(c @ c) / np.sqrt(s @ s)) for s in past)
+    candidates, past = rng.standard_normal((
+        4, 10)).astype(np.float32), rng.standard_normal((7, 10)).astype(np.float32)
+    expected = [0.4 * p
+                - 0.6 * max(float(c @ s / np.sqrt(c @ c) / np.sqrt(s @ s)) for s in past)
                 for p, c in zip(probabilities, candidates)]
-    np.testing.assert_allclose(contrastive_scores(probabilities, candidates, past, 0.6), expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(contrastive_scores(probabilities, candidates, past, 0.6),
+                               expected, rtol=0, atol=1e-6)
 
 
 def test_contrastive_search_by_the_definition(tiny_llama, rng):
-    """Each step again, without a cache: the hidden states of all texts that are one token longer."""
+    """Each step again, without a cache: the hidden states of all texts that are one token
+    longer."""
     import torch
     network, folder = tiny_llama(60)
     model, ids = Model.load(folder), rng.integers(0, 211, 6).tolist()
@@ -43,7 +49,8 @@ def test_contrastive_search_by_the_definition(tiny_llama, rng):
         past, logits = states(text)
         candidates = np.argsort(-logits, kind="stable")[:5]
         hidden = np.stack([states([*text, int(candidate)])[0][-1] for candidate in candidates])
-        text.append(int(candidates[contrastive_scores(softmax(logits)[candidates], hidden, past, 0.7).argmax()]))
+        text.append(int(candidates[contrastive_scores(softmax(logits)[candidates], hidden, past,
+                                                      0.7).argmax()]))
     assert got == text[6:]
 
 
@@ -56,11 +63,12 @@ def test_contrastive_search_without_contrast_is_greedy(smollm2):
 
 def test_contrastive_search_at_its_limits(tiny_llama):
     model = Model.load(tiny_llama(61, vocab_size=9, max_position_embeddings=16)[1])
-    assert len(contrastive_search(model, [1, 2], 5, k=300)) == 5        # more candidates than tokens
+    assert len(contrastive_search(model, [1, 2], 5, k=300)) == 5   # more candidates than tokens
     assert len(contrastive_search(model, [1] * 12, 9)) == 4             # the context is full
     assert contrastive_search(model, [1, 2], 0) == []
     for ids, k in (([], 4), ([1], 0)):
-        with pytest.raises(ModelError, match=f"{k} candidates, and {len(ids)} tokens in the prompt"):
+        with pytest.raises(ModelError,
+                           match=f"{k} candidates, and {len(ids)} tokens in the prompt"):
             contrastive_search(model, ids, 3, k=k)
     model.weights.norm[:] = np.nan
     with pytest.raises(ModelError, match="cannot choose a token"):
@@ -76,10 +84,12 @@ def test_mirostat_refuses_broken_logits(logits, rng):
 
 @pytest.mark.parametrize("tau", [1.5, 3.0, 5.0])
 def test_mirostat_keeps_the_surprise_that_is_wanted(tau, rng):
-    """Over many steps, the mean surprise of what was drawn comes to tau, whatever the logits."""
+    """Over many steps, the mean surprise of what was drawn comes to tau, whatever the
+    logits."""
     mu, surprises = 2 * tau, []
     for step in range(1500):
-        logits = temperature(rng.standard_normal(500).astype(np.float32), 0.4 + 0.2 * (step % 3))
+        logits = temperature(rng.standard_normal(500).astype(np.float32),
+                             0.4 + 0.2 * (step % 3))
         before = mu
         token, mu = mirostat(logits, mu, tau, 0.1, rng)
         surprises.append(tau + (before - mu) / 0.1)

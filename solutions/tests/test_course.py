@@ -1,7 +1,9 @@
-"""course.py, run for real: in a copy of the course whose requirements are one tiny wheel, so that no network is needed.
+"""course.py, run for real: in a copy of the course whose requirements are one tiny wheel, so
+that no network is needed.
 
-The wheel stands in for the installed course: its `gearworks` and `jupyterlab` print how they were started. Only the
-last test starts the real JupyterLab. 40 to 55 s on two idle cores, most of it spent in `python -m venv` and pip.
+The wheel stands in for the installed course: its `gearworks` and `jupyterlab` print how they
+were started. Only the last test starts the real JupyterLab. 40 to 55 s on two idle cores, most
+of it spent in `python -m venv` and pip.
 """
 
 import ast
@@ -34,13 +36,15 @@ POSIX_ONLY = pytest.mark.skipif(os.name == "nt", reason="POSIX signals and permi
 
 STAND_IN = """\
 import json, os, sys
-call = {"prefix": sys.prefix, "version": VERSION, "path": os.environ["PATH"], "argv": ["MODULE", *sys.argv[1:]]}
+call = {"prefix": sys.prefix, "version": VERSION, "path": os.environ["PATH"],
+        "argv": ["MODULE", *sys.argv[1:]]}
 print(json.dumps(call), file=sys.stderr)
 print("a path" if sys.argv[1:2] == ["fetch"] else "an answer")
 sys.exit(int(os.environ.get("FETCH_EXIT_CODE", 0)) if sys.argv[1:2] == ["fetch"] else 0)
 """
 
-# A build backend, so that pip can be met in the middle of its work: it counts its builds and waits for the file `go`.
+# A build backend, so that pip can be met in the middle of its work: it counts its builds and
+# waits for the file `go`.
 SLOW_BACKEND = """\
 import os, pathlib, shutil, time
 HERE = pathlib.Path(__file__).resolve().parent
@@ -73,11 +77,11 @@ class Copy:
         self.venv = root / ".venv"
         self.record = self.venv / "gearworks-setup.json"
         self.log = self.venv / "gearworks-setup.log"
-        self.environment = {
-            name: value for name, value in os.environ.items()
-            if not name.startswith(("PIP_", "CONDA", "GEARWORKS")) and name not in ("VIRTUAL_ENV", "PYTHONPATH")
-        }
-        self.environment.update(PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_NO_CACHE_DIR="1")
+        self.environment = {name: value for name, value in os.environ.items()
+                            if not name.startswith(("PIP_", "CONDA", "GEARWORKS"))
+                            and name not in ("VIRTUAL_ENV", "PYTHONPATH")}
+        self.environment.update(PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1",
+                                PIP_NO_CACHE_DIR="1")
 
     def create(self):
         self.root.mkdir()
@@ -96,8 +100,9 @@ class Copy:
     def start(self, *arguments, python=OUTSIDE, **environment):
         return subprocess.Popen(
             [python, self.root / "course.py", *arguments],
-            env={**self.environment, **environment}, cwd=self.root.parent, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", errors="replace",
+            env={**self.environment, **environment}, cwd=self.root.parent,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            encoding="utf-8", errors="replace",
             start_new_session=os.name != "nt",    # so that the whole tree can be killed
         )
 
@@ -107,34 +112,37 @@ class Copy:
         stdout, stderr = process.communicate(timeout=300)
         assert "Traceback" not in stderr
         done = subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
-        done.calls = [json.loads(line) for line in stderr.splitlines() if line.startswith('{"prefix"')]
+        done.calls = [json.loads(line) for line in stderr.splitlines()
+                      if line.startswith('{"prefix"')]
         return done
 
     def slow_down_pip(self):
-        """Ask for a package whose build waits for the file `go` (see SLOW_BACKEND); returns its folder."""
+        """Ask for a package whose build waits for the file `go` (see SLOW_BACKEND); returns its
+        folder."""
         folder = self.root / "slow"
         folder.mkdir()
         write_wheel(folder / WHEEL.format("0.2"), "0.2")
         (folder / "slow_backend.py").write_text(SLOW_BACKEND, encoding="utf-8")
         (folder / "pyproject.toml").write_text(
-            '[build-system]\nrequires = []\nbuild-backend = "slow_backend"\nbackend-path = ["."]\n'
-            '[project]\nname = "gearworks"\nversion = "0.2"\n',
-            encoding="utf-8",
-        )
+            '[build-system]\nrequires = []\nbuild-backend = "slow_backend"\nbackend-path = '
+            '["."]\n[project]\nname = "gearworks"\nversion = "0.2"\n',
+            encoding="utf-8")
         self.require("./slow")
         return folder
 
 
 def write_wheel(path, version):
-    """Write the stand-in: packages `gearworks` and `jupyterlab` that print how they were run."""
+    """Write the stand-in: packages `gearworks` and `jupyterlab` that print how they were
+    run."""
     info = f"gearworks-{version}.dist-info"
-    files = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: gearworks\nVersion: {version}\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
+    files = {f"{info}/METADATA": "Metadata-Version: 2.1\nName: gearworks\nVersion: "
+                                 f"{version}\n",
+             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
+                              "Tag: py3-none-any\n"}
     for module in ("gearworks", "jupyterlab"):
         files[f"{module}/__init__.py"] = ""
-        files[f"{module}/__main__.py"] = STAND_IN.replace("VERSION", repr(version)).replace("MODULE", module)
+        files[f"{module}/__main__.py"] = STAND_IN.replace(
+            "VERSION", repr(version)).replace("MODULE", module)
     files[f"{info}/RECORD"] = "".join(f"{name},,\n" for name in [*files, f"{info}/RECORD"])
     with zipfile.ZipFile(path, "w") as archive:
         for name, text in files.items():
@@ -157,12 +165,14 @@ def kill_tree(process):
 
 
 def site_packages(prefix):
-    return Path(sysconfig.get_path("purelib", "venv", {"base": str(prefix), "platbase": str(prefix)}))
+    return Path(sysconfig.get_path("purelib", "venv",
+                                   {"base": str(prefix), "platbase": str(prefix)}))
 
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-    """A copy of the course and its first command that came to its end: the one before was killed early.
+    """A copy of the course and its first command that came to its end: the one before was
+    killed early.
 
     The console is ASCII, the folder's name is not.
     """
@@ -182,7 +192,8 @@ def new(tmp_path):
 
 @pytest.fixture
 def ready(tmp_path, first_run):
-    """A copy of the course that has been set up and then moved here; its environment is its own."""
+    """A copy of the course that has been set up and then moved here; its environment is its
+    own."""
     shutil.copytree(first_run[0].root, tmp_path / "course", symlinks=True)
     copy = Copy(tmp_path / "course")
     copy.log.unlink(missing_ok=True)    # so that it is there only if pip runs again
@@ -193,12 +204,13 @@ def ready(tmp_path, first_run):
 def settled(ready, course, monkeypatch):
     """A copy of the course in which nothing is left to set up."""
     monkeypatch.setattr(course, "ROOT", ready.root)
-    ready.record.write_text(json.dumps({"key": course.setup_key(), "complete": True}), encoding="utf-8")
+    ready.record.write_text(json.dumps({"key": course.setup_key(), "complete": True}),
+                            encoding="utf-8")
     yield ready
     assert not ready.log.exists()
 
 
-# --- the environment ------------------------------------------------------------------------------------------------
+# --- the environment --------------------------------------------------------------------------
 
 
 def test_the_first_command_sets_up_and_runs(first_run):
@@ -231,7 +243,8 @@ def test_the_second_command_goes_straight_on(first_run):
 
 
 def test_changed_requirements_are_installed(ready):
-    """A folder that was moved, and then requirements that changed, are each installed once more."""
+    """A folder that was moved, and then requirements that changed, are each installed once
+    more."""
     assert ready.run("chat").returncode == 0 and ready.log.exists()
     ready.ask_for_version("0.3")
     assert [call["version"] for call in ready.run("chat").calls] == ["0.3", "0.3"]
@@ -240,7 +253,8 @@ def test_changed_requirements_are_installed(ready):
 
 
 def test_what_decides_about_set_up(course, new, monkeypatch):
-    """The requirements, the package's metadata and the place count; settings of other tools do not."""
+    """The requirements, the package's metadata and the place count; settings of other tools do
+    not."""
     monkeypatch.setattr(course, "ROOT", new.root)
     pyproject = new.root / "pyproject.toml"
     text = pyproject.read_text(encoding="utf-8")
@@ -286,34 +300,41 @@ def test_what_does_not_count_as_active(course, tmp_path, monkeypatch):
 
 
 def test_packages_installed_by_hand_are_not_installed_again(ready):
-    """The conventional route first, then course.py: everything is there, so pip is not called."""
+    """The conventional route first, then course.py: everything is there, so pip is not
+    called."""
     see_the_packages_of_this_environment(ready)
-    pins = ["gearworks==0.1", f"packaging=={metadata.version('packaging')}", "nothing==1.0 ; sys_platform == 'amiga'"]
+    pins = ["gearworks==0.1", f"packaging=={metadata.version('packaging')}",
+            "nothing==1.0 ; sys_platform == 'amiga'"]
     ready.require("\n".join(pins))
     ready.record.unlink()
     assert ready.run("chat").returncode == 0
     assert not ready.log.exists()
     assert json.loads(ready.record.read_text(encoding="utf-8"))["complete"] is True
     pyproject = ready.root / "pyproject.toml"
-    text = pyproject.read_text(encoding="utf-8").replace('name = "gearworks"', 'name = "gearworks"\nkeywords = ["new"]')
+    text = pyproject.read_text(encoding="utf-8").replace(
+        'name = "gearworks"', 'name = "gearworks"\nkeywords = ["new"]')
     pyproject.write_text(text, encoding="utf-8")
     assert ready.run("chat").returncode == 0
     assert ready.log.exists()    # every pin is met, but the package itself has changed
 
 
 def see_the_packages_of_this_environment(copy):
-    """Let the copy's .venv import what the tests' own environment holds, after its own packages."""
-    (site_packages(copy.venv) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    """Let the copy's .venv import what the tests' own environment holds, after its own
+    packages."""
+    (site_packages(copy.venv) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n",
+                                                        encoding="utf-8")
 
 
 def test_requirements_that_are_met(course, new, monkeypatch):
     monkeypatch.setattr(course, "ROOT", new.root)
     version = metadata.version("packaging")
-    new.require(f"# a comment\n\npackaging=={version}\npackaging==0.1\nnot-installed-at-all\n./x.whl")
+    new.require(f"# a comment\n\npackaging=={version}\npackaging==0.1\nnot-installed-at-all\n"
+                "./x.whl")
     assert course.unmet_requirements() == ["packaging==0.1", "not-installed-at-all", "./x.whl"]
 
 
-@pytest.mark.parametrize("version, met", [("2.13.0", True), ("2.13.0+cpu", True), ("2.14.0", False)])
+@pytest.mark.parametrize("version, met",
+                         [("2.13.0", True), ("2.13.0+cpu", True), ("2.14.0", False)])
 def test_any_build_of_the_pinned_pytorch_will_do(course, new, monkeypatch, version, met):
     monkeypatch.setattr(course, "ROOT", new.root)
     monkeypatch.setattr(course, "installed_version", lambda name: version)
@@ -323,10 +344,12 @@ def test_any_build_of_the_pinned_pytorch_will_do(course, new, monkeypatch, versi
 
 
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_an_editable_install_of_another_folder_does_not_count(course, tmp_path, monkeypatch, place):
+def test_an_editable_install_of_another_folder_does_not_count(course, tmp_path, monkeypatch,
+                                                              place):
     info = tmp_path / "gearworks-9.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gearworks\nVersion: 9\n", encoding="utf-8")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: gearworks\nVersion: 9\n",
+                                   encoding="utf-8")
     origin = {"here": course.ROOT, "elsewhere": tmp_path}[place].as_uri()
     text = json.dumps({"url": origin, "dir_info": {"editable": True}})
     (info / "direct_url.json").write_text(text, encoding="utf-8")
@@ -334,11 +357,12 @@ def test_an_editable_install_of_another_folder_does_not_count(course, tmp_path, 
     assert course.editable_is_here() is (place == "here")
 
 
-# --- interruptions --------------------------------------------------------------------------------------------------
+# --- interruptions ----------------------------------------------------------------------------
 
 
 def test_a_half_made_environment_is_made_again(first_run):
-    """The command before the first was killed in the middle of `python -m venv`: no pip yet, perhaps no Python."""
+    """The command before the first was killed in the middle of `python -m venv`: no pip yet,
+    perhaps no Python."""
     copy, done = first_run
     assert done.stdout.startswith("Removing a Python environment that does not work")
     assert not (copy.venv / "gearworks-unfinished").exists()
@@ -349,7 +373,8 @@ def test_an_environment_whose_python_is_gone_is_not_used(course, ready):
     assert course.usable(ready.venv)
     config = ready.venv / "pyvenv.cfg"
     lines = config.read_text(encoding="utf-8").splitlines()
-    moved = [f"home = {ready.root / 'gone'}" if line.startswith("home") else line for line in lines]
+    moved = [f"home = {ready.root / 'gone'}" if line.startswith("home") else line
+             for line in lines]
     config.write_text("\n".join(moved), encoding="utf-8")
     assert not course.usable(ready.venv)
 
@@ -377,7 +402,8 @@ def test_killed_in_the_middle_of_pip(ready):
 
 
 def test_a_package_that_pip_left_half_installed(ready):
-    """pip takes a package for installed as soon as its metadata is there; a killed pip may have got no further."""
+    """pip takes a package for installed as soon as its metadata is there; a killed pip may have
+    got no further."""
     assert ready.run("chat").returncode == 0
     ready.record.write_text('{"key": "", "complete": false}\n', encoding="utf-8")
     packages = site_packages(ready.venv)
@@ -433,7 +459,7 @@ def test_the_lock_lasts_as_long_as_pip(ready):
     first.communicate()
 
 
-# --- failures, each with what, why and what to try ------------------------------------------------------------------
+# --- failures, each with what, why and what to try --------------------------------------------
 
 
 def test_no_network(ready):
@@ -451,38 +477,47 @@ def test_no_network(ready):
 
 
 def test_the_model_cannot_be_fetched(settled):
-    """Fetching says itself what is wrong: its exit code is passed on, and the command is not run."""
+    """Fetching says itself what is wrong: its exit code is passed on, and the command is not
+    run."""
     done = settled.run("chat", FETCH_EXIT_CODE="7")
     assert done.returncode == 7
     assert [call["argv"][1] for call in done.calls] == ["fetch"]
 
 
 def test_too_little_space_is_said_before_pip_starts(course, monkeypatch):
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**12, 10**12, 2 * 10**9))
+    monkeypatch.setattr(shutil, "disk_usage",
+                        lambda path: shutil._ntuple_diskusage(10**12, 10**12, 2 * 10**9))
     course.require_space(10**9)
-    with pytest.raises(course.Stop, match=r"2\.0 GB are free on the disk of .*, 3\.0 GB are needed"):
+    with pytest.raises(course.Stop,
+                       match=r"2\.0 GB are free on the disk of .*, 3\.0 GB are needed"):
         course.require_space(3 * 10**9)
 
 
-@pytest.mark.parametrize("log, what", [
-    ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left", "not enough disk space"),
-    ("error: externally-managed-environment", "may not be changed by pip"),
-    ("WARNING: Retrying: SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED]", "is not trusted"),
-    ("WARNING: Retrying: NameResolutionError: Temporary failure in name resolution", "no connection"),
-    ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: 'x'", "Cannot write"),
-    ("ERROR: No matching distribution found for torch==2.13.0", "no build for this Python"),
-    ("2026-01-01T10:00:00,000   OSError: Readme file does not exist", "OSError: Readme file does not exist"),
-    ("", "could not be installed"),
-])
+@pytest.mark.parametrize(
+    "log, what",
+    [("ERROR: Could not install packages due to an OSError: [Errno 28] No space left",
+      "not enough disk space"),
+     ("error: externally-managed-environment", "may not be changed by pip"),
+     ("WARNING: Retrying: SSLError(SSLCertVerificationError(1, '[SSL: "
+      "CERTIFICATE_VERIFY_FAILED]", "is not trusted"),
+     ("WARNING: Retrying: NameResolutionError: Temporary failure in name resolution",
+      "no connection"),
+     ("ERROR: Could not install packages due to an OSError: [Errno 13] Permission denied: 'x'",
+      "Cannot write"),
+     ("ERROR: No matching distribution found for torch==2.13.0", "no build for this Python"),
+     ("2026-01-01T10:00:00,000   OSError: Readme file does not exist",
+      "OSError: Readme file does not exist"),
+     ("", "could not be installed")])
 def test_what_pip_says_is_understood(course, log, what):
     stop = course.pip_failure(1, log)
-    assert what in str(stop) and "\n  Why  pip ended with exit code 1" in str(stop) and "\n  Try  " in str(stop)
+    assert (what in str(stop) and "\n  Why  pip ended with exit code 1" in str(stop)
+            and "\n  Try  " in str(stop))
 
 
-@pytest.mark.parametrize("number, what", [
-    (errno.ENOSPC, "not enough disk space"), (errno.EACCES, "Cannot write"), (errno.EROFS, "Cannot write"),
-    (errno.EIO, "The set-up failed"),
-])
+@pytest.mark.parametrize("number, what",
+                         [(errno.ENOSPC, "not enough disk space"),
+                          (errno.EACCES, "Cannot write"), (errno.EROFS, "Cannot write"),
+                          (errno.EIO, "The set-up failed")])
 def test_what_the_system_says_is_understood(course, monkeypatch, capsys, number, what):
     def refuse(arguments):
         raise OSError(number, os.strerror(number), "the-file")
@@ -555,7 +590,8 @@ def test_the_wrong_python(course, monkeypatch, version, maxsize, why):
     monkeypatch.setattr(sys, "maxsize", maxsize)
     with pytest.raises(course.Stop) as stop:
         course.require_supported_python()
-    assert "Python 3.11-3.13" in str(stop.value) and why in str(stop.value) and "\n  Try  " in str(stop.value)
+    assert ("Python 3.11-3.13" in str(stop.value) and why in str(stop.value)
+            and "\n  Try  " in str(stop.value))
 
 
 def test_an_old_python_can_say_so(course):
@@ -569,13 +605,16 @@ def test_an_old_python_can_say_so(course):
 def test_only_the_standard_library_is_imported():
     """But for packaging, which is asked for only to see what is installed."""
     tree = ast.parse((ROOT / "course.py").read_text(encoding="utf-8"))
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+             for alias in node.names}
     names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) == {"packaging"}
+    assert ({name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
+            == {"packaging"})
 
 
 def test_pip_is_missing(ready):
-    """A venv without pip gets Python's own; where that is missing too, the message says how to get one."""
+    """A venv without pip gets Python's own; where that is missing too, the message says how to
+    get one."""
     for pip in site_packages(ready.venv).glob("pip*"):
         shutil.rmtree(pip)
     lacking = ready.root / "lacking"
@@ -592,7 +631,8 @@ def test_venv_is_missing(new):
     """As on Debian without python3-venv."""
     lacking = new.root / "lacking"
     lacking.mkdir()
-    (lacking / "venv.py").write_text("raise SystemExit('ensurepip is not available')\n", encoding="utf-8")
+    (lacking / "venv.py").write_text("raise SystemExit('ensurepip is not available')\n",
+                                     encoding="utf-8")
     done = new.run("chat", PYTHONPATH=str(lacking))
     assert done.returncode == 1
     assert "Why  ensurepip is not available" in done.stderr and "-venv" in done.stderr
@@ -601,13 +641,14 @@ def test_venv_is_missing(new):
 def test_conflicts_of_other_packages_are_only_mentioned(course, new, monkeypatch, capsys):
     monkeypatch.setattr(course, "ROOT", new.root)
     new.require("zope_interface==1.0")
-    course.report_conflicts("their-package 1.0 has requirement numpy<2, but you have numpy 2.4.\n")
+    course.report_conflicts("their-package 1.0 has requirement numpy<2, but you have numpy "
+                            "2.4.\n")
     assert "their-package 1.0" in capsys.readouterr().out
     with pytest.raises(course.Stop, match="zope.interface 1.0 requires six"):
         course.report_conflicts("zope.interface 1.0 requires six, which is not installed.\n")
 
 
-# --- commands -------------------------------------------------------------------------------------------------------
+# --- commands ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["lab", "--help"]])
@@ -617,10 +658,11 @@ def test_help(new, arguments):
     assert not new.venv.exists()
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["tset"], ["Unknown command: tset", "Try  python course.py test"]),
-    (["lab", "--port=9999"], ["unknown argument --port=9999", "python course.py lab -- --port=9999"]),
-])
+@pytest.mark.parametrize("arguments, words",
+                         [(["tset"], ["Unknown command: tset", "Try  python course.py test"]),
+                          (["lab", "--port=9999"],
+                           ["unknown argument --port=9999",
+                            "python course.py lab -- --port=9999"])])
 def test_usage_errors(new, arguments, words):
     done = new.run(*arguments)
     assert done.returncode == 2
@@ -628,10 +670,11 @@ def test_usage_errors(new, arguments, words):
     assert not new.venv.exists()
 
 
-@pytest.mark.parametrize("command, promise", [
-    ("serve", "the server arrives with chapter 6"), ("book", "the book arrives"),
-    ("grade", "the grader for whole classes comes later"), ("progress", "the progress page arrives"),
-])
+@pytest.mark.parametrize("command, promise",
+                         [("serve", "the server arrives with chapter 6"),
+                          ("book", "the book arrives"),
+                          ("grade", "the grader for whole classes comes later"),
+                          ("progress", "the progress page arrives")])
 def test_commands_that_come_later(new, command, promise):
     """They say so at once, and set nothing up for it."""
     done = new.run(command)
@@ -655,7 +698,8 @@ def test_lab_opens_the_chapters(settled):
     (settled.root / "chapters" / "01_overview.ipynb").write_text("{}", encoding="utf-8")
     argv = settled.run("lab", "--", "--port=9999").calls[-1]["argv"]
     assert argv[0] == "jupyterlab" and argv[-1] == "--port=9999" and "--no-browser" not in argv
-    assert {f"--ServerApp.root_dir={settled.root}", "--LabApp.default_url=/lab/tree/chapters"} < set(argv)
+    assert ({f"--ServerApp.root_dir={settled.root}", "--LabApp.default_url=/lab/tree/chapters"}
+            < set(argv))
 
 
 def test_the_suite_runs_and_its_exit_code_is_passed_on(new):
@@ -664,7 +708,8 @@ def test_the_suite_runs_and_its_exit_code_is_passed_on(new):
     tests.mkdir(parents=True)
     (tests / "test_good.py").write_text("def test_good(): pass\n", encoding="utf-8")
     (tests / "test_bad.py").write_text("def test_bad(): assert False\n", encoding="utf-8")
-    here = {"python": sys.executable, "GEARWORKS_SETUP": "off", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    here = {"python": sys.executable, "GEARWORKS_SETUP": "off",
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = new.run("test", **here)
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
     done = new.run("test", "solutions/tests/test_good.py::test_good", "-q", **here)
@@ -672,7 +717,8 @@ def test_the_suite_runs_and_its_exit_code_is_passed_on(new):
 
 
 def test_the_real_jupyterlab_answers(new, tmp_path):
-    """`lab --no-browser`, in the environment that runs these tests, serves the chapters until it is told to stop."""
+    """`lab --no-browser`, in the environment that runs these tests, serves the chapters until
+    it is told to stop."""
     (new.root / "chapters").mkdir()
     (new.root / "chapters" / "01_overview.ipynb").write_text(
         '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', encoding="utf-8"
@@ -681,11 +727,11 @@ def test_the_real_jupyterlab_answers(new, tmp_path):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     server = f"http://127.0.0.1:{port}"
-    jupyter = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind) for kind in ("CONFIG", "DATA", "RUNTIME")}
-    process = new.start(
-        "lab", "--no-browser", "--", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
-        "--IdentityProvider.token=secret", python=sys.executable, GEARWORKS_SETUP="off", **jupyter,
-    )
+    jupyter = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind)
+               for kind in ("CONFIG", "DATA", "RUNTIME")}
+    process = new.start("lab", "--no-browser", "--", f"--ServerApp.port={port}",
+                        "--ServerApp.port_retries=0", "--IdentityProvider.token=secret",
+                        python=sys.executable, GEARWORKS_SETUP="off", **jupyter)
     try:
         def page():
             assert process.poll() is None, process.communicate()
@@ -707,6 +753,7 @@ def test_the_real_jupyterlab_answers(new, tmp_path):
 
 def ask(url, method="GET"):
     """The address that finally answered, and its answer."""
-    request = urllib.request.Request(url, headers={"Authorization": "token secret"}, method=method)
+    request = urllib.request.Request(url, headers={"Authorization": "token secret"},
+                                     method=method)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return answer.url, answer.read()

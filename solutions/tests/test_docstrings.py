@@ -17,5 +17,6 @@ def test_examples(name):
     module = importlib.import_module(name)
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-    for test in finder.find(module, name, globs=vars(module) | {"np": importlib.import_module("numpy")}):
+    for test in finder.find(module, name,
+                            globs=vars(module) | {"np": importlib.import_module("numpy")}):
         assert runner.run(test).failed == 0, test.name

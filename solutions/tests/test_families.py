@@ -1,4 +1,5 @@
-"""Every family against Hugging Face, on tiny random models of odd shapes, and against itself."""
+"""Every family against Hugging Face, on tiny random models of odd shapes, and against
+itself."""
 
 import json
 import sys
@@ -14,41 +15,57 @@ from safetensors.torch import save_file
 from gearworks.accounting import latent_cache_bytes
 from gearworks.comparison.compare import load_hf
 from gearworks.config import SUPPORTED_ARCHITECTURES, ExpertsConfig, ModelConfig
-from gearworks.families.deepseek import choose
 from gearworks.errors import ModelError
+from gearworks.families.deepseek import choose
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model
 
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-          "original_max_position_embeddings": 64}
-YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 64}
-# More experts than fit into one group, one group only, all groups; every kind of RoPE; one or many key/value heads.
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
+        "original_max_position_embeddings": 64}
+# More experts than fit into one group, one group only, all groups; every kind of RoPE; one or
+# many key/value heads.
 CASES = [
     ("Llama", {"rope_parameters": LLAMA3}),
-    ("Llama", {"rope_parameters": LLAMA3 | {"factor": 32.0, "high_freq_factor": 2.5}, "head_dim": 22, "num_key_value_heads": 3}),
-    ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 5_000.0, "factor": 4.0}, "head_dim": 10}),
-    ("Llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0},
-               "max_position_embeddings": 64, "head_dim": 12}),
+    ("Llama",
+     {"rope_parameters": LLAMA3 | {"factor": 32.0, "high_freq_factor": 2.5}, "head_dim": 22,
+      "num_key_value_heads": 3}),
+    ("Llama",
+     {"rope_parameters": {"rope_type": "linear", "rope_theta": 5_000.0, "factor": 4.0},
+      "head_dim": 10}),
+    ("Llama",
+     {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0},
+      "max_position_embeddings": 64, "head_dim": 12}),
     ("Llama", {"rope_parameters": YARN, "tie_word_embeddings": True}),
-    ("Llama", {"rope_parameters": YARN | {"beta_fast": 8.0, "beta_slow": 0.5, "attention_factor": 0.7, "truncate": False},
-               "hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 14}),
+    ("Llama",
+     {"rope_parameters": YARN | {"beta_fast": 8.0, "beta_slow": 0.5, "attention_factor": 0.7,
+                                 "truncate": False}, "hidden_size": 40,
+      "num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 14}),
     ("Qwen2", {}),
     ("Qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 3}),
-    ("Qwen2", {"hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 1, "intermediate_size": 23}),
+    ("Qwen2",
+     {"hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 1,
+      "intermediate_size": 23}),
     ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-2}),
     ("Qwen2", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}),
     ("Qwen2", {"rope_parameters": YARN, "vocab_size": 37}),
     ("Qwen3", {"head_dim": 10}),
     ("Qwen3", {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 1}),
     ("Qwen3", {"head_dim": 6, "tie_word_embeddings": True}),
-    ("Qwen3", {"head_dim": 14, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 36, "rms_norm_eps": 1e-2}),
-    ("Qwen3", {"head_dim": 8, "use_sliding_window": True, "sliding_window": 13, "max_window_layers": 2}),
-    ("Qwen3", {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "vocab_size": 409}),
-    ("Mistral", {"sliding_window": 9}),
+    ("Qwen3",
+     {"head_dim": 14, "num_attention_heads": 5, "num_key_value_heads": 5, "hidden_size": 36,
+      "rms_norm_eps": 1e-2}),
+    ("Qwen3",
+     {"head_dim": 8, "use_sliding_window": True, "sliding_window": 13, "max_window_layers": 2}),
+    ("Qwen3",
+     {"head_dim": 12, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+      "vocab_size": 409}), ("Mistral", {"sliding_window": 9}),
     ("Mistral", {"sliding_window": 1, "head_dim": 10}),
     ("Mistral", {"sliding_window": 64, "num_key_value_heads": 1}),
     ("Mistral", {"sliding_window": None, "tie_word_embeddings": True}),
-    ("Mistral", {"sliding_window": 33, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6}),
+    ("Mistral",
+     {"sliding_window": 33, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6}),
     ("Mistral", {"sliding_window": 70, "intermediate_size": 23, "rope_parameters": LLAMA3}),
     ("GPT2", {}),
     ("GPT2", {"n_inner": 50}),
@@ -58,23 +75,33 @@ CASES = [
     ("GPT2", {"tie_word_embeddings": False, "n_positions": 140}),
     ("Gemma3", {}),
     ("Gemma3", {"num_hidden_layers": 7}),
-    ("Gemma3", {"layer_types": ["full_attention", "sliding_attention", "full_attention"], "sliding_window": 5}),
+    ("Gemma3",
+     {"layer_types": ["full_attention", "sliding_attention", "full_attention"],
+      "sliding_window": 5}),
     ("Gemma3", {"head_dim": 16, "query_pre_attn_scalar": 7, "num_key_value_heads": 1}),
-    ("Gemma3", {"rope_parameters": {
-        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}, "num_hidden_layers": 6}),
-    ("Gemma3", {"num_hidden_layers": 6, "rope_parameters": {
-        "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
-    ("Gemma3", {"num_hidden_layers": 6, "max_position_embeddings": 64, "rope_parameters": {
-        "full_attention": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
-    ("Gemma3", {"tie_word_embeddings": False, "hidden_size": 36, "num_key_value_heads": 6, "rms_norm_eps": 1e-2}),
-    ("Mixtral", {}),
+    ("Gemma3",
+     {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0,
+                                             "rope_theta": 1e5},
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}},
+      "num_hidden_layers": 6}),
+    ("Gemma3",
+     {"num_hidden_layers": 6,
+      "rope_parameters": {"full_attention": YARN,
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
+    ("Gemma3",
+     {"num_hidden_layers": 6, "max_position_embeddings": 64,
+      "rope_parameters": {"full_attention": {"rope_type": "dynamic", "factor": 2.0,
+                                             "rope_theta": 1e4},
+                          "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
+    ("Gemma3",
+     {"tie_word_embeddings": False, "hidden_size": 36, "num_key_value_heads": 6,
+      "rms_norm_eps": 1e-2}), ("Mixtral", {}),
     ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 1}),
     ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3, "head_dim": 10}),
     ("Mixtral", {"sliding_window": 10, "tie_word_embeddings": True}),
     ("Mixtral", {"num_key_value_heads": 6, "intermediate_size": 23}),
-    ("Mixtral", {"num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 40, "vocab_size": 37}),
+    ("Mixtral",
+     {"num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 40, "vocab_size": 37}),
     ("Qwen3Moe", {}),
     ("Qwen3Moe", {"norm_topk_prob": True}),
     ("Qwen3Moe", {"mlp_only_layers": [1]}),
@@ -84,21 +111,31 @@ CASES = [
     ("DeepseekV2", {"topk_method": "greedy"}),
     ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
     ("DeepseekV2", {"topk_method": "greedy", "q_lora_rank": None, "n_shared_experts": 1}),
-    ("DeepseekV2", {"topk_method": "group_limited_greedy", "topk_group": 1, "n_group": 3, "first_k_dense_replace": 0}),
-    ("DeepseekV2", {"topk_method": "greedy", "first_k_dense_replace": 3, "v_head_dim": 18, "kv_lora_rank": 6}),
-    ("DeepseekV2", {"topk_method": "greedy", "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9}}),
-    ("DeepseekV3", {}),
+    ("DeepseekV2",
+     {"topk_method": "group_limited_greedy", "topk_group": 1, "n_group": 3,
+      "first_k_dense_replace": 0}),
+    ("DeepseekV2",
+     {"topk_method": "greedy", "first_k_dense_replace": 3, "v_head_dim": 18,
+      "kv_lora_rank": 6}),
+    ("DeepseekV2",
+     {"topk_method": "greedy",
+      "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9}}), ("DeepseekV3", {}),
     ("DeepseekV3", {"rope_interleave": False, "norm_topk_prob": False}),
     ("DeepseekV3", {"n_group": 1, "topk_group": 1, "q_lora_rank": None}),
-    ("DeepseekV3", {"n_group": 3, "topk_group": 2, "num_experts_per_tok": 5, "first_k_dense_replace": 0}),
-    ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}, "tie_word_embeddings": True}),
-    ("DeepseekV3", {"qk_nope_head_dim": 4, "qk_rope_head_dim": 12, "v_head_dim": 5, "routed_scaling_factor": 1.0}),
-]
+    ("DeepseekV3",
+     {"n_group": 3, "topk_group": 2, "num_experts_per_tok": 5, "first_k_dense_replace": 0}),
+    ("DeepseekV3",
+     {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0},
+      "tie_word_embeddings": True}),
+    ("DeepseekV3",
+     {"qk_nope_head_dim": 4, "qk_rope_head_dim": 12, "v_head_dim": 5,
+      "routed_scaling_factor": 1.0})]
 FAMILIES = list(dict.fromkeys(family for family, _ in CASES))
 
 
 def name(case) -> str:
-    return str(case) if isinstance(case, str) else "-".join(f"{key}={value}" for key, value in case.items())[:60] or "plain"
+    return (str(case) if isinstance(case, str)
+            else "-".join(f"{key}={value}" for key, value in case.items())[:60] or "plain")
 
 
 def whole(model: Model, ids: np.ndarray) -> np.ndarray:
@@ -115,28 +152,35 @@ def test_logits_equal_hf(tiny_model, rng, family, settings):
         ids = rng.integers(0, model.config.vocab_size, length)
         with torch.no_grad():
             expected = hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
-        assert np.abs(expected).max() > 0.5                       # else the tolerance would mean nothing
+        assert np.abs(expected).max() > 0.5              # else the tolerance would mean nothing
         np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize("family, settings", [(family, {}) for family in FAMILIES] + [
-    ("Mistral", {"sliding_window": 9}), ("Mistral", {"sliding_window": 64}), ("Mixtral", {"sliding_window": 1}),
-    ("Qwen2", {"use_sliding_window": True, "sliding_window": 66, "max_window_layers": 1}),
-    ("Llama", {"rope_parameters": YARN}), ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}}),
-], ids=name)
+@pytest.mark.parametrize(
+    "family, settings",
+    [(family, {}) for family in FAMILIES]
+    + [("Mistral", {"sliding_window": 9}), ("Mistral", {"sliding_window": 64}),
+       ("Mixtral", {"sliding_window": 1}),
+       ("Qwen2", {"use_sliding_window": True, "sliding_window": 66, "max_window_layers": 1}),
+       ("Llama", {"rope_parameters": YARN}),
+       ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}})],
+    ids=name)
 def test_cached_chunked_and_ragged_equal_whole(tiny_model, rng, family, settings):
-    """Sequences in different phases share one call, and however they are cut into steps, their logits are the same."""
+    """Sequences in different phases share one call, and however they are cut into steps, their
+    logits are the same."""
     _, folder = tiny_model(family, 3, **settings)
     model = Model.load(folder)
     pasts, counts = [0, 33, 5, 0, 12], [70, 1, 8, 1, 0]
-    sequences = [rng.integers(0, model.config.vocab_size, past + count) for past, count in zip(pasts, counts)]
+    sequences = [rng.integers(0, model.config.vocab_size, past + count)
+                 for past, count in zip(pasts, counts)]
     caches = [model.new_cache(len(ids) + 3) for ids in sequences]
     for cache, ids, past in zip(caches, sequences, pasts):
         for start in range(0, past, 11):                                        # in chunks
             part = ids[start:min(start + 11, past)]
             model.forward(part, np.arange(start, start + len(part)), cache, logits_at=[-1])
     step = np.concatenate([ids[past:] for ids, past in zip(sequences, pasts)])
-    positions = np.concatenate([np.arange(past, len(ids)) for ids, past in zip(sequences, pasts)])
+    positions = np.concatenate([np.arange(past, len(ids))
+                                for ids, past in zip(sequences, pasts)])
     logits = model.forward(step, positions, RaggedBatch(caches, counts))
     expected = np.concatenate([whole(model, ids)[past:] for ids, past in zip(sequences, pasts)])
     np.testing.assert_allclose(logits, expected, rtol=0, atol=2e-5)
@@ -150,15 +194,18 @@ def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
     """Whatever a function of the engine holds in a variable, takes or returns is float32."""
     _, folder = tiny_model(family, 5)
     model = Model.load(folder)
-    package, found, looked_at = str(Path(sys.modules["gearworks"].__file__).parent), set(), set()
+    package, found, looked_at = str(Path(sys.modules[
+        "gearworks"].__file__).parent), set(), set()
 
     def watch(frame, event, value):
         if event == "return" and frame.f_code.co_filename.startswith(package):
             looked_at.add(frame.f_code.co_name)
             for variable, held in [*frame.f_locals.items(), ("the result", value)]:
-                if isinstance(held, (np.ndarray, np.generic)) and held.dtype.kind == "f" and held.dtype != np.float32:
+                if (isinstance(held, (np.ndarray, np.generic)) and held.dtype.kind == "f"
+                    and held.dtype != np.float32):
                     found.add(f"{frame.f_code.co_qualname}: {variable} is {held.dtype}"
-                              if hasattr(frame.f_code, "co_qualname") else f"{variable} is {held.dtype}")
+                              if hasattr(frame.f_code, "co_qualname")
+                              else f"{variable} is {held.dtype}")
     cache = model.new_cache(80)
     sys.setprofile(watch)
     try:
@@ -178,29 +225,44 @@ def test_a_step_may_have_no_token(tiny_model, rng, family):
     assert model.forward(none, none, caches[0]).shape == (0, 211)
     assert model.forward(none, none, RaggedBatch(caches, [0, 0])).shape == (0, 211)
     ids = rng.integers(0, 211, 4)
-    np.testing.assert_array_equal(model.forward(ids, np.arange(4), caches[0]), whole(model, ids))
+    np.testing.assert_array_equal(model.forward(ids, np.arange(4), caches[0]),
+                                  whole(model, ids))
 
 
 OLD_NAMES = [
-    ("Llama", {"rope_parameters": None, "rope_theta": 5000.0, "rope_scaling": {"type": "linear", "factor": 3.0}}),
-    ("Llama", {"rope_parameters": None, "rope_theta": 5000.0, "rope_scaling": {
-        name: value for name, value in YARN.items() if name not in ("rope_theta", "original_max_position_embeddings")},
-        "original_max_position_embeddings": 32}),
-    ("Qwen2", {"rope_parameters": None, "rope_theta": 1e6, "rope_scaling": None, "layer_types": None, "use_sliding_window": True,
-               "sliding_window": 11, "max_window_layers": 2}),
-    ("Gemma3", {"rope_parameters": None, "rope_theta": 3e5, "rope_local_base_freq": 700.0, "layer_types": None,
-                "rope_scaling": {"rope_type": "linear", "factor": 8.0}, "sliding_window_pattern": 2}),
-    ("Gemma3", {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 300.0}}, "rope_theta": 3e4}),
-    ("DeepseekV3", {"rope_parameters": None, "rope_theta": 10000, "rope_scaling": {
-        "beta_fast": 32, "beta_slow": 1, "factor": 4, "mscale": 1.0, "mscale_all_dim": 0.7, "type": "yarn",
-        "original_max_position_embeddings": 64}}),
-    ("DeepseekV3", {"routed_scaling_factor": ..., "norm_topk_prob": ..., "rope_interleave": ..., "rms_norm_eps": ...}),
-    ("GPT2", {"layer_norm_epsilon": ..., "tie_word_embeddings": ..., "n_inner": ..., "n_ctx": 256}),
-]
+    ("Llama",
+     {"rope_parameters": None, "rope_theta": 5000.0,
+      "rope_scaling": {"type": "linear", "factor": 3.0}}),
+    ("Llama",
+     {"rope_parameters": None, "rope_theta": 5000.0,
+      "rope_scaling": {name: value for name, value in YARN.items()
+                       if name not in ("rope_theta", "original_max_position_embeddings")},
+      "original_max_position_embeddings": 32}),
+    ("Qwen2",
+     {"rope_parameters": None, "rope_theta": 1e6, "rope_scaling": None, "layer_types": None,
+      "use_sliding_window": True, "sliding_window": 11, "max_window_layers": 2}),
+    ("Gemma3",
+     {"rope_parameters": None, "rope_theta": 3e5, "rope_local_base_freq": 700.0,
+      "layer_types": None, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+      "sliding_window_pattern": 2}),
+    ("Gemma3",
+     {"rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 300.0}},
+      "rope_theta": 3e4}),
+    ("DeepseekV3",
+     {"rope_parameters": None, "rope_theta": 10000,
+      "rope_scaling": {"beta_fast": 32, "beta_slow": 1, "factor": 4, "mscale": 1.0,
+                       "mscale_all_dim": 0.7, "type": "yarn",
+                       "original_max_position_embeddings": 64}}),
+    ("DeepseekV3",
+     {"routed_scaling_factor": ..., "norm_topk_prob": ..., "rope_interleave": ...,
+      "rms_norm_eps": ...}),
+    ("GPT2",
+     {"layer_norm_epsilon": ..., "tie_word_embeddings": ..., "n_inner": ..., "n_ctx": 256})]
 
 
 @pytest.mark.parametrize("family, changes", OLD_NAMES, ids=name)
-def test_older_files_and_missing_fields_are_read_as_hf_reads_them(tiny_model, rng, family, changes):
+def test_older_files_and_missing_fields_are_read_as_hf_reads_them(tiny_model, rng, family,
+                                                                  changes):
     """Both engines load the same changed folder. `...` takes a field away."""
     _, folder = tiny_model(family, 40)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | changes
@@ -215,8 +277,8 @@ def test_older_files_and_missing_fields_are_read_as_hf_reads_them(tiny_model, rn
 def test_gpt2_as_it_was_published(tiny_model, rng, tmp_path):
     """Names without a prefix, and each layer's causal mask among the weights."""
     hf_model, folder = tiny_model("GPT2", 41)
-    state = {key.removeprefix("transformer."): tensor.clone() for key, tensor in hf_model.state_dict().items()
-             if key != "lm_head.weight"}
+    state = {key.removeprefix("transformer."): tensor.clone()
+             for key, tensor in hf_model.state_dict().items() if key != "lm_head.weight"}
     for layer in range(3):
         state[f"h.{layer}.attn.bias"] = torch.tril(torch.ones(1, 1, 256, 256))
     save_file(state, folder / "model.safetensors")
@@ -234,18 +296,23 @@ def test_a_router_that_likes_no_expert_gives_no_nan():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         experts = ExpertsConfig(4, 2, 5, True, (True,), "sigmoid")
-        weights = SimpleNamespace(router=np.full((4, 3), -1000, np.float32), router_bias=np.zeros(4, np.float32))
-        chosen, gates = choose(np.ones((2, 3), np.float32), weights, SimpleNamespace(experts=experts))
+        weights = SimpleNamespace(router=np.full((4, 3), -1000, np.float32),
+                                  router_bias=np.zeros(4, np.float32))
+        chosen, gates = choose(np.ones((2, 3), np.float32), weights,
+                               SimpleNamespace(experts=experts))
     assert gates.dtype == np.float32 and (gates == 0).all() and chosen.shape == (2, 2)
 
 
 def test_the_latent_is_all_that_the_cache_holds(tiny_model):
-    """DeepSeek's published sizes: 576 numbers for a token and layer, whatever the number of heads."""
-    _, folder = tiny_model("DeepseekV3", 0, kv_lora_rank=512, qk_rope_head_dim=64, num_hidden_layers=2)
+    """DeepSeek's published sizes: 576 numbers for a token and layer, whatever the number of
+    heads."""
+    _, folder = tiny_model("DeepseekV3", 0, kv_lora_rank=512, qk_rope_head_dim=64,
+                           num_hidden_layers=2)
     config = Model.load(folder).config
     cache = KVCache(config, 10)
     assert cache.keys.shape == (2, 1, 10, 576) and cache.values.base is cache.keys
-    assert cache.keys.nbytes == latent_cache_bytes(2, config.latent.kv_lora_rank, config.latent.qk_rope_head_dim, 10, "float32")
+    assert cache.keys.nbytes == latent_cache_bytes(
+        2, config.latent.kv_lora_rank, config.latent.qk_rope_head_dim, 10, "float32")
 
 
 def test_a_window_bounds_what_a_step_costs(tiny_model, rng, monkeypatch):
@@ -269,40 +336,48 @@ def test_every_architecture_is_named_when_another_is_refused():
     assert all(architecture in str(error.value) for architecture in SUPPORTED_ARCHITECTURES)
 
 
-@pytest.mark.parametrize("family, change, says", [
-    ("Llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}}, "longrope"),
-    ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": -1}}, "factor"),
-    ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1, "factor": 2.0}}, "rope_theta"),
-    ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0}}, "low_freq_factor"),
-    ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "partial_rotary_factor": 0.5}},
-     "partial_rotary_factor"),
-    ("Qwen3", {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5}}}, "kind of layer"),
-    ("Llama", {"attention_bias": True}, "attention_bias"),
-    ("Qwen3", {"attention_bias": True}, "attention_bias"),
-    ("DeepseekV3", {"attention_bias": True}, "attention_bias"),
-    ("Llama", {"mlp_bias": True}, "mlp_bias"),
-    ("Llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-    ("Llama", {"is_causal": False}, "is_causal"),
-    ("Llama", {"quantization_config": {"quant_method": "gptq"}}, "gptq"),
-    ("Mistral", {"layer_types": ["full_attention"] * 3, "sliding_window": 4}, "layer_types"),
-    ("Qwen2", {"layer_types": ["sliding_attention"] * 3, "use_sliding_window": False}, "sliding_window is None"),
-    ("Qwen2", {"use_sliding_window": "yes"}, "use_sliding_window"),
-    ("Mistral", {"sliding_window": 0}, "sliding_window"),
-    ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention"]}, "layer_types"),
-    ("Mixtral", {"num_experts_per_tok": 6}, "cannot choose 6 of 5 experts"),
-    ("Mixtral", {"num_hidden_layers": 10**12}, "num_hidden_layers"),
-    ("Mixtral", {"num_local_experts": 10**12}, "experts are announced"),
-    ("DeepseekV2", {"topk_method": "mystery"}, "topk_method"),
-    ("DeepseekV3", {"n_group": 5}, "cannot form 5 groups"),
-    ("DeepseekV3", {"scoring_func": "softmax"}, "scoring_func"),
-    ("DeepseekV3", {"num_key_value_heads": 2}, "num_key_value_heads"),
-    ("Gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
-    ("Gemma3", {"sliding_window": None}, "sliding_window is None"),
-    ("Gemma3", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "each kind of layer"),
-    ("Gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
-    ("Gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
-    ("GPT2", {"activation_function": "relu"}, "activation_function"),
-])
+@pytest.mark.parametrize(
+    "family, change, says",
+    [("Llama", {"rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4, "factor": 2.0}},
+      "longrope"),
+     ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": -1}},
+      "factor"),
+     ("Llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1, "factor": 2.0}},
+      "rope_theta"),
+     ("Llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, "factor": 2.0}},
+      "low_freq_factor"),
+     ("Llama",
+      {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0,
+                           "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+     ("Qwen3",
+      {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5}}},
+      "kind of layer"), ("Llama", {"attention_bias": True}, "attention_bias"),
+     ("Qwen3", {"attention_bias": True}, "attention_bias"),
+     ("DeepseekV3", {"attention_bias": True}, "attention_bias"),
+     ("Llama", {"mlp_bias": True}, "mlp_bias"),
+     ("Llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+     ("Llama", {"is_causal": False}, "is_causal"),
+     ("Llama", {"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+     ("Mistral", {"layer_types": ["full_attention"] * 3, "sliding_window": 4}, "layer_types"),
+     ("Qwen2", {"layer_types": ["sliding_attention"] * 3, "use_sliding_window": False},
+      "sliding_window is None"), ("Qwen2", {"use_sliding_window": "yes"}, "use_sliding_window"),
+     ("Mistral", {"sliding_window": 0}, "sliding_window"),
+     ("Qwen2",
+      {"use_sliding_window": True, "sliding_window": 4, "layer_types": ["full_attention"]},
+      "layer_types"), ("Mixtral", {"num_experts_per_tok": 6}, "cannot choose 6 of 5 experts"),
+     ("Mixtral", {"num_hidden_layers": 10**12}, "num_hidden_layers"),
+     ("Mixtral", {"num_local_experts": 10**12}, "experts are announced"),
+     ("DeepseekV2", {"topk_method": "mystery"}, "topk_method"),
+     ("DeepseekV3", {"n_group": 5}, "cannot form 5 groups"),
+     ("DeepseekV3", {"scoring_func": "softmax"}, "scoring_func"),
+     ("DeepseekV3", {"num_key_value_heads": 2}, "num_key_value_heads"),
+     ("Gemma3", {"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
+     ("Gemma3", {"sliding_window": None}, "sliding_window is None"),
+     ("Gemma3", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+      "each kind of layer"),
+     ("Gemma3", {"attn_logit_softcapping": 30.0}, "attn_logit_softcapping"),
+     ("Gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
+     ("GPT2", {"activation_function": "relu"}, "activation_function")])
 def test_what_would_be_computed_wrongly_is_refused(tiny_model, family, change, says):
     _, folder = tiny_model(family, 0)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | change

@@ -1,4 +1,5 @@
-"""GGUF files of every architecture that is read from them, written with the `gguf` package and its own tensor names."""
+"""GGUF files of every architecture that is read from them, written with the `gguf` package and
+its own tensor names."""
 
 import gguf
 import numpy as np
@@ -7,15 +8,15 @@ import torch
 
 from gearworks.config import gguf_settings, model_config
 from gearworks.config import ModelConfig
+from gearworks.config.gguf_settings import heeded
 from gearworks.errors import FormatError, GearworksError, ModelError
 from gearworks.formats.gguf import GGUFFile
-from gearworks.config.gguf_settings import heeded
 from gearworks.language_model import LanguageModel, gguf_eos_ids
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
 
-ARCHITECTURES = {"Llama": gguf.MODEL_ARCH.LLAMA, "Qwen2": gguf.MODEL_ARCH.QWEN2, "Qwen3": gguf.MODEL_ARCH.QWEN3,
-                 "Gemma3": gguf.MODEL_ARCH.GEMMA3}
+ARCHITECTURES = {"Llama": gguf.MODEL_ARCH.LLAMA, "Qwen2": gguf.MODEL_ARCH.QWEN2,
+                 "Qwen3": gguf.MODEL_ARCH.QWEN3, "Gemma3": gguf.MODEL_ARCH.GEMMA3}
 
 
 def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -44,7 +45,8 @@ def write_gguf(path, family, hf_model, permute=None, more_tensors=(), notes=(), 
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim if getattr(config, "head_dim", None) else config.hidden_size // config.num_attention_heads)
+    writer.add_key_length(config.head_dim if getattr(config, "head_dim", None)
+                          else config.hidden_size // config.num_attention_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     rope = config.rope_parameters
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
@@ -62,10 +64,13 @@ def write_gguf(path, family, hf_model, permute=None, more_tensors=(), notes=(), 
         array = tensor.numpy()
         if family == "Gemma3" and name.endswith("norm.weight"):
             array = array + 1
-        for part, heads in (("q_proj", config.num_attention_heads), ("k_proj", config.num_key_value_heads)):
-            if name.endswith(f"{part}.weight") and (family == "Llama" if permute is None else permute):
+        for part, heads in (("q_proj", config.num_attention_heads),
+                            ("k_proj", config.num_key_value_heads)):
+            if (name.endswith(f"{part}.weight")
+                and (family == "Llama" if permute is None else permute)):
                 array = permuted(array, heads)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(array))
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")),
+                          np.ascontiguousarray(array))
     for name, array in dict(more_tensors).items():
         writer.add_tensor(name, array)
     writer.write_header_to_file()
@@ -78,18 +83,20 @@ def logits(model, ids):
     return model.forward(ids, np.arange(len(ids)), model.new_cache(len(ids)))
 
 
-@pytest.mark.parametrize("family, settings", [
-    ("Llama", {"head_dim": 10}), ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 3}),
-    ("Qwen2", {}), ("Qwen2", {"tie_word_embeddings": True}), ("Qwen3", {"head_dim": 14}),
-    ("Gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 10}),
-], ids=str)
+@pytest.mark.parametrize(
+    "family, settings",
+    [("Llama", {"head_dim": 10}),
+     ("Llama", {"tie_word_embeddings": True, "num_key_value_heads": 3}),
+     ("Qwen2", {}), ("Qwen2", {"tie_word_embeddings": True}), ("Qwen3", {"head_dim": 14}),
+     ("Gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 10})], ids=str)
 def test_logits_equal_hf(tmp_path, tiny_model, rng, family, settings):
     hf_model, _ = tiny_model(family, 21, **settings)
     write_gguf(tmp_path / "model.gguf", family, hf_model)
     ids = rng.integers(0, 211, 50)
     with torch.no_grad():
         expected = hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
-    np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids), expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids), expected,
+                               rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2"])
@@ -98,14 +105,17 @@ def test_only_llama_files_are_permuted(tmp_path, tiny_model, rng, family):
     hf_model, folder = tiny_model(family, 22)
     write_gguf(tmp_path / "model.gguf", family, hf_model, permute=family != "Llama")
     ids = rng.integers(0, 211, 50)
-    assert np.abs(logits(Model.load(tmp_path / "model.gguf"), ids) - logits(Model.load(folder), ids)).max() > 0.1
+    assert (np.abs(logits(Model.load(tmp_path / "model.gguf"), ids)
+                   - logits(Model.load(folder), ids)).max() > 0.1)
 
 
 def test_linear_rope_scaling_is_read(tmp_path, tiny_model, rng):
-    hf_model, folder = tiny_model("Llama", 23, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0})
+    hf_model, folder = tiny_model(
+        "Llama", 23, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0})
     write_gguf(tmp_path / "model.gguf", "Llama", hf_model, **{"rope.scaling.factor": 4.0})
     ids = rng.integers(0, 211, 50)
-    np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids), logits(Model.load(folder), ids), atol=1e-5)
+    np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids),
+                               logits(Model.load(folder), ids), atol=1e-5)
 
 
 @pytest.mark.parametrize("keys, factor", [
@@ -256,7 +266,8 @@ def test_keys_that_are_said_to_be_read_are_read(smollm2_gguf, monkeypatch):
 
 def test_the_scaled_rope_of_llama_3_is_refused_as_such(tmp_path, tiny_model):
     hf_model, _ = tiny_model("Llama", 25)
-    write_gguf(tmp_path / "model.gguf", "Llama", hf_model, more_tensors={"rope_freqs.weight": np.ones(4, np.float32)})
+    write_gguf(tmp_path / "model.gguf", "Llama", hf_model,
+               more_tensors={"rope_freqs.weight": np.ones(4, np.float32)})
     with pytest.raises(ModelError, match="as Llama 3.1 does"):
         Model.load(tmp_path / "model.gguf")
 

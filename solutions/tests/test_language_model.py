@@ -99,7 +99,8 @@ def test_tokens_that_both_files_know_are_welcome(folder):
     assert LanguageModel.load(folder).eos_ids == {2}
 
 
-@pytest.mark.parametrize("ids", ["2", ["</s>"], 1.5, [None], -5, 10**9, True, {}, [[1]], [{"a": 1}]], ids=str)
+@pytest.mark.parametrize(
+    "ids", ["2", ["</s>"], 1.5, [None], -5, 10**9, True, {}, [[1]], [{"a": 1}]], ids=str)
 def test_eos_ids_that_cannot_be_are_refused(folder, ids):
     write(folder / "generation_config.json", {"eos_token_id": ids})
     with pytest.raises(FormatError, match="end a text"):
@@ -116,7 +117,8 @@ def test_eos_ids_of_a_gguf_file():
 
 def test_the_chat_template_may_be_a_file_or_one_of_several(folder):
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "named {{ messages[0].content }}"}]
+    named = [{"name": "tool_use", "template": "no"},
+             {"name": "default", "template": "named {{ messages[0].content }}"}]
     write(folder / "tokenizer_config.json", settings | {"chat_template": named})
     ask = [{"role": "user", "content": "hi"}]
     assert LanguageModel.load(folder).chat_prompt(ask) == "named hi"
@@ -124,11 +126,13 @@ def test_the_chat_template_may_be_a_file_or_one_of_several(folder):
     assert LanguageModel.load(folder).chat_prompt(ask) == "file hi"
 
 
-@pytest.mark.parametrize("template", [["x"], [[1]], [{"a": 1}], [{"name": "default"}], [{"name": ["x"], "template": "y"}],
-                                      7, None], ids=str)
+@pytest.mark.parametrize("template",
+                         [["x"], [[1]], [{"a": 1}], [{"name": "default"}],
+                          [{"name": ["x"], "template": "y"}], 7, None], ids=str)
 def test_a_strange_chat_template_hinders_chat_alone(folder, template):
     settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
-    write(folder / "tokenizer_config.json", settings | {"chat_template": template, "bos_token": {}})
+    write(folder / "tokenizer_config.json",
+          settings | {"chat_template": template, "bos_token": {}})
     model = LanguageModel.load(folder)
     assert len(model.generate("hi", max_tokens=2).ids) <= 2
     with pytest.raises(ModelError, match="no chat template"):

@@ -1,4 +1,5 @@
-"""The decoder against Hugging Face, and against itself: cached = uncached, chunked = whole, batched = alone."""
+"""The decoder against Hugging Face, and against itself: cached = uncached, chunked = whole,
+batched = alone."""
 
 import numpy as np
 import pytest
@@ -13,13 +14,15 @@ from gearworks.model import Model
 SHAPES = {
     "grouped": {},
     "odd-head-size": {"head_dim": 10, "num_attention_heads": 6, "num_key_value_heads": 3},
-    "wide-heads": {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 1, "rope_theta": 500000.0},
+    "wide-heads": {"head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 1,
+                   "rope_theta": 500000.0},
     "multi-head": {"num_attention_heads": 4, "num_key_value_heads": 4, "rms_norm_eps": 1e-2},
     "tied": {"tie_word_embeddings": True, "num_attention_heads": 6, "num_key_value_heads": 2},
-    "tall": {"hidden_size": 40, "head_dim": 6, "num_attention_heads": 5, "num_key_value_heads": 1,
-             "intermediate_size": 23, "tie_word_embeddings": True, "vocab_size": 37},
-    "wide-vocabulary": {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1, "vocab_size": 1009},
-}
+    "tall": {"hidden_size": 40, "head_dim": 6, "num_attention_heads": 5,
+             "num_key_value_heads": 1, "intermediate_size": 23, "tie_word_embeddings": True,
+             "vocab_size": 37},
+    "wide-vocabulary": {"hidden_size": 24, "num_attention_heads": 3, "num_key_value_heads": 1,
+                        "vocab_size": 1009}}
 
 
 def whole(model: Model, ids: np.ndarray) -> np.ndarray:
@@ -38,12 +41,13 @@ def test_logits_equal_hf_on_tiny_models(tiny_llama, rng, shape):
     for length in (1, 2, 67, 131):
         ids = rng.integers(0, model.config.vocab_size, length)
         expected = hf_logits(hf_model, ids)
-        assert np.abs(expected).max() > 1                     # else the tolerance would mean nothing
+        assert np.abs(expected).max() > 1                # else the tolerance would mean nothing
         np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
 
 
 def test_logits_equal_hf_on_smollm2(smollm2, hf_smollm2, rng):
-    words = smollm2.tokenizer.encode("It was a bright cold day in April, and the clocks were striking thirteen. " * 40)
+    words = smollm2.tokenizer.encode("It was a bright cold day in April, and the clocks were "
+                                     "striking thirteen. " * 40)
     ids = np.array(words[:448] + rng.integers(0, smollm2.model.config.vocab_size, 64).tolist())
     ours, expected = whole(smollm2.model, ids), hf_logits(hf_smollm2, ids)
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-3)
@@ -59,34 +63,40 @@ def test_cached_and_chunked_equal_whole(tiny_llama, rng, pieces):
     cache, positions = model.new_cache(len(ids)), np.arange(len(ids))
     logits, start = [], 0
     for piece in pieces:
-        logits.append(model.forward(ids[start:start + piece], positions[start:start + piece], cache))
+        logits.append(model.forward(ids[start:start + piece], positions[start:start + piece],
+                                    cache))
         start += piece
     np.testing.assert_allclose(np.concatenate(logits), whole(model, ids), rtol=0, atol=1e-5)
     assert len(cache) == len(ids)
 
 
 def test_cached_equals_uncached_on_smollm2(smollm2):
-    ids = np.array(smollm2.tokenizer.encode("The lighthouse keeper climbed the stairs, as he did every evening, and "
-                                            "looked out over the water. It was getting dark, and the wind rose."))
+    ids = np.array(smollm2.tokenizer.encode("The lighthouse keeper climbed the stairs, as he "
+                                            "did every evening, and looked out over the water. "
+                                            "It was getting dark, and the wind rose."))
     model, positions = smollm2.model, np.arange(len(ids))
     cache = model.new_cache(len(ids))
     steps = [model.forward(ids[:9], positions[:9], cache)]
-    steps += [model.forward(ids[i:i + 1], positions[i:i + 1], cache) for i in range(9, len(ids))]
+    steps += [model.forward(ids[i:i + 1], positions[i:i + 1], cache)
+              for i in range(9, len(ids))]
     np.testing.assert_allclose(np.concatenate(steps), whole(model, ids), rtol=0, atol=5e-4)
 
 
 def test_ragged_batch_equals_solo_runs(tiny_llama, rng):
-    """Sequences in different phases and of different lengths share one call and do not see each other."""
+    """Sequences in different phases and of different lengths share one call and do not see each
+    other."""
     _, folder = tiny_llama(2, num_attention_heads=6, num_key_value_heads=3, head_dim=14)
     model = Model.load(folder)
     pasts, counts = [0, 33, 5, 0], [70, 1, 8, 1]
-    sequences = [rng.integers(0, model.config.vocab_size, past + count) for past, count in zip(pasts, counts)]
+    sequences = [rng.integers(0, model.config.vocab_size, past + count)
+                 for past, count in zip(pasts, counts)]
     caches = [model.new_cache(len(ids) + 3) for ids in sequences]
     for cache, ids, past in zip(caches, sequences, pasts):
         if past:
             model.forward(ids[:past], np.arange(past), cache, logits_at=[-1])
     step = np.concatenate([ids[past:] for ids, past in zip(sequences, pasts)])
-    positions = np.concatenate([np.arange(past, len(ids)) for ids, past in zip(sequences, pasts)])
+    positions = np.concatenate([np.arange(past, len(ids))
+                                for ids, past in zip(sequences, pasts)])
     logits = model.forward(step, positions, RaggedBatch(caches, counts))
     expected = np.concatenate([whole(model, ids)[past:] for ids, past in zip(sequences, pasts)])
     np.testing.assert_allclose(logits, expected, rtol=0, atol=1e-5)
@@ -109,7 +119,8 @@ def test_ids_outside_the_vocabulary_are_refused(tiny_llama, ids):
 
 
 def test_no_warning_on_extreme_inputs(tiny_llama, rng):
-    """A warning on standard error costs a learner the exercise, so large activations must pass quietly."""
+    """A warning on standard error costs a learner the exercise, so large activations must pass
+    quietly."""
     _, folder = tiny_llama(6)
     model = Model.load(folder)
     for layer in model.weights.layers:
@@ -127,48 +138,54 @@ def test_every_token_needs_a_position_of_its_own(tiny_llama):
     assert model.forward([5, 6], [0, 1], model.new_cache(4)).shape == (2, 211)
 
 
-@pytest.mark.parametrize("change", [
-    {"general.architecture": "mamba"}, {"general.architecture": [1]}, {"llama.block_count": "many"},
-    {"llama.block_count": None}, {"llama.attention.head_count": -1}, {"llama.attention.key_length": [4]},
-    {"llama.attention.value_length": 6}, {"llama.rope.dimension_count": 2}, {"llama.rope.scaling.type": "yarn"},
-    {"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0}, {"llama.rope.freq_base": "fast"},
-    {"llama.expert_count": 8},
-    {"llama.attention.layer_norm_rms_epsilon": "x"}, {"tokenizer.ggml.tokens": 7}, {"llama.context_length": True},
-], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"general.architecture": "mamba"}, {"general.architecture": [1]},
+     {"llama.block_count": "many"}, {"llama.block_count": None},
+     {"llama.attention.head_count": -1}, {"llama.attention.key_length": [4]},
+     {"llama.attention.value_length": 6}, {"llama.rope.dimension_count": 2},
+     {"llama.rope.scaling.type": "yarn"},
+     {"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0},
+     {"llama.rope.freq_base": "fast"}, {"llama.expert_count": 8},
+     {"llama.attention.layer_norm_rms_epsilon": "x"}, {"tokenizer.ggml.tokens": 7},
+     {"llama.context_length": True}], ids=str)
 def test_gguf_metadata_that_cannot_be_computed_is_refused(change):
-    metadata = {"general.architecture": "llama", "llama.block_count": 2, "llama.embedding_length": 48,
-                "llama.feed_forward_length": 64, "llama.attention.head_count": 6, "llama.attention.head_count_kv": 2,
-                "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.context_length": 64, "llama.rope.freq_base": 1e4,
-                "tokenizer.ggml.tokens": ["a", "b"]}
+    metadata = {"general.architecture": "llama", "llama.block_count": 2,
+                "llama.embedding_length": 48, "llama.feed_forward_length": 64,
+                "llama.attention.head_count": 6, "llama.attention.head_count_kv": 2,
+                "llama.attention.layer_norm_rms_epsilon": 1e-5, "llama.context_length": 64,
+                "llama.rope.freq_base": 1e4, "tokenizer.ggml.tokens": ["a", "b"]}
     assert ModelConfig.from_gguf(metadata, tied=True).head_dim == 8
     with pytest.raises(ModelError):
-        ModelConfig.from_gguf({key: value for key, value in (metadata | change).items() if value is not None}, tied=True)
+        ModelConfig.from_gguf({key: value for key, value in (metadata | change).items()
+                               if value is not None}, tied=True)
 
 
-@pytest.mark.parametrize("change, complaint", [
-    ({"architectures": ["MambaForCausalLM"]}, "(?s)MambaForCausalLM.*LlamaForCausalLM"),
-    ({"architectures": []}, "names no architecture"),
-    ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
-    ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor"),
-    ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}, "rope_scaling": {"type": "linear", "factor": 2.0}},
-     "contradict"),
-    ({"rope_scaling": [2]}, "rope_scaling"),
-    ({"rope_theta": 10**400}, "rope_theta"),
-    ({"hidden_act": "gelu"}, "gelu"),
-    ({"attention_bias": True}, "attention_bias"),
-    ({"num_attention_heads": 5}, "divide"),
-    ({"num_key_value_heads": 4}, "evenly"),
-    ({"head_dim": 9}, "head_dim"),
-    ({"vocab_size": "many"}, "vocab_size"),
-    ({"num_hidden_layers": -1}, "num_hidden_layers"),
-    ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
-    ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
-    ({"intermediate_size": None}, "intermediate_size"),
-], ids=lambda value: value if isinstance(value, str) else "-".join(value))
+@pytest.mark.parametrize("change, complaint",
+                         [({"architectures": ["MambaForCausalLM"]},
+                           "(?s)MambaForCausalLM.*LlamaForCausalLM"),
+                          ({"architectures": []}, "names no architecture"),
+                          ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
+                          ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor"),
+                          ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+                            "rope_scaling": {"type": "linear", "factor": 2.0}}, "contradict"),
+                          ({"rope_scaling": [2]}, "rope_scaling"),
+                          ({"rope_theta": 10**400}, "rope_theta"),
+                          ({"hidden_act": "gelu"}, "gelu"),
+                          ({"attention_bias": True}, "attention_bias"),
+                          ({"num_attention_heads": 5}, "divide"),
+                          ({"num_key_value_heads": 4}, "evenly"),
+                          ({"head_dim": 9}, "head_dim"),
+                          ({"vocab_size": "many"}, "vocab_size"),
+                          ({"num_hidden_layers": -1}, "num_hidden_layers"),
+                          ({"rms_norm_eps": float("nan")}, "rms_norm_eps"),
+                          ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+                          ({"intermediate_size": None}, "intermediate_size")],
+                         ids=lambda value: value if isinstance(value, str) else "-".join(value))
 def test_configurations_that_cannot_be_computed_are_refused(change, complaint):
-    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 9, "hidden_size": 48, "intermediate_size": 8,
-              "num_hidden_layers": 1, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
-              "max_position_embeddings": 16}
+    config = {"architectures": ["LlamaForCausalLM"], "vocab_size": 9, "hidden_size": 48,
+              "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 6,
+              "num_key_value_heads": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 16}
     assert ModelConfig.from_hf(config).head_dim == 8
     with pytest.raises(ModelError, match=complaint):
         ModelConfig.from_hf(config | change)
@@ -179,14 +196,17 @@ def test_configurations_that_cannot_be_computed_are_refused(change, complaint):
 
 def test_configuration_survives_the_round_trip(tiny_llama):
     hf_model, _ = tiny_llama(7, head_dim=10, tie_word_embeddings=True, rope_theta=123456.0)
-    config = ModelConfig.from_hf(hf_model.config.to_dict() | {"architectures": ["LlamaForCausalLM"]})
-    assert config.head_dim == 10 and config.tie_word_embeddings and config.rope_theta == 123456.0
+    config = ModelConfig.from_hf(hf_model.config.to_dict()
+                                 | {"architectures": ["LlamaForCausalLM"]})
+    assert (config.head_dim == 10 and config.tie_word_embeddings
+            and config.rope_theta == 123456.0)
     assert ModelConfig.from_hf(config.to_hf()) == config
 
 
 @pytest.fixture
 def flops(monkeypatch):
-    """Counts the floating-point operations of all matrix products of the engine, masked ones included."""
+    """Counts the floating-point operations of all matrix products of the engine, masked ones
+    included."""
     import gearworks.attention
     import gearworks.kv_cache
     import gearworks.model
@@ -205,12 +225,14 @@ def flops(monkeypatch):
 
 
 def shape_of(config: ModelConfig) -> ModelShape:
-    return ModelShape(config.vocab_size, config.hidden_size, config.intermediate_size, config.num_hidden_layers,
-                      config.num_attention_heads, config.num_key_value_heads, config.head_dim)
+    return ModelShape(config.vocab_size, config.hidden_size, config.intermediate_size,
+                      config.num_hidden_layers, config.num_attention_heads,
+                      config.num_key_value_heads, config.head_dim)
 
 
 def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
-    """With the cache a token costs O(S), in attention alone; without it, O(S) in the products and O(S^2) in attention."""
+    """With the cache a token costs O(S), in attention alone; without it, O(S) in the products
+    and O(S^2) in attention."""
     _, folder = tiny_llama(9)
     model = Model.load(folder)
     shape, lengths, costs = shape_of(model.config), (64, 128, 256), {"with": [], "without": []}
@@ -221,19 +243,24 @@ def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
         flops.update(linear=0, attention=0)
         model.forward(ids[-1:], positions[-1:], cache)
         costs["with"].append(dict(flops))
-        assert sum(flops.values()) == forward_flops(shape, 1, length - 1)               # to the last operation
+        # to the last operation
+        assert sum(flops.values()) == forward_flops(shape, 1, length - 1)
         flops.update(linear=0, attention=0)
         model.forward(ids, positions, model.new_cache(length), logits_at=[-1])
         costs["without"].append(dict(flops))
-        # Blocks of queries multiply with some keys that are masked, and the last layer leaves rows out
+        # Blocks of queries multiply with some keys that are masked, and the last layer leaves
+        # rows out
         assert sum(flops.values()) == pytest.approx(forward_flops(shape, length), rel=0.35)
-    growth = {kind: {part: costs[kind][2][part] / costs[kind][0][part] for part in flops} for kind in costs}
+    growth = {kind: {part: costs[kind][2][part] / costs[kind][0][part] for part in flops}
+              for kind in costs}
     assert growth["with"] == {"linear": 1, "attention": 4}
-    assert growth["without"]["linear"] == pytest.approx(4, rel=0.02) and growth["without"]["attention"] == 10
+    assert (growth["without"]["linear"] == pytest.approx(4, rel=0.02)
+            and growth["without"]["attention"] == 10)
 
 
 def test_no_scores_are_larger_than_a_block_needs(tiny_llama, rng, monkeypatch):
-    """A long prompt never has an (H, T, S) array: at most a block of queries looks at all keys at a time."""
+    """A long prompt never has an (H, T, S) array: at most a block of queries looks at all keys
+    at a time."""
     import gearworks.attention
     _, folder = tiny_llama(10)
     model, largest, real = Model.load(folder), [], gearworks.attention.softmax

@@ -1,11 +1,13 @@
-"""Operators one by one: an example worked by hand, an independent formula in float64, and the laws that must hold."""
+"""Operators one by one: an example worked by hand, an independent formula in float64, and the
+laws that must hold."""
 
 import numpy as np
 import pytest
 import torch
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
-from gearworks.attention import alibi_slopes, apply_rope, attention, causal_mask, rope_angles, rope_frequencies
+from gearworks.attention import (alibi_slopes, apply_rope, attention, causal_mask, rope_angles,
+                                 rope_frequencies)
 from gearworks.layers import linear, rms_norm, silu, softmax, swiglu
 
 
@@ -39,7 +41,8 @@ def test_linear(rng):
 def test_softmax_equals_torch(rng, scale):
     x = normal(rng, 4, 6, 33, scale=scale)
     x[1, :, 20:] = -np.inf
-    np.testing.assert_allclose(softmax(x), torch.softmax(torch.from_numpy(x), -1).numpy(), rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(softmax(x), torch.softmax(torch.from_numpy(x), -1).numpy(),
+                               rtol=1e-5, atol=1e-7)
 
 
 def test_softmax_can_work_in_place(rng):
@@ -60,7 +63,8 @@ def test_softmax_of_the_impossible_is_zero_and_of_nan_is_nan():
 @pytest.mark.parametrize("scale", [1e-3, 50.0])
 def test_rms_norm_equals_torch(rng, eps, scale):
     x, weight = normal(rng, 5, 12, scale=scale), normal(rng, 12)
-    expected = torch.nn.functional.rms_norm(torch.from_numpy(x), (12,), torch.from_numpy(weight), eps).numpy()
+    expected = torch.nn.functional.rms_norm(torch.from_numpy(x), (12,),
+                                            torch.from_numpy(weight), eps).numpy()
     np.testing.assert_allclose(rms_norm(x, weight, eps), expected, rtol=2e-6, atol=1e-7)
 
 
@@ -83,11 +87,15 @@ def test_rope_turns_pairs_of_halves_and_keeps_lengths(rng):
     x, positions = normal(rng, 5, 3, 10), np.array([0, 1, 7, 300, 8000])
     frequencies = rope_frequencies(10, 1e4)
     turned = apply_rope(x, *rope_angles(positions, frequencies))
-    pairs = (x[..., :5] + 1j * x[..., 5:]) * np.exp(1j * positions[:, None, None] * frequencies.astype(np.float64))
-    np.testing.assert_allclose(turned, np.concatenate([pairs.real, pairs.imag], -1), rtol=0, atol=5e-3)
-    np.testing.assert_allclose(turned[:3], np.concatenate([pairs.real, pairs.imag], -1)[:3], rtol=0, atol=5e-6)
+    pairs = ((x[..., :5] + 1j * x[..., 5:])
+             * np.exp(1j * positions[:, None, None] * frequencies.astype(np.float64)))
+    np.testing.assert_allclose(turned, np.concatenate([pairs.real, pairs.imag], -1), rtol=0,
+                               atol=5e-3)
+    np.testing.assert_allclose(turned[:3], np.concatenate([pairs.real, pairs.imag], -1)[:3],
+                               rtol=0, atol=5e-6)
     np.testing.assert_array_equal(turned[0], x[0])
-    np.testing.assert_allclose(np.hypot(turned[..., :5], turned[..., 5:]), np.hypot(x[..., :5], x[..., 5:]), rtol=1e-5)
+    np.testing.assert_allclose(np.hypot(turned[..., :5], turned[..., 5:]),
+                               np.hypot(x[..., :5], x[..., 5:]), rtol=1e-5)
 
 
 def test_rope_scores_depend_on_distance_only(rng):
@@ -103,7 +111,7 @@ def test_rope_scores_depend_on_distance_only(rng):
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 8, 11, 16, 20, 112])
 def test_alibi_slopes_equal_those_of_bloom(num_heads):
     """transformers adds slope times position of the key: position 1 shows the slope itself."""
-    bias = build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)                   # (H, 1, 2)
+    bias = build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)            # (H, 1, 2)
     slopes = alibi_slopes(num_heads)
     assert slopes.dtype == np.float32
     np.testing.assert_allclose(slopes, bias[:, 0, 1].numpy(), rtol=1e-5, atol=0)
@@ -115,11 +123,14 @@ def test_causal_mask_hangs_in_the_lower_right_corner():
     assert causal_mask(3, 2).tolist() == [[False, False], [True, False], [True, True]]
 
 
-@pytest.mark.parametrize("T, S, H, K, d", [(3, 8, 6, 2, 10), (5, 5, 4, 1, 6), (1, 9, 6, 3, 8), (7, 7, 5, 5, 4)])
+@pytest.mark.parametrize("T, S, H, K, d",
+                         [(3, 8, 6, 2, 10), (5, 5, 4, 1, 6), (1, 9, 6, 3, 8), (7, 7, 5, 5, 4)])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
 def test_attention_equals_loops(rng, T, S, H, K, d, scale):
-    q, k, v = normal(rng, T, H, d, scale=scale), normal(rng, S, K, d, scale=scale), normal(rng, S, K, d)
-    np.testing.assert_allclose(attention(q, k, v), attention_by_loops(q, k, v, causal_mask(T, S)), rtol=0, atol=2e-5)
+    q, k, v = normal(rng, T, H, d,
+                     scale=scale), normal(rng, S, K, d, scale=scale), normal(rng, S, K, d)
+    np.testing.assert_allclose(
+        attention(q, k, v), attention_by_loops(q, k, v, causal_mask(T, S)), rtol=0, atol=2e-5)
     mask = rng.random((T, S)) < 0.5
     mask[0] = False
     result = attention(q, k, v, mask)
@@ -129,9 +140,10 @@ def test_attention_equals_loops(rng, T, S, H, K, d, scale):
 
 def test_attention_equals_torch(rng):
     q, k, v = normal(rng, 9, 6, 8), normal(rng, 9, 2, 8), normal(rng, 9, 2, 8)
-    expected = torch.nn.functional.scaled_dot_product_attention(
-        *(torch.from_numpy(x).transpose(0, 1)[None] for x in (q, k, v)), is_causal=True, enable_gqa=True)
-    np.testing.assert_allclose(attention(q, k, v), expected[0].transpose(0, 1).numpy(), rtol=0, atol=1e-6)
+    expected = torch.nn.functional.scaled_dot_product_attention(*(torch.from_numpy(x).transpose(
+        0, 1)[None] for x in (q, k, v)), is_causal=True, enable_gqa=True)
+    np.testing.assert_allclose(attention(q, k, v), expected[0].transpose(0, 1).numpy(), rtol=0,
+                               atol=1e-6)
 
 
 def test_attention_leaves_its_input_alone(rng):

@@ -1,4 +1,5 @@
-"""Checkpoints of torch.save read by hand, against torch.load; pickles that would run code are refused. About 8 s."""
+"""Checkpoints of torch.save read by hand, against torch.load; pickles that would run code are
+refused. About 8 s."""
 
 import io
 import os
@@ -18,12 +19,14 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.formats.pickled import MAX_DIRECTORY_BYTES, PickledFile, TensorView, read_directory
+from gearworks.formats.pickled import (MAX_DIRECTORY_BYTES, PickledFile, TensorView,
+                                       read_directory)
 from gearworks.formats.restricted_pickle import MAX_PROGRAM_BYTES, unpickle
 
-FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
-OTHERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-          torch.bool, torch.complex64]
+FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn,
+          torch.float8_e5m2]
+OTHERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16,
+          torch.uint32, torch.uint64, torch.bool, torch.complex64]
 
 
 def saved(contents: object, **settings) -> bytes:
@@ -50,13 +53,16 @@ def values_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def assert_reads_as(file: PickledFile, expected: dict[str, torch.Tensor]) -> None:
-    """The same names in the same order, the same values, whether in new memory or in memory that is given."""
+    """The same names in the same order, the same values, whether in new memory or in memory
+    that is given."""
     assert list(file.tensors) == list(expected)
     for name, tensor in expected.items():
         values = values_of(tensor)
-        for got in (file.tensor(name), file.tensor(name, out=np.zeros(values.shape, values.dtype)),
+        for got in (file.tensor(name),
+                    file.tensor(name, out=np.zeros(values.shape, values.dtype)),
                     file.tensor(name, out=np.zeros(values.shape[::-1], values.dtype).T)):
-            assert (got.dtype, got.shape, file.tensors[name].shape) == (values.dtype, values.shape, values.shape)
+            assert ((got.dtype, got.shape, file.tensors[name].shape)
+                    == (values.dtype, values.shape, values.shape))
             np.testing.assert_array_equal(got, values, err_msg=name)
 
 
@@ -65,35 +71,42 @@ def every_dtype() -> dict[str, torch.Tensor]:
     tensors = {}
     for dtype in FLOATS + OTHERS:
         matrix = (torch.randn(5, 7) * 40).abs().to(dtype)
-        tensors |= {f"{dtype}": matrix, f"{dtype}.T": matrix.T, f"{dtype} cut": matrix[1:4, 2::2],
-                    f"{dtype} column": matrix[:, 3], f"{dtype} scalar": matrix[2, 2],
+        tensors |= {f"{dtype}": matrix, f"{dtype}.T": matrix.T,
+                    f"{dtype} cut": matrix[1:4, 2::2], f"{dtype} column": matrix[:, 3],
+                    f"{dtype} scalar": matrix[2, 2],
                     f"{dtype} empty": matrix[5:, :4], f"{dtype} own": matrix.T.clone()}
     return tensors
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_reads_what_torch_writes(tmp_path, protocol):
-    """Every dtype; contiguous, transposed, sliced, scalar and empty; most share a storage with others."""
+    """Every dtype; contiguous, transposed, sliced, scalar and empty; most share a storage with
+    others."""
     torch.save(every_dtype(), tmp_path / "model.bin", pickle_protocol=protocol)
-    with PickledFile.open(tmp_path / "model.bin") as file:          # torch's own restricted reader knows protocol 2
+    # torch's own restricted reader knows protocol 2
+    with PickledFile.open(tmp_path / "model.bin") as file:
         assert_reads_as(file, torch.load(tmp_path / "model.bin", weights_only=protocol == 2))
 
 
 def test_reads_state_dicts_and_parameters():
-    """What model.state_dict() gives, with its attributes and tied weights, and a dictionary of parameters."""
-    model = torch.nn.Sequential(torch.nn.Embedding(9, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 9, bias=False))
+    """What model.state_dict() gives, with its attributes and tied weights, and a dictionary of
+    parameters."""
+    model = torch.nn.Sequential(torch.nn.Embedding(9, 6), torch.nn.LayerNorm(6),
+                                torch.nn.Linear(6, 9, bias=False))
     model[2].weight = model[0].weight
     file = opened(saved(model.state_dict()))
     assert_reads_as(file, model.state_dict())
     assert np.shares_memory(file.tensor("0.weight"), file.tensor("2.weight"))
-    assert_reads_as(opened(saved(dict(model.named_parameters()))), dict(model.named_parameters()))
+    assert_reads_as(opened(saved(dict(model.named_parameters()))),
+                    dict(model.named_parameters()))
     assert_reads_as(opened(saved({})), {})
 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
 def test_any_view_of_a_storage(data):
-    """Random offsets, permutations, steps and dtypes of up to four dimensions, as torch reads them."""
+    """Random offsets, permutations, steps and dtypes of up to four dimensions, as torch reads
+    them."""
     dtype = data.draw(st.sampled_from(FLOATS + OTHERS))
     shape = data.draw(st.lists(st.integers(1, 5), max_size=4))
     tensor = (torch.randn(tuple(shape)) * 40).abs().to(dtype)
@@ -105,8 +118,10 @@ def test_any_view_of_a_storage(data):
 
 
 def test_float32_is_not_copied_and_nothing_else_is_read():
-    """Contiguous or transposed, it is a read-only view of the file; other tensors may be damaged."""
-    contents = {"w": torch.randn(40, 30), "t": torch.randn(40, 30).T, "broken": torch.randn(500)}
+    """Contiguous or transposed, it is a read-only view of the file; other tensors may be
+    damaged."""
+    contents = {"w": torch.randn(40, 30), "t": torch.randn(40, 30).T,
+                "broken": torch.randn(500)}
     data = bytearray(saved(contents))
     start = opened(data).tensors["broken"].start
     data[start:start + 2000] = b"\xff" * 2000
@@ -138,7 +153,8 @@ def test_reading_into_given_memory_holds_nothing_twice(transposed):
 
 def test_errors_name_the_file(tmp_path):
     torch.save({"w": torch.ones(2)}, tmp_path / "few.bin")
-    with PickledFile.open(tmp_path / "few.bin") as file, pytest.raises(FormatError, match=r"'no\.such'.*few\.bin"):
+    with PickledFile.open(tmp_path / "few.bin") as file, pytest.raises(
+        FormatError, match=r"'no\.such'.*few\.bin"):
         file.tensor("no.such")
     (tmp_path / "bad.bin").write_bytes(b"PK")
     with pytest.raises(FormatError, match=r"bad\.bin"):
@@ -147,7 +163,7 @@ def test_errors_name_the_file(tmp_path):
         PickledFile.open(tmp_path / "none.bin")
 
 
-# --- code in a pickle -------------------------------------------------------------------------------------------------
+# --- code in a pickle -------------------------------------------------------------------------
 
 class Call:
     """Pickled, it is a call of this function with these arguments."""
@@ -163,8 +179,11 @@ class Call:
 def test_a_pickle_that_would_write_a_file_is_refused(tmp_path, protocol):
     """torch.load with weights_only=False runs it; we refuse it by name, and no file appears."""
     traces = tmp_path / "traces"
-    call = Call(exec, f"import pathlib; pathlib.Path({str(traces)!r}).write_text('I was here', encoding='utf-8')")
-    torch.save(OrderedDict(w=torch.ones(2), evil=call), tmp_path / "model.bin", pickle_protocol=protocol)
+    call = Call(exec,
+                f"import pathlib; pathlib.Path({str(traces)!r}).write_text('I was here', "
+                "encoding='utf-8')")
+    torch.save(OrderedDict(w=torch.ones(2), evil=call), tmp_path / "model.bin",
+               pickle_protocol=protocol)
     torch.load(tmp_path / "model.bin", weights_only=False)
     assert traces.exists()
     traces.unlink()
@@ -191,10 +210,11 @@ def test_all_other_names_are_refused_by_name(contents, name):
 
 def test_nothing_that_a_pickle_names_is_imported():
     """A module with that name would be found, and its import would print."""
-    code = ("import sys; from gearworks.formats.restricted_pickle import unpickle\n"
-            "try: unpickle(b'\\x80\\x02cantigravity\\nfly\\n)R.')\n"
-            "except ValueError as error: print('antigravity' in sys.modules, 'torch' in sys.modules, error.why)")
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    code = ("import sys; from gearworks.formats.restricted_pickle import unpickle\ntry: "
+            "unpickle(b'\\x80\\x02cantigravity\\nfly\\n)R.')\nexcept ValueError as error: "
+            "print('antigravity' in sys.modules, 'torch' in sys.modules, error.why)")
+    done = subprocess.run([sys.executable, "-c", code],
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                           check=True, capture_output=True, text=True, encoding="utf-8")
     assert done.stdout.startswith("False False") and "antigravity.fly" in done.stdout
 
@@ -244,7 +264,8 @@ def test_hostile_programs(fault):
 def test_a_far_place_in_the_memo_costs_nothing():
     """pickle.Unpickler would reserve 64 GB for this."""
     tracemalloc.start()
-    assert unpickle(b"\x80\x02K\x07r" + INT.pack(2**32 - 1) + b"j" + INT.pack(2**32 - 1) + b"\x86.") == (7, 7)
+    assert (unpickle(b"\x80\x02K\x07r" + INT.pack(2**32 - 1) + b"j" + INT.pack(2**32 - 1)
+                     + b"\x86.") == (7, 7))
     assert tracemalloc.get_traced_memory()[1] < 10**6
     tracemalloc.stop()
 
@@ -265,14 +286,16 @@ ATOMS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=F
 def test_plain_values_go_round(value, protocol):
     """Any plain value that pickle writes: what Python's own pickle reads."""
     program = pickle.dumps(value, protocol)
-    if any(instruction.name in ("LONG4", "BINUNICODE8") for instruction, *_ in pickletools.genops(program)):
+    if any(instruction.name in ("LONG4", "BINUNICODE8")
+           for instruction, *_ in pickletools.genops(program)):
         return
     assert unpickle(program) == value
 
 
-# --- views and archives that do not add up ----------------------------------------------------------------------------
+# --- views and archives that do not add up ----------------------------------------------------
 
-def archive_of(program: bytes, storages: dict[str, bytes], compression=zipfile.ZIP_STORED, **entries: bytes) -> bytes:
+def archive_of(program: bytes, storages: dict[str, bytes], compression=zipfile.ZIP_STORED,
+               **entries: bytes) -> bytes:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:
         archive.writestr("model/data.pkl", program)
@@ -308,8 +331,8 @@ class NamingPickler(pickle._Pickler):
             super().save(value, save_persistent_id)
 
 
-def described(offset=0, shape=(2, 3), strides=(3, 1), *, kind="torch.FloatStorage", key="0", size=6, more=(),
-              function="torch._utils._rebuild_tensor_v2") -> bytes:
+def described(offset=0, shape=(2, 3), strides=(3, 1), *, kind="torch.FloatStorage", key="0",
+              size=6, more=(), function="torch._utils._rebuild_tensor_v2") -> bytes:
     """A checkpoint with a storage of six floats and one tensor, "w", described this way."""
     storage = ("storage", Named(kind), key, "cpu", size)
     tensor = Call(Named(function), storage, offset, shape, strides, False, {}, *more)
@@ -320,43 +343,44 @@ def described(offset=0, shape=(2, 3), strides=(3, 1), *, kind="torch.FloatStorag
 
 def test_the_good_description_is_good():
     np.testing.assert_array_equal(opened(described()).tensor("w"), [[0, 1, 2], [3, 4, 5]])
-    np.testing.assert_array_equal(opened(described(1, (2, 2), (1, 2))).tensor("w"), [[1, 3], [2, 4]])
+    np.testing.assert_array_equal(opened(described(1, (2, 2), (1, 2))).tensor("w"),
+                                  [[1, 3], [2, 4]])
     np.testing.assert_array_equal(opened(described(5, (1, 1), (10**9, 7))).tensor("w"), [[5]])
-    for offset in (0, 6, 2**62):                            # torch.ones(1)[5:] has an offset beyond its storage
+    for offset in (0, 6, 2**62):            # torch.ones(1)[5:] has an offset beyond its storage
         assert opened(described(offset, (0, 7), (7, 1))).tensor("w").shape == (0, 7)
 
 
-HOSTILE_VIEWS = {
-    "one value beyond the storage": described(1),
-    "rows beyond the storage": described(0, (2, 3), (4, 1)),
-    "far beyond the storage": described(2**62, (1,), (1,)),
-    "2**64 bytes further, 0 in 64 bits": described(2**62, (2, 3), (3, 1)),
-    "strides of 2**62": described(0, (2, 2), (2**62, 1)),
-    "negative offset": described(-1),
-    "negative stride": described(5, (6,), (-1,)),
-    "negative sizes": described(0, (-2, -3), (3, 1)),
-    "one value repeated 2**40 times": described(0, (2**40,), (0,)),
-    "one value repeated seven times": described(0, (7,), (0,)),
-    "no values in an impossible shape": described(0, (2**40, 0, 2**40), (1, 1, 1)),
-    "2**64 values, 0 in 64 bits": described(0, (2**32, 2**32), (0, 0)),
-    "more strides than sizes": described(0, (6,), (1, 1)),
-    "100 dimensions": described(0, (1,) * 100, (1,) * 100),
-    "sizes of floats": described(0, (2.0, 3.0), (3, 1)),
-    "sizes of bools": described(0, (True, 3), (3, 1)),
-    "sizes in a list": described(0, [2, 3], (3, 1)),
-    "offset None": described(None),
-    "a storage that is not there": described(key="1"),
-    "a storage in another folder": described(key="../data/0"),
-    "a storage of another size": described(size=5),
-    "a storage of 2**62 floats, 0 bytes in 64 bits": described(size=2**62),
-    "a storage of -6 floats": described(size=-6),
-    "a storage of six doubles": described(kind="torch.DoubleStorage"),
-    "a storage of OrderedDicts": described(kind="collections.OrderedDict"),
-    "a conjugated view": described(more=({"conj": True},)),
-    "one dtype too many": described(function="torch._utils._rebuild_tensor_v3", more=(Named("torch.uint16"),)),
-    "half an item": described(kind="torch.storage.UntypedStorage", size=24, offset=6, shape=(2, 3),
-                              function="torch._utils._rebuild_tensor_v3", more=(Named("torch.uint32"),)),
-}
+HOSTILE_VIEWS = {"one value beyond the storage": described(1),
+                 "rows beyond the storage": described(0, (2, 3), (4, 1)),
+                 "far beyond the storage": described(2**62, (1,), (1,)),
+                 "2**64 bytes further, 0 in 64 bits": described(2**62, (2, 3), (3, 1)),
+                 "strides of 2**62": described(0, (2, 2), (2**62, 1)),
+                 "negative offset": described(-1),
+                 "negative stride": described(5, (6,), (-1,)),
+                 "negative sizes": described(0, (-2, -3), (3, 1)),
+                 "one value repeated 2**40 times": described(0, (2**40,), (0,)),
+                 "one value repeated seven times": described(0, (7,), (0,)),
+                 "no values in an impossible shape": described(0, (2**40, 0, 2**40), (1, 1, 1)),
+                 "2**64 values, 0 in 64 bits": described(0, (2**32, 2**32), (0, 0)),
+                 "more strides than sizes": described(0, (6,), (1, 1)),
+                 "100 dimensions": described(0, (1,) * 100, (1,) * 100),
+                 "sizes of floats": described(0, (2.0, 3.0), (3, 1)),
+                 "sizes of bools": described(0, (True, 3), (3, 1)),
+                 "sizes in a list": described(0, [2, 3], (3, 1)),
+                 "offset None": described(None),
+                 "a storage that is not there": described(key="1"),
+                 "a storage in another folder": described(key="../data/0"),
+                 "a storage of another size": described(size=5),
+                 "a storage of 2**62 floats, 0 bytes in 64 bits": described(size=2**62),
+                 "a storage of -6 floats": described(size=-6),
+                 "a storage of six doubles": described(kind="torch.DoubleStorage"),
+                 "a storage of OrderedDicts": described(kind="collections.OrderedDict"),
+                 "a conjugated view": described(more=({"conj": True},)),
+                 "one dtype too many": described(function="torch._utils._rebuild_tensor_v3",
+                                                 more=(Named("torch.uint16"),)),
+                 "half an item": described(
+                     kind="torch.storage.UntypedStorage", size=24, offset=6, shape=(2, 3),
+                     function="torch._utils._rebuild_tensor_v3", more=(Named("torch.uint32"),))}
 
 
 @pytest.mark.parametrize("fault", HOSTILE_VIEWS)
@@ -402,12 +426,14 @@ def test_hostile_archives():
     with zipfile.ZipFile(two, "a") as archive:
         archive.writestr("other/data.pkl", b"\x80\x02}.")
     assert "2 entries named data.pkl" in refusal(two.getvalue())
-    assert "0 entries named data.pkl" in refusal(good.replace(b"model/data.pkl", b"model/other.p_"))
+    assert ("0 entries named data.pkl"
+            in refusal(good.replace(b"model/data.pkl", b"model/other.p_")))
     assert "little-endian" in refusal(archive_of(b"\x80\x02}.", {}, byteorder=b"big"))
     with pytest.warns(UserWarning, match="Duplicate"):
         twice = archive_of(b"\x80\x02}.", {}, **{"data.pkl": b"\x80\x02K\x01."})
     assert "twice" in refusal(twice)
-    for damaged in (b"", b"PK\x05\x06", good[:-1], good[:30], good.replace(b"PK\x01\x02", b"PK\x01\x03"),
+    for damaged in (b"", b"PK\x05\x06", good[:-1], good[:30],
+                    good.replace(b"PK\x01\x02", b"PK\x01\x03"),
                     good.replace(b"PK\x03\x04", b"PK\x03\x05"), b"\x93NUMPY", bytes(100)):
         refusal(damaged)
 
@@ -428,7 +454,8 @@ def test_archives_of_more_than_4_gb_use_other_fields():
     """The same entries with 64-bit sizes and places, as in a file of that size."""
     tensor = torch.randn(3, 5)
     file = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(saved({"w": tensor}))) as old, zipfile.ZipFile(file, "w") as new:
+    with zipfile.ZipFile(io.BytesIO(saved({
+        "w": tensor}))) as old, zipfile.ZipFile(file, "w") as new:
         for entry in old.infolist():
             with new.open(entry.filename, "w", force_zip64=True) as target:
                 target.write(old.read(entry))
@@ -436,7 +463,8 @@ def test_archives_of_more_than_4_gb_use_other_fields():
 
 
 def test_a_view_knows_whether_it_is_contiguous():
-    for shape, strides, expected in [((2, 3), (3, 1), True), ((2, 3), (1, 2), False), ((1, 3), (99, 1), True),
-                                     ((2, 3), (4, 1), False), ((), (), True), ((0, 3), (7, 7), True)]:
+    for shape, strides, expected in [
+        ((2, 3), (3, 1), True), ((2, 3), (1, 2), False), ((1, 3), (99, 1), True),
+        ((2, 3), (4, 1), False), ((), (), True), ((0, 3), (7, 7), True)]:
         view = TensorView("BF16", shape, strides, 0)
         assert (view.is_contiguous, view.nbytes) == (expected, 2 * int(np.prod(shape)))

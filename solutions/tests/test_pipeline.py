@@ -1,4 +1,5 @@
-"""The request loop over black boxes: what it asks for, when it stops, and what it hands back."""
+"""The request loop over black boxes: what it asks for, when it stops, and what it hands
+back."""
 
 import pytest
 
@@ -12,8 +13,9 @@ class Machine:
         self.says, self.asked = list(says), []
 
     def run(self, **options):
-        return run_request("abc", encode=lambda text: [ord(letter) for letter in text], forward=self.forward,
-                           choose=lambda step: self.says[step], decode=lambda ids: "".join(map(chr, ids)), **options)
+        return run_request("abc", encode=lambda text: [ord(letter) for letter in text],
+                           forward=self.forward, choose=lambda step: self.says[step],
+                           decode=lambda ids: "".join(map(chr, ids)), **options)
 
     def forward(self, ids):
         self.asked.append(list(ids))
@@ -43,7 +45,8 @@ def test_eos_as_the_very_first_token_gives_an_empty_answer():
 def test_the_limit_stops_and_asks_for_no_token_too_many(limit):
     machine = Machine([120] * 9)
     completion = machine.run(eos_ids=(), max_tokens=limit)
-    assert (len(completion.ids), completion.finish_reason, len(machine.asked)) == (limit, "length", limit)
+    assert ((len(completion.ids), completion.finish_reason, len(machine.asked))
+            == (limit, "length", limit))
 
 
 def test_eos_right_after_the_last_wanted_token_is_not_waited_for():

@@ -14,11 +14,11 @@ def float64(a, b):
     return a.astype(np.float64) @ b.astype(np.float64)
 
 
-@given(rows=st.integers(0, 10), inner=st.integers(1, 40), columns=st.integers(0, 90), block=st.integers(1, 200),
-       by_column=st.booleans(), seed=st.integers(0, 2**32 - 1))
+@given(rows=st.integers(0, 10), inner=st.integers(1, 40), columns=st.integers(0, 90),
+       block=st.integers(1, 200), by_column=st.booleans(), seed=st.integers(0, 2**32 - 1))
 def test_any_shape_layout_and_block(rows, inner, columns, block, by_column, seed):
     rng = np.random.default_rng(seed)
-    a = rng.standard_normal((rows, 2 * inner), np.float32)[:, ::2]                       # strided, as views are
+    a = rng.standard_normal((rows, 2 * inner), np.float32)[:, ::2]       # strided, as views are
     b = rng.standard_normal((inner, columns), np.float32)
     b = np.asfortranarray(b) if by_column else b
     with pytest.MonkeyPatch.context() as patch:
@@ -37,12 +37,15 @@ def test_other_shapes_are_left_to_numpy(shape, rng):
 
 @pytest.mark.parametrize("columns", [960, 3072])
 def test_a_row_does_not_feel_its_neighbours(columns, rng):
-    """One vector after the other goes through the routine that a single token goes through; here, with OpenBLAS.
+    """One vector after the other goes through the routine that a single token goes through;
+    here, with OpenBLAS.
 
-    Of a matrix of several blocks this holds to rounding only: threads divide a block in another way than the whole.
+    Of a matrix of several blocks this holds to rounding only: threads divide a block in another
+    way than the whole.
     """
     assert FEW > 1 or "openblas" not in str(np.show_config(mode="dicts"))
-    a, weight = rng.standard_normal((FEW, 576), np.float32), rng.standard_normal((columns, 576), np.float32)
+    a, weight = rng.standard_normal((FEW, 576), np.float32), rng.standard_normal((columns, 576),
+                                                                                 np.float32)
     for laid in (weight, np.asfortranarray(weight)):
         alone = np.concatenate([layers.linear(row[None], laid) for row in a])
         for count in range(2, FEW + 1):
@@ -50,7 +53,8 @@ def test_a_row_does_not_feel_its_neighbours(columns, rng):
 
 
 def test_the_matrix_is_taken_in_blocks_that_a_cache_holds(rng, monkeypatch):
-    """All rows meet a block before the next one is read, so that a large matrix comes from memory once."""
+    """All rows meet a block before the next one is read, so that a large matrix comes from
+    memory once."""
     sizes = []
 
     def vecmat(a, b, out):

@@ -1,4 +1,5 @@
-"""safetensors read and written by hand, against the `safetensors` package, in both directions. About 10 s."""
+"""safetensors read and written by hand, against the `safetensors` package, in both directions.
+About 10 s."""
 
 import doctest
 import errno
@@ -18,7 +19,8 @@ from hypothesis import given, settings, strategies as st
 
 import gearworks.formats.safetensors
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.formats.safetensors import LazyTensor, SafetensorsFile, TensorInfo, map_file, read_header, read_tensor, write
+from gearworks.formats.safetensors import (LazyTensor, SafetensorsFile, TensorInfo, map_file,
+                                           read_header, read_tensor, write)
 
 NUMPY_DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8"]
 SHAPES = [(3, 5), (), (0,), (4, 0, 2), (2, 3, 1, 7), (1,)]
@@ -29,12 +31,14 @@ def random_array(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -
     if dtype.kind in "fc":
         return np.asarray(rng.normal(size=shape) * 100, dtype)
     raw = rng.integers(0, 256, (*shape, dtype.itemsize), dtype=np.uint8)
-    return np.asarray(raw[..., 0] > 127) if dtype.kind == "b" else raw.view(dtype).reshape(shape)
+    return (np.asarray(raw[..., 0] > 127) if dtype.kind == "b"
+            else raw.view(dtype).reshape(shape))
 
 
 def random_arrays(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Every dtype in every shape, with names that UTF-8, JSON and sorting could trip over."""
-    arrays = {f"{dtype} {shape}": random_array(rng, dtype, shape) for dtype in NUMPY_DTYPES for shape in SHAPES}
+    arrays = {f"{dtype} {shape}": random_array(rng, dtype, shape) for dtype in NUMPY_DTYPES
+              for shape in SHAPES}
     names = ["", "中文", 'a"b\\c', "👩‍👩‍👧", "\x00", "__metadata_"]
     return arrays | {name: random_array(rng, "f4", (2,)) for name in names}
 
@@ -76,22 +80,27 @@ def test_the_package_reads_what_we_write(tmp_path):
 
 def test_files_are_the_package_s_byte_for_byte(tmp_path):
     rng = np.random.default_rng(3)
-    arrays = {f"model.layers.{i}.weight": random_array(rng, "f4", (i, 3)) for i in (10, 2, 1, 0)}
+    arrays = {f"model.layers.{i}.weight": random_array(rng, "f4", (i, 3))
+              for i in (10, 2, 1, 0)}
     for metadata in ({"format": "pt"}, None):
         write(tmp_path / "ours", arrays, metadata)
         assert (tmp_path / "ours").read_bytes() == safetensors.numpy.save(arrays, metadata)
 
 
-@given(st.dictionaries(st.text(st.characters(codec="utf-8")), st.tuples(
-    st.sampled_from(NUMPY_DTYPES), st.lists(st.integers(0, 4), max_size=4), st.integers(0, 2**32 - 1)), max_size=6),
-    st.dictionaries(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")), max_size=3))
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")),
+                       st.tuples(st.sampled_from(NUMPY_DTYPES),
+                                 st.lists(st.integers(0, 4), max_size=4),
+                                 st.integers(0, 2**32 - 1)), max_size=6),
+       st.dictionaries(st.text(st.characters(codec="utf-8")),
+                       st.text(st.characters(codec="utf-8")), max_size=3))
 @settings(max_examples=60, deadline=None, database=None)
 def test_any_tensors_go_round(specs, metadata):
     """The package's bytes, read by us; read_header's places, read by NumPy."""
     specs.pop("__metadata__", None)
     arrays = {name: random_array(np.random.default_rng(seed), dtype, tuple(shape))
               for name, (dtype, shape, seed) in specs.items()}
-    data = safetensors.numpy.save(arrays, metadata or None)     # its own bytes for ({}, {}) are broken JSON
+    # its own bytes for ({}, {}) are broken JSON
+    data = safetensors.numpy.save(arrays, metadata or None)
     tensors, found = read_header(memoryview(data))
     assert found == metadata and tensors.keys() == arrays.keys()
     for name, info in tensors.items():
@@ -102,7 +111,8 @@ def test_any_tensors_go_round(specs, metadata):
 def test_bfloat16_is_widened_exactly(tmp_path):
     """All 65,536 patterns, against torch; a scalar and an empty tensor too."""
     bits = torch.arange(-2**15, 2**15, dtype=torch.int32).to(torch.int16)
-    tensors = {"all": bits.view(torch.bfloat16).reshape(256, 256), "one": torch.tensor(1.5, dtype=torch.bfloat16),
+    tensors = {"all": bits.view(torch.bfloat16).reshape(256, 256),
+               "one": torch.tensor(1.5, dtype=torch.bfloat16),
                "none": torch.zeros((0, 3), dtype=torch.bfloat16)}
     safetensors.torch.save_file(tensors, tmp_path / "bf16.safetensors")
     with SafetensorsFile.open(tmp_path / "bf16.safetensors") as file:
@@ -114,7 +124,8 @@ def test_bfloat16_is_widened_exactly(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_float8_is_widened_exactly(tmp_path, dtype):
-    """All 256 codes, against torch: subnormals, both zeros, infinities and nan; a scalar and an empty tensor too."""
+    """All 256 codes, against torch: subnormals, both zeros, infinities and nan; a scalar and an
+    empty tensor too."""
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
     tensors = {"all": codes.view(dtype).reshape(16, 16), "one": torch.tensor(-1.75).to(dtype),
                "none": torch.zeros((0, 3)).to(dtype)}
@@ -123,23 +134,28 @@ def test_float8_is_widened_exactly(tmp_path, dtype):
         for name, tensor in tensors.items():
             got = file.tensor(name)
             assert_equal(got, tensor.float().numpy())
-            assert np.array_equal(np.signbit(got)[got == 0], np.signbit(tensor.float().numpy())[got == 0])
+            assert np.array_equal(np.signbit(got)[got == 0],
+                                  np.signbit(tensor.float().numpy())[got == 0])
 
 
 def test_other_float8_kinds_are_listed_but_not_read(tmp_path):
-    safetensors.torch.save_file({"a.weight": torch.ones(2, 3).to(torch.float8_e4m3fnuz)}, tmp_path / "f8.safetensors")
+    safetensors.torch.save_file({"a.weight": torch.ones(2, 3).to(torch.float8_e4m3fnuz)},
+                                tmp_path / "f8.safetensors")
     with SafetensorsFile.open(tmp_path / "f8.safetensors") as file:
         assert file.tensors["a.weight"].shape == (2, 3)
         with pytest.raises(FormatError, match=r"a\.weight.*f8\.safetensors"):
             file.tensor("a.weight")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int64])
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int64])
 def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
-    """Into contiguous, transposed and sliced memory, in pieces; whole rows or less, scalars and empty ones."""
+    """Into contiguous, transposed and sliced memory, in pieces; whole rows or less, scalars and
+    empty ones."""
     torch.manual_seed(1)
     tensors = {"w": (torch.randn(1500, 700) * 9).to(dtype), "one": torch.tensor(3).to(dtype),
-               "none": torch.zeros((0, 4)).to(dtype), "long rows": (torch.randn(2, 600_000) * 9).to(dtype)}
+               "none": torch.zeros((0, 4)).to(dtype),
+               "long rows": (torch.randn(2, 600_000) * 9).to(dtype)}
     safetensors.torch.save_file(tensors, tmp_path / "w.safetensors")
     with SafetensorsFile.open(tmp_path / "w.safetensors") as file:
         for name, tensor in tensors.items():
@@ -161,7 +177,8 @@ def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
 
 
 def test_float32_is_not_copied():
-    """A view of the file: free, and protected against writing even where the bytes are writable."""
+    """A view of the file: free, and protected against writing even where the bytes are
+    writable."""
     data = bytearray(safetensors.numpy.save({"w": np.float32([[1, 2, 3], [4, 5, 6]])}))
     view = read_tensor(data, read_header(data)[0]["w"])
     assert np.shares_memory(view, np.frombuffer(data, np.uint8))
@@ -191,8 +208,9 @@ def test_arrays_of_any_layout_are_written_row_major_and_little_endian(tmp_path):
     array = random_array(rng, "f4", (6, 10))
     frozen = array.copy()
     frozen.flags.writeable = False
-    layouts = {"transposed": array.T, "strided": array[::2, 1::3], "reversed": array[::-1], "frozen": frozen,
-               "column-major": np.asfortranarray(array), "big-endian": array.astype(">f4"),
+    layouts = {"transposed": array.T, "strided": array[::2, 1::3], "reversed": array[::-1],
+               "frozen": frozen, "column-major": np.asfortranarray(array),
+               "big-endian": array.astype(">f4"),
                "broadcast": np.broadcast_to(array[0], (4, 10))}
     write(tmp_path / "layouts.safetensors", layouts)
     loaded = safetensors.numpy.load_file(tmp_path / "layouts.safetensors")
@@ -204,10 +222,12 @@ def test_tensors_are_aligned(tmp_path):
     """The header is padded to 8, and no tensor starts off its own item size: views are fast."""
     arrays = random_arrays(np.random.default_rng(6))
     write(tmp_path / "aligned.safetensors", arrays)
-    assert int.from_bytes((tmp_path / "aligned.safetensors").read_bytes()[:8], "little") % 8 == 0
+    assert (int.from_bytes((tmp_path / "aligned.safetensors").read_bytes()[:8], "little") % 8
+            == 0)
     with SafetensorsFile.open(tmp_path / "aligned.safetensors") as file:
         for name, info in file.tensors.items():
-            assert info.start % np.dtype(arrays[name].dtype.str.replace("c8", "f8")).itemsize == 0, name
+            assert info.start % np.dtype(arrays[name].dtype.str.replace(
+                "c8", "f8")).itemsize == 0, name
             assert file.tensor(name).flags.aligned
 
 
@@ -215,7 +235,8 @@ def test_lazy_tensors_are_held_one_at_a_time(tmp_path):
     """Eight tensors of 4 MB: never two of them in memory."""
     values = range(8)
     shape = (1024, 1024)
-    lazy = {f"w{i}": LazyTensor(shape, np.dtype(np.float32), lambda i=i: np.full(shape, i, np.float32)) for i in values}
+    lazy = {f"w{i}": LazyTensor(shape, np.dtype(np.float32),
+                                lambda i=i: np.full(shape, i, np.float32)) for i in values}
     tracemalloc.start()
     write(tmp_path / "lazy.safetensors", lazy)
     peak = tracemalloc.get_traced_memory()[1]
@@ -241,7 +262,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, load, err
     write(path, {"w": np.float32([1, 2])})
     before = path.read_bytes()
     with pytest.raises(error):
-        write(path, {"a": np.zeros(1000, np.float32), "w": LazyTensor((2, 3), np.dtype(np.float32), load)})
+        write(path,
+              {"a": np.zeros(1000, np.float32),
+               "w": LazyTensor((2, 3), np.dtype(np.float32), load)})
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -264,8 +287,8 @@ def test_no_room_for_the_file(tmp_path):
     """The operating system refuses to let the file grow past 1 MB, as a full disk would."""
     path = tmp_path / "model.safetensors"
     same_package = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], env=same_package, check=True,
-                          capture_output=True, text=True, encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(path)], env=same_package,
+                          check=True, capture_output=True, text=True, encoding="utf-8")
     assert "model.safetensors" in done.stdout and "4.0 MB" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
@@ -279,11 +302,12 @@ def test_no_place_for_the_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-@pytest.mark.parametrize("tensors, metadata", [
-    ({"w": np.zeros(1, complex)}, None), ({"w": np.zeros(1, object)}, None), ({"w": np.zeros(1, "U3")}, None),
-    ({"__metadata__": np.zeros(1, np.float32)}, None), ({"\ud800": np.zeros(1, np.float32)}, None),
-    ({}, {"a": 1}), ({}, {1: "a"}), ({}, {"a": "\udfff"}),
-])
+@pytest.mark.parametrize("tensors, metadata",
+                         [({"w": np.zeros(1, complex)}, None),
+                          ({"w": np.zeros(1, object)}, None), ({"w": np.zeros(1, "U3")}, None),
+                          ({"__metadata__": np.zeros(1, np.float32)}, None),
+                          ({"\ud800": np.zeros(1, np.float32)}, None),
+                          ({}, {"a": 1}), ({}, {1: "a"}), ({}, {"a": "\udfff"})])
 def test_what_the_format_cannot_hold(tmp_path, tensors, metadata):
     with pytest.raises(ValueError):
         write(tmp_path / "w.safetensors", tensors, metadata)
@@ -317,9 +341,11 @@ def test_map_file(tmp_path):
     """An empty file maps to nothing; what is no file at all is refused with its name."""
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "full").write_bytes(b"abc")
-    assert bytes(map_file(tmp_path / "empty")) == b"" and bytes(map_file(str(tmp_path / "full"))) == b"abc"
+    assert (bytes(map_file(tmp_path / "empty")) == b""
+            and bytes(map_file(str(tmp_path / "full"))) == b"abc")
     assert map_file(tmp_path / "full").readonly
-    for path in (tmp_path / "none", tmp_path, tmp_path / "full" / "below", Path(f"{tmp_path}/nul\0")):
+    for path in (tmp_path / "none", tmp_path, tmp_path / "full" / "below",
+                 Path(f"{tmp_path}/nul\0")):
         with pytest.raises(NotAvailableError, match="cannot open"):
             map_file(path)
 
@@ -327,8 +353,9 @@ def test_map_file(tmp_path):
 def test_place_in_the_file_is_absolute():
     data = safetensors.numpy.save({"a": np.float32([1, 2]), "b": np.float32([3])})
     header_end = 8 + int.from_bytes(data[:8], "little")
-    assert read_header(data)[0] == {"a": TensorInfo("F32", (2,), header_end, header_end + 8),
-                                    "b": TensorInfo("F32", (1,), header_end + 8, header_end + 12)}
+    assert (read_header(data)[0]
+            == {"a": TensorInfo("F32", (2,), header_end, header_end + 8),
+                "b": TensorInfo("F32", (1,), header_end + 8, header_end + 12)})
 
 
 def test_docstring_examples():

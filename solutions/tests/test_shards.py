@@ -1,4 +1,5 @@
-"""Checkpoints in several files, as transformers writes them; indices that lie are refused. About 5 s."""
+"""Checkpoints in several files, as transformers writes them; indices that lie are refused.
+About 5 s."""
 
 import json
 from pathlib import Path
@@ -17,7 +18,8 @@ KINDS = {ShardedSafetensors: (save_file, "model-0000{}-of-00003.safetensors"),
 
 def tensors_of(rng: np.random.Generator) -> dict[str, torch.Tensor]:
     dtypes = [torch.float32, torch.bfloat16, torch.float16]
-    return {f"layers.{i}.w": torch.from_numpy(rng.normal(size=(i + 2, 5))).to(dtypes[i % 3]) for i in range(7)}
+    return {f"layers.{i}.w": torch.from_numpy(rng.normal(size=(i + 2, 5))).to(dtypes[i % 3])
+            for i in range(7)}
 
 
 def write_shards(folder: Path, kind: type, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
@@ -26,7 +28,8 @@ def write_shards(folder: Path, kind: type, tensors: dict[str, torch.Tensor]) -> 
     names = list(tensors)
     weight_map = {name: pattern.format(1 + i % 3) for i, name in enumerate(names)}
     for file_name in set(weight_map.values()):
-        save({name: tensors[name] for name in names if weight_map[name] == file_name}, folder / file_name)
+        save({name: tensors[name] for name in names if weight_map[name] == file_name},
+             folder / file_name)
     write_index(folder, kind, weight_map)
     return weight_map
 
@@ -48,7 +51,8 @@ def test_reads_all_files_as_one(tmp_path, rng, kind):
         assert list(file.tensors) == list(tensors)
         for name, tensor in tensors.items():
             assert file.tensors[name].shape == tuple(tensor.shape)
-            for got in (file.tensor(name), file.tensor(name, out=np.zeros(tensor.shape, np.float32))):
+            for got in (file.tensor(name),
+                        file.tensor(name, out=np.zeros(tensor.shape, np.float32))):
                 np.testing.assert_array_equal(got, tensor.float().numpy())
         with pytest.raises(FormatError, match=r"'no\.such'.*index\.json"):
             file.tensor("no.such")
@@ -61,8 +65,8 @@ def test_reads_all_files_as_one(tmp_path, rng, kind):
 def test_reads_what_transformers_splits(tmp_path):
     """A tiny Llama in files of at most 40 KB."""
     from transformers import LlamaConfig, LlamaForCausalLM
-    config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
-                         num_attention_heads=4, num_key_value_heads=2)
+    config = LlamaConfig(vocab_size=64, hidden_size=32, intermediate_size=48,
+                         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2)
     LlamaForCausalLM(config).save_pretrained(tmp_path, max_shard_size="40KB")
     files = list(tmp_path.glob("*.safetensors"))
     assert len(files) > 2
@@ -79,15 +83,19 @@ def test_an_index_that_does_not_match_its_files(tmp_path, rng, kind):
     first = weight_map["layers.0.w"]
 
     write_index(tmp_path, kind, weight_map | {"layers.9.w": first})
-    with pytest.raises(FormatError, match=rf"index\.json[^$]*'layers\.9\.w'[^$]*{first}[^$]*no such tensor"):
+    with pytest.raises(FormatError,
+                       match=rf"index\.json[^$]*'layers\.9\.w'[^$]*{first}[^$]*no such tensor"):
         kind.open(tmp_path)
-    write_index(tmp_path, kind, {name: place for name, place in weight_map.items() if name != "layers.3.w"})
+    write_index(tmp_path, kind,
+                {name: place for name, place in weight_map.items() if name != "layers.3.w"})
     with pytest.raises(FormatError, match=r"'layers\.3\.w'[^$]*no file"):
         kind.open(tmp_path)
     write_index(tmp_path, kind, weight_map)
     KINDS[kind][0]({"layers.0.w": tensors["layers.0.w"], "layers.1.w": tensors["layers.1.w"],
-                    "layers.3.w": tensors["layers.3.w"], "layers.6.w": tensors["layers.6.w"]}, tmp_path / first)
-    with pytest.raises(FormatError, match=rf"'layers\.1\.w'[^$]*places in {weight_map['layers.1.w']}"):
+                    "layers.3.w": tensors["layers.3.w"], "layers.6.w": tensors["layers.6.w"]},
+                   tmp_path / first)
+    with pytest.raises(FormatError,
+                       match=rf"'layers\.1\.w'[^$]*places in {weight_map['layers.1.w']}"):
         kind.open(tmp_path)                                 # the same name in two files
     (tmp_path / first).write_bytes(b"damaged")
     with pytest.raises(FormatError, match=first):
@@ -100,10 +108,11 @@ def test_an_index_that_does_not_match_its_files(tmp_path, rng, kind):
         kind.open(tmp_path)
 
 
-@pytest.mark.parametrize("place", [
-    "../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".", "", ".hidden", "C:model.safetensors", "..\\x",
-    "\\\\host\\share", "C:\\x", "a\0b", "model\n.safetensors", "ｍodel.safetensors", "x" * 300, 7, None, ["a"], {"a": 1},
-])
+@pytest.mark.parametrize("place",
+                         ["../model.safetensors", "/etc/passwd", "a/b.safetensors", "..", ".",
+                          "", ".hidden", "C:model.safetensors", "..\\x", "\\\\host\\share",
+                          "C:\\x", "a\0b", "model\n.safetensors", "ｍodel.safetensors",
+                          "x" * 300, 7, None, ["a"], {"a": 1}])
 def test_names_that_reach_outside_are_refused(tmp_path, rng, kind, place):
     """Even where there is such a file: it is never opened."""
     (tmp_path / "folder").mkdir()
@@ -114,12 +123,12 @@ def test_names_that_reach_outside_are_refused(tmp_path, rng, kind, place):
     assert kind.index_name in caught.value.what
 
 
-@pytest.mark.parametrize("raw", [
-    b"", b"[]", b"{}", b"null", b'{"weight_map": []}', b'{"weight_map": {}, "metadata": 3}', b'{"weight_map": "a"}',
-    b'{"weight_map": {"a": "x", "a": "y"}}', b'{"weight_map": {}, "weight_map": {"a": "x"}}',
-    b'{"weight_map": {"a": NaN}}',
-    b'\xff{"weight_map": {}}', b'{"weight_map": ' + b"[" * 100_000,
-])
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"[]", b"{}", b"null", b'{"weight_map": []}', b'{"weight_map": {}, "metadata": 3}',
+     b'{"weight_map": "a"}', b'{"weight_map": {"a": "x", "a": "y"}}',
+     b'{"weight_map": {}, "weight_map": {"a": "x"}}', b'{"weight_map": {"a": NaN}}',
+     b'\xff{"weight_map": {}}', b'{"weight_map": ' + b"[" * 100_000])
 def test_hostile_indices(raw):
     with pytest.raises(FormatError, match="index"):
         read_index(raw)

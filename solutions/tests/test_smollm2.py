@@ -1,7 +1,7 @@
 """SmolLM2 against independent truth: the gguf package's tensors and llama.cpp's losses.
 
-Hugging Face loads what our own converter wrote, so it cannot see a fault of the converter. `data/make_pins.py` made
-these files without our code, and can make them again.
+Hugging Face loads what our own converter wrote, so it cannot see a fault of the converter.
+`data/make_pins.py` made these files without our code, and can make them again.
 """
 
 import hashlib
@@ -25,7 +25,8 @@ def test_every_converted_tensor_is_the_pinned_one(smollm2_folder):
         for name, pin in PINS.items():
             tensor = file.tensor(name)
             assert list(tensor.shape) == pin["shape"], name
-            assert hashlib.sha256(tensor.astype("<f4").tobytes()).hexdigest() == pin["sha256"], name
+            assert hashlib.sha256(tensor.astype(
+                "<f4").tobytes()).hexdigest() == pin["sha256"], name
 
 
 def test_gguf_and_safetensors_load_into_the_same_arrays(smollm2, smollm2_gguf):
@@ -40,9 +41,11 @@ def test_gguf_and_safetensors_load_into_the_same_arrays(smollm2, smollm2_gguf):
 
 def losses(model, ids):
     """Minus the log of the probability of each next token, in float64."""
-    logits = model.forward(ids, np.arange(len(ids)), model.new_cache(len(ids))).astype(np.float64)[:-1]
+    logits = model.forward(ids, np.arange(len(ids)),
+                           model.new_cache(len(ids))).astype(np.float64)[:-1]
     peak = logits.max(-1)
-    return np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak - logits[np.arange(len(logits)), ids[1:]]
+    return (np.log(np.exp(logits - peak[:, None]).sum(-1)) + peak
+            - logits[np.arange(len(logits)), ids[1:]])
 
 
 @pytest.mark.parametrize("text", LLAMA_CPP["perplexity"], ids=lambda text: text["text"][:20])

@@ -1,4 +1,5 @@
-"""Byte-level BPE against the `tokenizers` library, llama.cpp's ids, and the laws of a lossless code. About 50 s."""
+"""Byte-level BPE against the `tokenizers` library, llama.cpp's ids, and the laws of a lossless
+code. About 50 s."""
 
 import copy
 import json
@@ -17,51 +18,63 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.formats.gguf import GGUFFile
-from gearworks.tokenizer import (CACHED_WORDS, IncrementalDetokenizer, Tokenizer, bytes_to_unicode, decode,
-                                 encode_long_piece, encode_piece, normalize, pre_tokenize, splitter)
-from gearworks.vocabularies.vocabulary import (LLAMA3_PATTERN, QWEN2_PATTERN, AddedToken, Vocabulary,
-                                  read_vocabulary, tokenizer_config_from_gguf,
-                                  tokenizer_json_from_gguf)
+from gearworks.tokenizer import (CACHED_WORDS, IncrementalDetokenizer, Tokenizer,
+                                 bytes_to_unicode, decode, encode_long_piece, encode_piece,
+                                 normalize, pre_tokenize, splitter)
+from gearworks.vocabularies.vocabulary import (LLAMA3_PATTERN, QWEN2_PATTERN, AddedToken,
+                                               Vocabulary, read_vocabulary,
+                                               tokenizer_config_from_gguf,
+                                               tokenizer_json_from_gguf)
 
 SURROGATES = range(0xD800, 0xE000)
 EVERY_CHARACTER = [chr(code) for code in range(0x110000) if code not in SURROGATES]
 # Planes 4 to 13 and 15 to 16 hold no letters and no numbers, in any version of Unicode
-ASSIGNED_PLANES = [chr(code) for code in [*range(0x40000), *range(0xE0000, 0xE1000)] if code not in SURROGATES]
+ASSIGNED_PLANES = [chr(code) for code in [*range(0x40000), *range(0xE0000, 0xE1000)]
+                   if code not in SURROGATES]
 
 
 # --- texts
 
 
-WORDS = [
-    "Hello", " world", "don't", "WE'LL", "it's", "'ſ", "naïve", " café", "cafe\u0301", "中文分词", "日本語の文", "한국어",
-    "العربية", "हिन्दी", "ไทย", "русский", "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "e\u0301\u0327\u0323", "\u0301", "ﬁ", "Å",
-    "ﷺ", "½", "Ⅷ", "²", "١٢٣", "𝟘𝟙", "〇", "㊿", "१२", "3.14159", "1234567", "0x1F", "foo_bar(x)", "!!!", "...",
-    "--", "'", "''s", "\n", "\r\n", "\n\n\n", "\t", " ", "  ", "     ", "\u00a0", "\u3000", "\u2028", "\u0085",
-    "\x1c", "\x00", "\x04", "\x1b[0m", "\u200b", "\ufeff", "\ufffd", "<|im_start|>", "<|im_end|>",
-    "<|endoftext|>", "<|im_", "|>", "<|im_start|><|im_end|>", "<repo_name>x", "\U00040000", "\U000f1234",
-    "\U0010ffff", "\U00011de0", "\U00016ff4", "\U00012550", "\ua7d2", "\u088f", "a" * 300, "ab" * 150,
-    " " * 200, "中" * 100, "9" * 70, "\u0301" * 60, "\n \n" * 40, "🙂" * 50, "e\u0323\u0301",
-    "\U000113c2\U000113c2", "\u1abf\u0323", "\U00016d67\U00016d67", "\u0315\u0898\u0301", "\u1100\u1161\u11a8",
-    "ΐ", "q\u0307\u0323", "\u212b", "\uac01",
-]
+WORDS = ["Hello", " world", "don't", "WE'LL", "it's", "'ſ", "naïve", " café", "cafe\u0301",
+         "中文分词", "日本語の文", "한국어", "العربية", "हिन्दी", "ไทย", "русский",
+         "👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "e\u0301\u0327\u0323", "\u0301", "ﬁ", "Å", "ﷺ", "½",
+         "Ⅷ", "²", "١٢٣", "𝟘𝟙", "〇", "㊿", "१२", "3.14159", "1234567", "0x1F", "foo_bar(x)",
+         "!!!", "...", "--", "'", "''s", "\n", "\r\n", "\n\n\n", "\t", " ", "  ", "     ",
+         "\u00a0", "\u3000", "\u2028", "\u0085", "\x1c", "\x00", "\x04", "\x1b[0m", "\u200b",
+         "\ufeff", "\ufffd", "<|im_start|>", "<|im_end|>",
+         "<|endoftext|>", "<|im_", "|>", "<|im_start|><|im_end|>", "<repo_name>x", "\U00040000",
+         "\U000f1234", "\U0010ffff", "\U00011de0", "\U00016ff4", "\U00012550", "\ua7d2",
+         "\u088f", "a" * 300, "ab" * 150,
+         " " * 200, "中" * 100, "9" * 70, "\u0301" * 60, "\n \n" * 40, "🙂" * 50,
+         "e\u0323\u0301",
+         "\U000113c2\U000113c2", "\u1abf\u0323", "\U00016d67\U00016d67", "\u0315\u0898\u0301",
+         "\u1100\u1161\u11a8",
+         "ΐ", "q\u0307\u0323", "\u212b", "\uac01"]
 
 
 def random_texts(count: int, seed: int, extra: tuple[str, ...] = ()) -> list[str]:
-    """Texts of every kind: words glued together, characters of all planes, of one script, of controls and spaces."""
+    """Texts of every kind: words glued together, characters of all planes, of one script, of
+    controls and spaces."""
     rng = random.Random(seed)
     pools = [[*WORDS, *extra], [*extra, *WORDS[:8], " ", "\n", "x"], EVERY_CHARACTER,
-             [chr(code) for code in range(0x2000) if code not in SURROGATES], [chr(code) for code in range(0x80)],
+             [chr(code) for code in range(0x2000) if code not in SURROGATES],
+             [chr(code) for code in range(0x80)],
              list(" \t\n\r\u00a0\u2003\u3000\x1c'sdmtlrevSDMTLREVſ12٣½aé中."),
              [c for c in ASSIGNED_PLANES if unicodedata.category(c) in ("Nd", "Nl", "No")],
-             [c for c in ASSIGNED_PLANES if unicodedata.category(c) in ("Mn", "Mc", "Me", "Lm")]]
-    return ["".join(rng.choices(rng.choice(pools), k=rng.choice([1, 2, 3, 5, 8, 13, 40]))) for _ in range(count)]
+             [c for c in ASSIGNED_PLANES
+              if unicodedata.category(c) in ("Mn", "Mc", "Me", "Lm")]]
+    return ["".join(rng.choices(rng.choice(pools), k=rng.choice([1, 2, 3, 5, 8, 13, 40])))
+            for _ in range(count)]
 
 
 def assert_same_ids(ours: Tokenizer, theirs: tokenizers.Tokenizer, texts: list[str]) -> None:
     for parse_special in (True, False):
         theirs.encode_special_tokens = not parse_special
-        for text, encoding in zip(texts, theirs.encode_batch(texts, add_special_tokens=False), strict=True):
-            assert ours.encode(text, parse_special=parse_special) == encoding.ids, (parse_special, ascii(text[:200]))
+        for text, encoding in zip(texts, theirs.encode_batch(texts, add_special_tokens=False),
+                                  strict=True):
+            assert ours.encode(text, parse_special=parse_special) == encoding.ids, (
+                parse_special, ascii(text[:200]))
     theirs.encode_special_tokens = False
 
 
@@ -88,38 +101,38 @@ def split(pattern: str, behavior: str = "isolated", invert: bool = False):
     return pre_tokenizers.Sequence([rule, BYTES_ONLY])
 
 
-# name -> pre-tokenizer, normalizer, options of the model, whether the alphabet holds all 256 bytes
+# name -> pre-tokenizer, normalizer, options of the model, whether the alphabet holds all 256
+# bytes
 SET_UPS = {
     "gpt2": (BYTE_LEVEL, None, {}, True),
-    "smollm": (pre_tokenizers.Sequence([pre_tokenizers.Digits(True), BYTE_LEVEL]), None, {}, False),
-    "unknown token": (BYTE_LEVEL, None, {"unk_token": "<unk>"}, False),
+    "smollm": (pre_tokenizers.Sequence([pre_tokenizers.Digits(True), BYTE_LEVEL]), None, {},
+               False), "unknown token": (BYTE_LEVEL, None, {"unk_token": "<unk>"}, False),
     "llama3": (split(LLAMA3_PATTERN), None, {"ignore_merges": True}, True),
-    "llama3, kept matches": (split(LLAMA3_PATTERN, "removed", True), None, {"ignore_merges": True}, False),
+    "llama3, kept matches": (split(LLAMA3_PATTERN, "removed", True), None,
+                             {"ignore_merges": True}, False),
     "qwen2": (split(QWEN2_PATTERN), normalizers.NFC(), {}, True),
     "nfkd": (BYTE_LEVEL, normalizers.Sequence([normalizers.NFKD()]), {}, True),
-    "nfd nfkc": (BYTE_LEVEL, normalizers.Sequence([normalizers.NFD(), normalizers.NFKC()]), {}, True),
-}
-ADDED = [
-    HFAddedToken("<|end|>", special=True, normalized=False),
-    HFAddedToken("<|end|><|end|>", special=False, normalized=False),
-    HFAddedToken("<|", special=False, normalized=False),
-    HFAddedToken("<left>", special=True, lstrip=True, normalized=False),
-    HFAddedToken("<right>", special=True, rstrip=True, normalized=False),
-    HFAddedToken("<both>", special=False, lstrip=True, rstrip=True, normalized=True),
-    HFAddedToken("word", special=False, single_word=True, normalized=False),
-    HFAddedToken("Word", special=True, single_word=True, lstrip=True, rstrip=True, normalized=True),
-    HFAddedToken("sword", special=False, normalized=False),
-    HFAddedToken("caf\u00e9", special=False, normalized=True),
-    HFAddedToken("\u212b", special=False, normalized=True),
-    HFAddedToken("cafe\u0301s", special=False, normalized=False),
-    HFAddedToken("  ", special=False, normalized=False),
-    HFAddedToken("\n\t", special=False, normalized=True, rstrip=True),
-    HFAddedToken("\u4e2d\u6587", special=True, normalized=False),
-]
-ADDED_TEXTS = (
-    *(token.content for token in ADDED), " <left> ", " <right> ", "\u2003<both>\u00a0", "\x1c<left>\x1c<right>\x1c",
-    " Word ", "words", "_word", "word\u0301", "\ua7d2word", "word\u200d", "a<|end|>b", "<right>  <left>", "cafe\u0301",
-    "A\u030a", "<right>\n\tx", "\U0001df25")
+    "nfd nfkc": (BYTE_LEVEL, normalizers.Sequence([normalizers.NFD(), normalizers.NFKC()]), {},
+                 True)}
+ADDED = [HFAddedToken("<|end|>", special=True, normalized=False),
+         HFAddedToken("<|end|><|end|>", special=False, normalized=False),
+         HFAddedToken("<|", special=False, normalized=False),
+         HFAddedToken("<left>", special=True, lstrip=True, normalized=False),
+         HFAddedToken("<right>", special=True, rstrip=True, normalized=False),
+         HFAddedToken("<both>", special=False, lstrip=True, rstrip=True, normalized=True),
+         HFAddedToken("word", special=False, single_word=True, normalized=False),
+         HFAddedToken("Word", special=True, single_word=True, lstrip=True, rstrip=True,
+                      normalized=True), HFAddedToken("sword", special=False, normalized=False),
+         HFAddedToken("caf\u00e9", special=False, normalized=True),
+         HFAddedToken("\u212b", special=False, normalized=True),
+         HFAddedToken("cafe\u0301s", special=False, normalized=False),
+         HFAddedToken("  ", special=False, normalized=False),
+         HFAddedToken("\n\t", special=False, normalized=True, rstrip=True),
+         HFAddedToken("\u4e2d\u6587", special=True, normalized=False)]
+ADDED_TEXTS = (*(token.content for token in ADDED), " <left> ", " <right> ",
+               "\u2003<both>\u00a0", "\x1c<left>\x1c<right>\x1c", " Word ", "words", "_word",
+               "word\u0301", "\ua7d2word", "word\u200d", "a<|end|>b", "<right>  <left>",
+               "cafe\u0301", "A\u030a", "<right>\n\tx", "\U0001df25")
 
 
 def train(name: str, corpus_seed: int = 5) -> tokenizers.Tokenizer:
@@ -129,7 +142,8 @@ def train(name: str, corpus_seed: int = 5) -> tokenizers.Tokenizer:
     if normalizer is not None:
         hf.normalizer = normalizer
     trainer = trainers.BpeTrainer(
-        vocab_size=700, show_progress=False, special_tokens=[options["unk_token"]] if "unk_token" in options else [],
+        vocab_size=700, show_progress=False,
+        special_tokens=[options["unk_token"]] if "unk_token" in options else [],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()) if whole_alphabet else [])
     few = ["hello world, don't 123 " * 3, "中文 naïve café", *WORDS[:8]]
     corpus = random_texts(600, corpus_seed) if whole_alphabet else few
@@ -146,7 +160,8 @@ def from_hf(hf: tokenizers.Tokenizer) -> Tokenizer:
 
 
 def test_smollm2_ids_equal_hf(smol, hf_smol):
-    texts = random_texts(4000, seed=1, extra=("<|im_start|>user\n", "<file_sep>", "<|im_end|>\n"))
+    texts = random_texts(4000, seed=1,
+                         extra=("<|im_start|>user\n", "<file_sep>", "<|im_end|>\n"))
     assert len(set(texts)) > 2000
     assert_same_ids(smol, hf_smol, texts)
 
@@ -159,7 +174,8 @@ def test_smollm2_ids_equal_llamacpp(smol, llamacpp):
 
 @pytest.fixture(scope="module")
 def llamacpp(request):
-    return json.loads((request.path.parent / "data" / "llamacpp_smollm2.json").read_text(encoding="utf-8"))
+    return json.loads((request.path.parent / "data"
+                       / "llamacpp_smollm2.json").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("name", SET_UPS)
@@ -204,8 +220,11 @@ def assert_same_cuts(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", CUT_BY)
 def test_every_character_is_cut_as_by_hf(name):
-    """Letters, numbers and white space are those of the library, whatever Unicode the installed `regex` knows."""
-    assert_same_cuts(name, "".join(f"x{character}x1{character}\n'{character}x" for character in ASSIGNED_PLANES))
+    """Letters, numbers and white space are those of the library, whatever Unicode the installed
+    `regex` knows."""
+    assert_same_cuts(name,
+                     "".join(f"x{character}x1{character}\n'{character}x"
+                             for character in ASSIGNED_PLANES))
 
 
 @pytest.mark.parametrize("name", CUT_BY)
@@ -224,17 +243,20 @@ def test_other_planes_hold_neither_letters_nor_numbers(name):
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_every_character_is_normalized_as_by_hf(form):
-    """The library's tables are years older than Python's; characters that are new since then must not be touched."""
+    """The library's tables are years older than Python's; characters that are new since then
+    must not be touched."""
     hf = getattr(normalizers, form)()
     contexts = ["{}", "a{}\u0301", "\u0301{}\u0327{}\u0345", "\u0915{}\u093c"]
     for start in range(0, len(ASSIGNED_PLANES), 2**12):
         part = ASSIGNED_PLANES[start:start + 2**12]
-        text = "\n".join(context.replace("{}", character) for character in part for context in contexts)
+        text = "\n".join(context.replace("{}", character) for character in part
+                         for context in contexts)
         assert normalize(text, form) == hf.normalize_str(text), f"from U+{ord(part[0]):04X}"
 
 
-MARKS = ("a\u0301\u0327\u0315\u0345\u1ab0\u1abf\u0897\U000105d2\u0307\U000113c2\U00016d67\uac00\u11a8\u212b\ufb01"
-         "\u32ff")
+MARKS = (
+    "a\u0301\u0327\u0315\u0345\u1ab0\u1abf\u0897\U000105d2\u0307\U000113c2\U00016d67\uac00\u11a8"
+    "\u212b\ufb01\u32ff")
 
 
 @given(st.text(st.sampled_from(MARKS)))
@@ -293,8 +315,9 @@ def test_what_a_token_has_swallowed_is_no_token(smol):
 
 
 def random_merges(rng: random.Random) -> dict[tuple[int, int], tuple[int, int]]:
-    """Merges over a small alphabet, in any order of rank; two ways to the same string give the same id."""
-    tokens, pairs = list("abc"), []                         # short strings are likelier to meet again
+    """Merges over a small alphabet, in any order of rank; two ways to the same string give the
+    same id."""
+    tokens, pairs = list("abc"), []                   # short strings are likelier to meet again
     for _ in range(rng.choice([3, 10, 30, 80])):
         left, right = rng.choice(tokens[:8]), rng.choice(tokens[:8])
         pairs.append((left, right))
@@ -330,15 +353,18 @@ def test_short_and_long_way_agree(seed):
 
 
 def test_merges_worked_by_hand():
-    """ids: 0 a, 1 b, 2 c, 3 ab, 4 bc, 5 aa. In "aaab" the pair aa overlaps itself: the leftmost one merges."""
+    """ids: 0 a, 1 b, 2 c, 3 ab, 4 bc, 5 aa. In "aaab" the pair aa overlaps itself: the leftmost
+    one merges."""
     merges = {(1, 2): (0, 4), (0, 0): (1, 5), (0, 1): (2, 3)}
     for merge in (encode_piece, encode_long_piece):
-        assert merge([0, 1, 2], merges) == [0, 4], "the lower rank first, although ab stands further left"
+        assert merge([0, 1, 2],
+                     merges) == [0, 4], "the lower rank first, although ab stands further left"
         assert merge([0, 0, 0, 1], merges) == [5, 3]
         assert merge([], merges) == []
         assert merge([2], merges) == [2]
         # abcd: bc first; then bcd, although ab was once better, and a|bc is possible too
-        assert merge([0, 1, 2, 6], {(1, 2): (0, 4), (0, 1): (1, 3), (4, 6): (2, 7), (0, 4): (3, 8)}) == [0, 7]
+        assert merge([0, 1, 2, 6],
+                     {(1, 2): (0, 4), (0, 1): (1, 3), (4, 6): (2, 7), (0, 4): (3, 8)}) == [0, 7]
 
 
 class CountedMerges(dict):
@@ -371,8 +397,10 @@ def test_any_bytes_round_trip():
     ours = from_hf(train("gpt2"))
     assert ours.missing_bytes == b""
     rng = random.Random(3)
-    for data in [b"", bytes(range(256)), b"\xff\xfe\x00", b"\xed\xa0\x80", "中\ud800".encode("utf-8", "surrogatepass"),
-                 *(rng.randbytes(rng.randrange(50)) for _ in range(500)), *(text.encode("utf-8") for text in WORDS)]:
+    for data in [b"", bytes(range(256)), b"\xff\xfe\x00", b"\xed\xa0\x80",
+                 "中\ud800".encode("utf-8", "surrogatepass"),
+                 *(rng.randbytes(rng.randrange(50)) for _ in range(500)),
+                 *(text.encode("utf-8") for text in WORDS)]:
         assert ours.decode_bytes(ours.encode_bytes(data)) == data
 
 
@@ -390,13 +418,15 @@ def test_encode_bytes_of_text_is_ordinary_encode(smol):
 
 
 def test_bytes_that_smollm2_misses(smol, hf_smol):
-    assert smol.missing_bytes == b"\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2" + bytes(range(0xF5, 0x100))
+    assert (smol.missing_bytes
+            == b"\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2" + bytes(range(0xF5, 0x100)))
     for byte in range(256):
         if byte in smol.missing_bytes:
             with pytest.raises(ModelError, match=f"0x{byte:02X}"):
                 smol.encode_bytes(bytes([65, byte]))
         else:
-            assert smol.decode_bytes(smol.encode_bytes(bytes([byte, 65, byte]))) == bytes([byte, 65, byte])
+            assert (smol.decode_bytes(smol.encode_bytes(bytes([byte, 65, byte])))
+                    == bytes([byte, 65, byte]))
     # in a text they fall out, and their neighbours may merge: so does the library
     assert smol.encode("!\x04!") == smol.encode("!!") == hf_smol.encode("!\x04!").ids
 
@@ -409,25 +439,30 @@ def test_text_round_trip(smol):
 
 def random_ids(tokenizer: Tokenizer, count: int, seed: int) -> list[list[int]]:
     rng = random.Random(seed)
-    single_bytes = [id for id in range(tokenizer.vocab_size) if len(tokenizer.decode_bytes([id])) < 2]
-    pools = [range(tokenizer.vocab_size), single_bytes + [*range(20)] * 3, range(tokenizer.vocab_size + 100)]
+    single_bytes = [id for id in range(tokenizer.vocab_size)
+                    if len(tokenizer.decode_bytes([id])) < 2]
+    pools = [range(tokenizer.vocab_size), single_bytes + [*range(20)] * 3,
+             range(tokenizer.vocab_size + 100)]
     return [rng.choices(rng.choice(pools), k=rng.randrange(30)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("skip_special", [False, True])
 def test_decode_equals_hf(smol, hf_smol, skip_special):
     for ids in random_ids(smol, 3000, seed=6):
-        assert smol.decode(ids, skip_special) == hf_smol.decode(ids, skip_special_tokens=skip_special), ids
+        assert smol.decode(ids, skip_special) == hf_smol.decode(
+            ids, skip_special_tokens=skip_special), ids
 
 
 @pytest.mark.parametrize("skip_special", [False, True])
 @pytest.mark.parametrize("name", ["unknown token", "llama3"])
 def test_decode_of_added_tokens_equals_hf(name, skip_special):
     hf = train(name)
-    hf.add_tokens(["\u00e9t\u00e9", "na\u00efve x", "\u0120"])      # they look like byte characters, wholly or in part
+    # they look like byte characters, wholly or in part
+    hf.add_tokens(["\u00e9t\u00e9", "na\u00efve x", "\u0120"])
     ours = from_hf(hf)
     for ids in random_ids(ours, 1000, seed=7):
-        assert ours.decode(ids, skip_special) == hf.decode(ids, skip_special_tokens=skip_special), ids
+        assert ours.decode(ids, skip_special) == hf.decode(
+            ids, skip_special_tokens=skip_special), ids
 
 
 @pytest.mark.parametrize("skip_special", [False, True])
@@ -470,11 +505,13 @@ def test_streaming_shows_whole_characters_at_once(smol):
 
 
 def test_nothing_waits_behind_a_broken_byte():
-    """A first byte whose character is cut short by ASCII will never be finished: all of it is shown at once."""
+    """A first byte whose character is cut short by ASCII will never be finished: all of it is
+    shown at once."""
     for chunks in ([b"\xff", b"a"], [b"\xe4", b"x"], [b"\xf0", b"\x9fz"], [b"\xc3", b"\xc3b"]):
         ours, ids = from_chunks(chunks)
         detokenizer = IncrementalDetokenizer(ours)
-        assert "".join(map(detokenizer.push, ids)) == b"".join(chunks).decode("utf-8", errors="replace")
+        assert ("".join(map(detokenizer.push, ids))
+                == b"".join(chunks).decode("utf-8", errors="replace"))
 
 
 def test_half_a_character_at_the_end():
@@ -512,8 +549,10 @@ def test_special_text_of_a_user_is_ordinary(smol):
 
 
 def test_roles_of_smollm2(smol):
-    assert (smol.bos_id, smol.eos_id, smol.unk_id, smol.pad_id, smol.vocab_size) == (1, 2, 0, 2, 49152)
-    assert smol.encode("hi", add_special_tokens=True) == smol.encode("hi"), "SmolLM2 wants no BOS"
+    assert ((smol.bos_id, smol.eos_id, smol.unk_id, smol.pad_id, smol.vocab_size)
+            == (1, 2, 0, 2, 49152))
+    assert smol.encode("hi",
+                       add_special_tokens=True) == smol.encode("hi"), "SmolLM2 wants no BOS"
     assert smol.token_to_id("<|im_end|>") == 2
     assert smol.token_to_id("Ġthe") == smol.encode(" the")[0]
     assert smol.token_to_id("no such token") is None
@@ -528,7 +567,8 @@ def with_template(hf: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     hf.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=False),
         processors.TemplateProcessing(single="<left> $A <right>", pair="<left> $A <left> $B",
-                                      special_tokens=[("<left>", bos[0]), ("<right>", bos[1])])])
+                                      special_tokens=[("<left>", bos[0]),
+                                                      ("<right>", bos[1])])])
     return hf
 
 
@@ -541,17 +581,23 @@ def test_add_special_tokens_equals_hf():
 
 
 def test_bos_and_roles_equal_transformers(tmp_path):
-    """The post-processor decides about BOS, whatever the config says; a token with a role becomes an added token."""
+    """The post-processor decides about BOS, whatever the config says; a token with a role
+    becomes an added token."""
     from transformers import AutoTokenizer
 
     with_template(train("llama3")).save(str(tmp_path / "tokenizer.json"))
-    eos = {"__type": "AddedToken", "content": "<right>", "special": True, "lstrip": False, "rstrip": True,
-           "single_word": False, "normalized": False}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|end|>", "eos_token": eos, "pad_token": "l"}
-    for settings in ({}, {"add_bos_token": False, "add_eos_token": False}, {"add_bos_token": True}):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | settings), encoding="utf-8")
-        ours, theirs = Tokenizer.from_file(tmp_path / "tokenizer.json"), AutoTokenizer.from_pretrained(tmp_path)
-        assert ours.encode("hello <|end|>", add_special_tokens=True) == theirs("hello <|end|>")["input_ids"]
+    eos = {"__type": "AddedToken", "content": "<right>", "special": True, "lstrip": False,
+           "rstrip": True, "single_word": False, "normalized": False}
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|end|>",
+              "eos_token": eos, "pad_token": "l"}
+    for added in ({}, {"add_bos_token": False, "add_eos_token": False},
+                  {"add_bos_token": True}):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | added),
+                                                        encoding="utf-8")
+        ours, theirs = Tokenizer.from_file(
+            tmp_path / "tokenizer.json"), AutoTokenizer.from_pretrained(tmp_path)
+        assert (ours.encode("hello <|end|>", add_special_tokens=True)
+                == theirs("hello <|end|>")["input_ids"])
         assert ours.encode("hello", add_special_tokens=True)[0] == ours.token_to_id("<left>")
         assert ours.pad_id in ours.encode("hello")
         assert (ours.bos_id, ours.eos_id, ours.pad_id, ours.unk_id) == (
@@ -569,8 +615,10 @@ def test_transformers_loads_what_gguf_gives(smollm2_folder, smol):
         ids = smol.encode(text)
         assert theirs(text)["input_ids"] == ids
         assert theirs.decode(ids) == smol.decode(ids)
-        assert theirs.decode(ids, skip_special_tokens=True) == smol.decode(ids, skip_special=True)
-    assert (theirs.bos_token_id, theirs.eos_token_id, theirs.unk_token_id, theirs.pad_token_id) == (1, 2, 0, 2)
+        assert (theirs.decode(ids, skip_special_tokens=True)
+                == smol.decode(ids, skip_special=True))
+    assert ((theirs.bos_token_id, theirs.eos_token_id, theirs.unk_token_id, theirs.pad_token_id)
+            == (1, 2, 0, 2))
     assert theirs.model_max_length == 8192
     assert theirs.chat_template.startswith("{% for message in messages %}")
     assert len(theirs) == 49152
@@ -582,9 +630,11 @@ def test_file_and_gguf_give_the_same_vocabulary(smollm2_folder, smol):
 
 def test_smollm2_is_written_as_published(smollm2_folder):
     written = json.loads((smollm2_folder / "tokenizer.json").read_text(encoding="utf-8"))
-    assert [step["type"] for step in written["pre_tokenizer"]["pretokenizers"]] == ["Digits", "ByteLevel"]
+    assert ([step["type"] for step in written["pre_tokenizer"]["pretokenizers"]]
+            == ["Digits", "ByteLevel"])
     assert written["normalizer"] is None and written["post_processor"] is None
-    assert [(token["id"], token["special"]) for token in written["added_tokens"]] == [(id, True) for id in range(17)]
+    assert ([(token["id"], token["special"]) for token in written["added_tokens"]]
+            == [(id, True) for id in range(17)])
     assert written["added_tokens"][1]["content"] == "<|im_start|>"
     assert len(written["model"]["vocab"]) == 49152 and len(written["model"]["merges"]) == 48900
 
@@ -597,21 +647,26 @@ def as_gguf(hf: tokenizers.Tokenizer, pre: str) -> dict:
     tokens = sorted(ids, key=ids.get)
     return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre,
             "tokenizer.ggml.tokens": [*tokens, "[PAD0]", "[PAD1]"],
-            "tokenizer.ggml.token_type": [kinds.get(id, 1) for id in range(len(tokens))] + [5, 5],
+            "tokenizer.ggml.token_type": [kinds.get(id, 1)
+                                          for id in range(len(tokens))] + [5, 5],
             "tokenizer.ggml.merges": [" ".join(merge) for merge in saved["model"]["merges"]]}
 
 
-@pytest.mark.parametrize("name, pre", [("gpt2", "gpt-2"), ("smollm", "smollm"), ("llama3", "llama-bpe"),
-                                       ("qwen2", "qwen2")])
+@pytest.mark.parametrize("name, pre",
+                         [("gpt2", "gpt-2"), ("smollm", "smollm"), ("llama3", "llama-bpe"),
+                          ("qwen2", "qwen2")])
 def test_gguf_vocabularies_equal_the_tokenizers_they_came_from(name, pre):
     hf = train(name)
-    plain = [HFAddedToken(token.content, special=token.special, normalized=False) for token in ADDED]
+    plain = [HFAddedToken(token.content, special=token.special, normalized=False)
+             for token in ADDED]
     hf.add_tokens(plain)                # GGUF knows no more flags than these
     metadata = as_gguf(hf, pre) | {"tokenizer.ggml.add_bos_token": False}
-    assert_same_ids(Tokenizer.from_gguf(metadata), hf, random_texts(800, seed=10, extra=ADDED_TEXTS))
+    assert_same_ids(Tokenizer.from_gguf(metadata), hf,
+                    random_texts(800, seed=10, extra=ADDED_TEXTS))
     loaded = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json_from_gguf(metadata)))
     assert loaded.get_vocab() == hf.get_vocab()
-    assert_same_ids(Tokenizer.from_gguf(metadata), loaded, random_texts(800, seed=11, extra=ADDED_TEXTS))
+    assert_same_ids(Tokenizer.from_gguf(metadata), loaded,
+                    random_texts(800, seed=11, extra=ADDED_TEXTS))
 
 
 def test_llama3_from_gguf_has_bos_unless_told_otherwise():
@@ -620,26 +675,32 @@ def test_llama3_from_gguf_has_bos_unless_told_otherwise():
     assert Tokenizer.from_gguf(metadata).encode("x", add_special_tokens=True)[:1] == [700]
     assert Tokenizer.from_gguf(metadata).encode("x")[:1] != [700]
     loaded = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json_from_gguf(metadata)))
-    assert loaded.encode("x").ids == Tokenizer.from_gguf(metadata).encode("x", add_special_tokens=True)
-    told = metadata | {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True}
+    assert (loaded.encode("x").ids
+            == Tokenizer.from_gguf(metadata).encode("x", add_special_tokens=True))
+    told = (metadata
+            | {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": True})
     assert Tokenizer.from_gguf(told).encode("x", add_special_tokens=True)[-1:] == [703]
     assert tokenizer_config_from_gguf(told)["add_bos_token"] is False
 
 
 def test_unknown_gguf_vocabularies_are_refused_by_name():
-    good = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm", "tokenizer.ggml.tokens": ["a", "b", "ab"],
-            "tokenizer.ggml.token_type": [1, 1, 1], "tokenizer.ggml.merges": ["a b"]}
+    good = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
+            "tokenizer.ggml.tokens": ["a", "b", "ab"], "tokenizer.ggml.token_type": [1, 1, 1],
+            "tokenizer.ggml.merges": ["a b"]}
     assert Tokenizer.from_gguf(good).encode("ab") == [2]
     for key, value, reason in [
-        ("model", "llama", "SentencePiece"), ("model", "bert", "WordPiece"), ("model", "t5", "Unigram"),
-        ("model", "other", "'other'"), ("model", None, "model"), ("pre", "deepseek-v3", "'deepseek-v3'"),
-        ("pre", None, "pre"), ("tokens", ["a", "a", "ab"], "'a' has two ids"), ("tokens", ["a", 3, "ab"], "a string"),
-        ("tokens", None, "tokens"), ("token_type", [1], "3 tokens and 1 token types"), ("token_type", "no", "integers"),
-        ("token_type", [6, 1, 1], "stands for a byte"), ("merges", ["a c"], "'c'"), ("merges", None, "merges"),
-        ("bos_token_id", 3, "bos token has id 3"), ("bos_token_id", np.zeros(2), "bos_token_id"),
+        ("model", "llama", "SentencePiece"), ("model", "bert", "WordPiece"),
+        ("model", "t5", "Unigram"),
+        ("model", "other", "'other'"), ("model", None, "model"),
+        ("pre", "deepseek-v3", "'deepseek-v3'"),
+        ("pre", None, "pre"), ("tokens", ["a", "a", "ab"], "'a' has two ids"),
+        ("tokens", ["a", 3, "ab"], "a string"), ("tokens", None, "tokens"),
+        ("token_type", [1], "3 tokens and 1 token types"), ("token_type", "no", "integers"),
+        ("token_type", [6, 1, 1], "stands for a byte"), ("merges", ["a c"], "'c'"),
+        ("merges", None, "merges"), ("bos_token_id", 3, "bos token has id 3"),
+        ("bos_token_id", np.zeros(2), "bos_token_id"),
         ("add_bos_token", True, "names none"), ("add_bos_token", np.zeros(2), "add_bos_token"),
-        ("add_space_prefix", True, "add_space_prefix"),
-    ]:
+        ("add_space_prefix", True, "add_space_prefix")]:
         with pytest.raises(FormatError, match=reason):
             Tokenizer.from_gguf(good | {f"tokenizer.ggml.{key}": value})
     with pytest.raises(FormatError, match="chat_template"):
@@ -649,15 +710,17 @@ def test_unknown_gguf_vocabularies_are_refused_by_name():
 SMALL = {
     "added_tokens": [{"id": 4, "content": "<s>", "special": True}],
     "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]},
-    "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
-        {"type": "Split", "pattern": {"Regex": QWEN2_PATTERN}, "behavior": "Isolated", "invert": False},
-        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]},
-    "post_processor": {"type": "TemplateProcessing", "single": [
-        {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}},
+    "pre_tokenizer": {"type": "Sequence",
+                      "pretokenizers": [{"type": "Split", "pattern": {"Regex": QWEN2_PATTERN},
+                                         "behavior": "Isolated", "invert": False},
+                                        {"type": "ByteLevel", "add_prefix_space": False,
+                                         "use_regex": False}]},
+    "post_processor": {"type": "TemplateProcessing",
+                       "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                                  {"Sequence": {"id": "A", "type_id": 0}}],
+                       "special_tokens": {"<s>": {"id": "<s>", "ids": [4], "tokens": ["<s>"]}}},
     "decoder": {"type": "ByteLevel"},
-    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": ["a b"]},
-}
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "Ġ": 3}, "merges": ["a b"]}}
 
 
 def edited(*path, value):
@@ -670,49 +733,55 @@ def edited(*path, value):
 
 
 def test_small_vocabulary_reads():
-    assert Tokenizer.from_json(SMALL).encode("<s>ab a", add_special_tokens=True) == [4, 4, 2, 3, 0]
-    assert read_vocabulary(edited("model", "merges", value=[["a", "b"]])) == read_vocabulary(SMALL)
+    assert (Tokenizer.from_json(SMALL).encode("<s>ab a", add_special_tokens=True)
+            == [4, 4, 2, 3, 0])
+    assert (read_vocabulary(edited("model", "merges", value=[["a", "b"]]))
+            == read_vocabulary(SMALL))
 
 
-@pytest.mark.parametrize("document, reason", [
-    (edited("model", "type", value="Unigram"), "Unigram"),
-    (edited("model", "type", value="WordPiece"), "WordPiece"),
-    (edited("model", "byte_fallback", value=True), "SentencePiece"),
-    (edited("model", "end_of_word_suffix", value="</w>"), "end_of_word_suffix"),
-    (edited("model", "dropout", value=0.1), "dropout"),
-    (edited("decoder", value=None), "decoder"),
-    (edited("decoder", "type", value="Metaspace"), "Metaspace"),
-    (edited("normalizer", value={"type": "Lowercase"}), "Lowercase"),
-    (edited("pre_tokenizer", value=None), "missing"),
-    (edited("pre_tokenizer", value={"type": "Metaspace"}), "Metaspace"),
-    (edited("pre_tokenizer", "pretokenizers", 0, value={"type": "Whitespace"}), "Whitespace"),
-    (edited("pre_tokenizer", "pretokenizers", 0, value={"type": "Digits", "individual_digits": False}), "Digits"),
-    (edited("pre_tokenizer", "pretokenizers", 0, "pattern", value={"Regex": "(a+)+b"}), r"\(a\+\)\+b"),
-    (edited("pre_tokenizer", "pretokenizers", 0, "behavior", value="MergedWithNext"), "MergedWithNext"),
-    (edited("pre_tokenizer", "pretokenizers", 1, "add_prefix_space", value=True), "add_prefix_space"),
-    (edited("post_processor", value={"type": "BertProcessing"}), "BertProcessing"),
-    (edited("post_processor", "special_tokens", "<s>", "ids", value=[99]), "99"),
-    (edited("post_processor", "single", value=[]), "template"),
-    (edited("model", "vocab", value={"a": 0, "b": 0}), "same id"),
-    (edited("model", "vocab", "a", value=-1), "-1"),
-    (edited("model", "vocab", "a", value=2**40), str(2**40)),
-    (edited("model", "vocab", "a", value="0"), "integer"),
-    (edited("model", "vocab", "\ud800", value=9), "surrogate"),
-    (edited("model", "vocab", value=["a", "b"]), "object"),
-    (edited("model", "merges", value=["a c"]), "'c'"),
-    (edited("model", "merges", value=["b a"]), "'ba'"),
-    (edited("model", "merges", value=["ab"]), "two tokens"),
-    (edited("model", "merges", value=[7]), "two tokens"),
-    (edited("model", "merges", value=None), "merges"),
-    (edited("model", "unk_token", value="<unk>"), "<unk>"),
-    (edited("added_tokens", 0, "id", value=1), "<s>"),
-    (edited("added_tokens", 0, "content", value=""), "empty"),
-    (edited("added_tokens", 0, "content", value="a"), "contradicts"),
-    (edited("added_tokens", 0, "special", value="yes"), "true or false"),
-    (edited("added_tokens", value=SMALL["added_tokens"] * 2), "twice"),
-    (edited("added_tokens", value=["<s>"]), "object"),
-    (edited("model", value=None), "model"),
-])
+@pytest.mark.parametrize(
+    "document, reason",
+    [(edited("model", "type", value="Unigram"), "Unigram"),
+     (edited("model", "type", value="WordPiece"), "WordPiece"),
+     (edited("model", "byte_fallback", value=True), "SentencePiece"),
+     (edited("model", "end_of_word_suffix", value="</w>"), "end_of_word_suffix"),
+     (edited("model", "dropout", value=0.1), "dropout"),
+     (edited("decoder", value=None), "decoder"),
+     (edited("decoder", "type", value="Metaspace"), "Metaspace"),
+     (edited("normalizer", value={"type": "Lowercase"}), "Lowercase"),
+     (edited("pre_tokenizer", value=None), "missing"),
+     (edited("pre_tokenizer", value={"type": "Metaspace"}), "Metaspace"),
+     (edited("pre_tokenizer", "pretokenizers", 0, value={"type": "Whitespace"}), "Whitespace"),
+     (edited("pre_tokenizer", "pretokenizers", 0,
+             value={"type": "Digits", "individual_digits": False}), "Digits"),
+     (edited("pre_tokenizer", "pretokenizers", 0, "pattern", value={"Regex": "(a+)+b"}),
+      r"\(a\+\)\+b"),
+     (edited("pre_tokenizer", "pretokenizers", 0, "behavior", value="MergedWithNext"),
+      "MergedWithNext"),
+     (edited("pre_tokenizer", "pretokenizers", 1, "add_prefix_space", value=True),
+      "add_prefix_space"),
+     (edited("post_processor", value={"type": "BertProcessing"}), "BertProcessing"),
+     (edited("post_processor", "special_tokens", "<s>", "ids", value=[99]), "99"),
+     (edited("post_processor", "single", value=[]), "template"),
+     (edited("model", "vocab", value={"a": 0, "b": 0}), "same id"),
+     (edited("model", "vocab", "a", value=-1), "-1"),
+     (edited("model", "vocab", "a", value=2**40), str(2**40)),
+     (edited("model", "vocab", "a", value="0"), "integer"),
+     (edited("model", "vocab", "\ud800", value=9), "surrogate"),
+     (edited("model", "vocab", value=["a", "b"]), "object"),
+     (edited("model", "merges", value=["a c"]), "'c'"),
+     (edited("model", "merges", value=["b a"]), "'ba'"),
+     (edited("model", "merges", value=["ab"]), "two tokens"),
+     (edited("model", "merges", value=[7]), "two tokens"),
+     (edited("model", "merges", value=None), "merges"),
+     (edited("model", "unk_token", value="<unk>"), "<unk>"),
+     (edited("added_tokens", 0, "id", value=1), "<s>"),
+     (edited("added_tokens", 0, "content", value=""), "empty"),
+     (edited("added_tokens", 0, "content", value="a"), "contradicts"),
+     (edited("added_tokens", 0, "special", value="yes"), "true or false"),
+     (edited("added_tokens", value=SMALL["added_tokens"] * 2), "twice"),
+     (edited("added_tokens", value=["<s>"]), "object"),
+     (edited("model", value=None), "model")])
 def test_bad_vocabularies_are_refused_with_file_and_reason(tmp_path, document, reason):
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(document), encoding="utf-8")
@@ -762,9 +831,11 @@ def test_an_unknown_rule_of_a_gguf_file_is_named_before_any_token_is_read():
 NESTED = b'{"type": "Sequence", "normalizers": [' * 300 + b"]}" * 300
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"[" * 100_000, b'{"model": 1e999}', b'{"model": [[[]]]}',
-    json.dumps(SMALL).encode("utf-8").replace(b'{"type": "NFC"}', NESTED)])
+@pytest.mark.parametrize("content",
+                         [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"[" * 100_000,
+                          b'{"model": 1e999}', b'{"model": [[[]]]}',
+                          json.dumps(SMALL).encode("utf-8").replace(b'{"type": "NFC"}',
+                                                                    NESTED)])
 def test_damaged_files_are_refused(tmp_path, content):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
@@ -791,7 +862,8 @@ def test_random_damage_is_read_or_refused(tmp_path):
         damaged = text
         for _ in range(rng.randrange(1, 3)):
             start = rng.randrange(len(damaged))
-            insert = rng.choice(["", "", "null", "[]", "{}", "-1", "true", '"a"', "\u0120", "\\ud800", "9" * 30])
+            insert = rng.choice(["", "", "null", "[]", "{}", "-1", "true", '"a"', "\u0120",
+                                 "\\ud800", "9" * 30])
             damaged = damaged[:start] + insert + damaged[start + rng.choice([0, 1, 1, 5, 40]):]
         # and, since most of that is no JSON, one value replaced by another
         swapped = copy.deepcopy(SMALL)
@@ -799,7 +871,8 @@ def test_random_damage_is_read_or_refused(tmp_path):
         while isinstance(place[key], (dict, list)) and place[key] and rng.random() < 0.7:
             place = place[key]
             key = rng.choice([*place] if isinstance(place, dict) else range(len(place)))
-        place[key] = rng.choice([None, 0, -1, 2**70, 1.5, True, "", "a", [], {}, [[]], [{}], {"type": "NFC"}, "<s>"])
+        place[key] = rng.choice([None, 0, -1, 2**70, 1.5, True, "", "a", [], {}, [[]], [{}],
+                                 {"type": "NFC"}, "<s>"])
         for document in (damaged, json.dumps(swapped)):
             path.write_text(document, encoding="utf-8")
             try:

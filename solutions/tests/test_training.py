@@ -1,4 +1,5 @@
-"""Training of byte-level BPE, equal to the trainer of `tokenizers`, ties included. About 6 s."""
+"""Training of byte-level BPE, equal to the trainer of `tokenizers`, ties included. About 6
+s."""
 
 import json
 import random
@@ -11,35 +12,41 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
 from gearworks.errors import ModelError
-from gearworks.tokenizer import (Tokenizer, bytes_to_unicode, count_pairs, encode_piece, gpt2_pattern, merge_pair,
-                                 pre_tokenize, splitter, train_bpe)
+from gearworks.tokenizer import (Tokenizer, bytes_to_unicode, count_pairs, encode_piece,
+                                 gpt2_pattern, merge_pair, pre_tokenize, splitter, train_bpe)
 from gearworks.vocabularies.vocabulary import GPT2_PATTERN, LLAMA3_PATTERN
 
-SPLITTERS = {
-    ("gpt2",): pre_tokenizers.ByteLevel(add_prefix_space=False),
-    ("digits", "gpt2"): pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                                 pre_tokenizers.ByteLevel(add_prefix_space=False)]),
-    ("llama3",): pre_tokenizers.Sequence([pre_tokenizers.Split(tokenizers.Regex(LLAMA3_PATTERN), "isolated"),
-                                          pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
-}
-ALPHABETS = ["ab", "aab", "abc ", "ab cd", "abcdefgh   ", "é中ab ", "a1 2b", "👩\u200d e\u0301", "\n \tx'sSt"]
-ENGLISH = ("It isn't the tokens that cost you, it's the tokenizer's borders: 1024 of them, 2048 of them, and more. "
-           "The inference engine infers; the inferencer inferred. 推理引擎,推理。 for i in range(10):\n    print(i)\n" * 3)
+SPLITTERS = {("gpt2",): pre_tokenizers.ByteLevel(add_prefix_space=False),
+             ("digits", "gpt2"): pre_tokenizers.Sequence([pre_tokenizers.Digits(
+                 individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+             ("llama3",): pre_tokenizers.Sequence([
+                 pre_tokenizers.Split(tokenizers.Regex(LLAMA3_PATTERN), "isolated"),
+                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])}
+ALPHABETS = ["ab", "aab", "abc ", "ab cd", "abcdefgh   ", "é中ab ", "a1 2b", "👩\u200d e\u0301",
+             "\n \tx'sSt"]
+ENGLISH = ("It isn't the tokens that cost you, it's the tokenizer's borders: 1024 of them, "
+           "2048 of them, and more. The inference engine infers; the inferencer inferred. "
+           "推理引擎,推理。 for i in range(10):\n    print(i)\n" * 3)
 
 
 def hf_model(texts: list[str], vocab_size: int, splitters: tuple[str, ...]) -> dict:
     """The "model" of the tokenizer.json that the library trains."""
     hf = tokenizers.Tokenizer(models.BPE())
     hf.pre_tokenizer = SPLITTERS[splitters]
-    hf.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
-                                                      initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    hf.train_from_iterator(texts,
+                           trainers.BpeTrainer(
+                               vocab_size=vocab_size, show_progress=False,
+                               initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     return json.loads(hf.to_str())["model"]
 
 
-def assert_trains_like_hf(texts: list[str], vocab_size: int, splitters: tuple[str, ...]) -> None:
-    ours, theirs = train_bpe(texts, vocab_size, splitters), hf_model(texts, vocab_size, splitters)
+def assert_trains_like_hf(texts: list[str], vocab_size: int,
+                          splitters: tuple[str, ...]) -> None:
+    ours, theirs = train_bpe(texts, vocab_size,
+                             splitters), hf_model(texts, vocab_size, splitters)
     written = [*ours.tokens]
-    assert [[written[left], written[right]] for left, right in ours.merges] == theirs["merges"], texts
+    assert [[written[left], written[right]]
+            for left, right in ours.merges] == theirs["merges"], texts
     assert ours.tokens == theirs["vocab"]
     assert [rank for rank, _ in ours.merges.values()] == [*range(len(ours.merges))]
     assert ours.splitters == splitters
@@ -51,7 +58,8 @@ def test_training_equals_hf(splitters):
     rng = random.Random(len(splitters))
     for _ in range(100):
         alphabet = rng.choice(ALPHABETS)
-        texts = ["".join(rng.choices(alphabet, k=rng.randrange(60))) for _ in range(rng.randrange(12))]
+        texts = ["".join(rng.choices(alphabet, k=rng.randrange(60)))
+                 for _ in range(rng.randrange(12))]
         assert_trains_like_hf(texts, rng.choice([256, 257, 260, 270, 300, 400]), splitters)
 
 
@@ -62,7 +70,8 @@ def test_training_on_prose_equals_hf(splitters):
 
 
 def test_ties_by_hand():
-    """All pairs occur once, and "a" has id 64: so ab goes before ac, and both before dc, the first in the text."""
+    """All pairs occur once, and "a" has id 64: so ab goes before ac, and both before dc, the
+    first in the text."""
     ids = train_bpe([], 256).tokens
     assert (ids["!"], ids["a"], ids["Ġ"], max(ids.values())) == (0, 64, 220, 255)
     assert [*train_bpe(["dc", "ac", "ab"], 258).tokens][-2:] == ["ab", "ac"]
@@ -89,12 +98,14 @@ def test_trained_vocabularies_lose_nothing():
     tokenizer = Tokenizer(train_bpe([ENGLISH], 400))
     assert tokenizer.missing_bytes == b""
     rng = random.Random(1)
-    for data in [bytes(range(256)), b"\xff\xfe", ENGLISH.encode("utf-8"), *(rng.randbytes(40) for _ in range(100))]:
+    for data in [bytes(range(256)), b"\xff\xfe", ENGLISH.encode("utf-8"),
+                 *(rng.randbytes(40) for _ in range(100))]:
         assert tokenizer.decode_bytes(tokenizer.encode_bytes(data)) == data
 
 
 def test_encoding_repeats_the_training():
-    """What training left of a piece is what encoding makes of it: the law that ties the two together."""
+    """What training left of a piece is what encoding makes of it: the law that ties the two
+    together."""
     vocabulary = train_bpe([ENGLISH], 420)
     tokenizer = Tokenizer(vocabulary)
     characters = bytes_to_unicode()
@@ -109,7 +120,8 @@ def test_encoding_repeats_the_training():
 # --- pairs
 
 
-words = st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=8), st.integers(1, 9)), max_size=6)
+words = st.lists(st.tuples(st.lists(st.integers(0, 2), max_size=8), st.integers(1, 9)),
+                 max_size=6)
 
 
 @given(words)
@@ -118,7 +130,8 @@ def test_pairs_are_counted_at_every_place(words):
     for left in range(3):
         for right in range(3):
             expected = sum(occurrences for symbols, occurrences in words
-                           for place in range(len(symbols) - 1) if symbols[place:place + 2] == [left, right])
+                           for place in range(len(symbols) - 1)
+                           if symbols[place:place + 2] == [left, right])
             assert counts.get((left, right), 0) == expected
     assert all(counts.values()), "a pair that does not occur has no entry"
 
@@ -128,18 +141,22 @@ def test_merging_keeps_the_text(symbols, pair):
     before = [*symbols]
     merged = merge_pair(symbols, pair, 9)
     assert symbols == before
-    assert [part for symbol in merged for part in (pair if symbol == 9 else (symbol,))] == symbols
-    # what is left of the pair is nowhere in the result, and nothing but occurrences was replaced
+    assert ([part for symbol in merged for part in (pair if symbol == 9 else (symbol,))]
+            == symbols)
+    # what is left of the pair is nowhere in the result, and nothing but occurrences was
+    # replaced
     assert pair not in [*zip(merged, merged[1:])]
     text = "".join(map(str, symbols))
-    assert len(symbols) - len(merged) == text.count("".join(map(str, pair))), "str.count takes from the left, too"
+    assert len(symbols) - len(merged) == text.count("".join(map(
+        str, pair))), "str.count takes from the left, too"
 
 
 def test_overlaps_by_hand():
     assert count_pairs([([1, 1, 1, 1], 1)]) == {(1, 1): 3}
     assert merge_pair([1, 1, 1], (1, 1), 9) == [9, 1]
     assert merge_pair([1, 1, 1, 1], (1, 1), 9) == [9, 9]
-    assert merge_pair([2, 1, 2, 1, 1], (2, 1), 2) == [2, 2, 1], "the new symbol joins nothing, whatever its id"
+    assert merge_pair([2, 1, 2, 1, 1], (2, 1),
+                      2) == [2, 2, 1], "the new symbol joins nothing, whatever its id"
     assert merge_pair([], (1, 2), 9) == []
 
 
@@ -160,7 +177,8 @@ def test_pattern_equals_the_published_one(text):
 def test_pattern_takes_any_classes(text):
     """With classes of one's own, in either version of the syntax."""
     ours = regex.findall(gpt2_pattern("[a-z]", "[½1]"), text, flags=regex.V1)
-    by_hand = regex.findall(r"'s|'t|'re|'ve|'m|'ll|'d| ?[a-z]+| ?[½1]+| ?[^\sa-z½1]+|\s+(?!\S)|\s+", text)
+    by_hand = regex.findall(
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?[a-z]+| ?[½1]+| ?[^\sa-z½1]+|\s+(?!\S)|\s+", text)
     assert ours == by_hand
 
 
@@ -171,6 +189,7 @@ def test_pieces_join_to_the_text(text):
 
 
 def test_each_splitter_cuts_what_the_last_one_left():
-    assert pre_tokenize("ab12cd", ["[a-c]+|[^a-c]+", "[b-d]+|[^b-d]+"]) == ["a", "b", "12", "c", "d"]
+    assert (pre_tokenize("ab12cd", ["[a-c]+|[^a-c]+", "[b-d]+|[^b-d]+"])
+            == ["a", "b", "12", "c", "d"])
     assert pre_tokenize("", ["a|[^a]+"]) == []
     assert pre_tokenize("ab", []) == ["ab"]

@@ -1,4 +1,5 @@
-"""The best cut, equal to the Unigram model of `tokenizers` and to trying all cuts. About 2 s."""
+"""The best cut, equal to the Unigram model of `tokenizers` and to trying all cuts. About 2
+s."""
 
 import random
 from itertools import product
@@ -10,7 +11,8 @@ from gearworks.vocabularies.unigram import UNKNOWN_PENALTY, best_pieces
 
 def random_scores(rng: random.Random, ties: bool) -> dict[str, float]:
     score = (lambda: float(-rng.randrange(1, 6))) if ties else (lambda: -5 * rng.random())
-    return {"".join(rng.choices("abcé", k=rng.randrange(1, 5))): score() for _ in range(rng.randrange(1, 12))}
+    return {"".join(rng.choices("abcé", k=rng.randrange(1, 5))): score()
+            for _ in range(rng.randrange(1, 12))}
 
 
 def test_pieces_equal_hf():
@@ -28,7 +30,8 @@ def test_no_other_cut_is_better():
     for _ in range(200):
         scores = random_scores(rng, ties=False) | {character: -8.0 for character in "abc"}
         text = "".join(rng.choices("abc", k=rng.randrange(1, 9)))
-        cuts = [cut_at(text, borders) for borders in product([False, True], repeat=len(text) - 1)]
+        cuts = [cut_at(text, borders)
+                for borders in product([False, True], repeat=len(text) - 1)]
         best = max(sum(map(scores.get, cut)) for cut in cuts if scores.keys() >= {*cut})
         assert abs(sum(map(scores.get, best_pieces(text, scores))) - best) < 1e-9
 
@@ -45,9 +48,12 @@ def cut_at(text: str, borders: tuple[bool, ...]) -> list[str]:
 
 def test_cuts_by_hand():
     assert best_pieces("", {"a": -1.0}) == []
-    assert best_pieces("abc", {"ab": -1.0, "c": -1.0, "a": -3.0, "bc": -0.5}) == ["ab", "c"], "the sum decides"
-    assert best_pieces("xxay", {"a": -1.0}) == ["xx", "a", "y"], "unknown neighbours are one piece"
-    assert best_pieces("abc", {"abc": -3.0, "ab": -1.0, "bc": -1.0, "a": -2.0, "c": -2.0}) == ["abc"], "a tie"
+    assert best_pieces(
+        "abc", {"ab": -1.0, "c": -1.0, "a": -3.0, "bc": -0.5}) == ["ab", "c"], "the sum decides"
+    assert best_pieces("xxay",
+                       {"a": -1.0}) == ["xx", "a", "y"], "unknown neighbours are one piece"
+    assert best_pieces(
+        "abc", {"abc": -3.0, "ab": -1.0, "bc": -1.0, "a": -2.0, "c": -2.0}) == ["abc"], "a tie"
 
 
 def test_an_unknown_character_costs_more_than_any_piece():

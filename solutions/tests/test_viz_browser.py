@@ -1,4 +1,5 @@
-"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide. About 60 s.
+"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide.
+About 60 s.
 
 The fixture `browser` (conftest.py at the root) says what they need.
 """
@@ -7,7 +8,8 @@ import re
 
 import numpy as np
 import pytest
-from test_viz import (BLOCK, BUDGET, FORMATS, HOSTILE, KEY, MACHINES, NAMES, QUERY, TORCH, awkward_numbers,
+from test_viz import (BLOCK, BUDGET, FORMATS, HOSTILE, KEY, MACHINES, NAMES, QUERY, TORCH,
+                      awkward_numbers,
                       figures, llama_steps, random_weights, tokenizer)  # noqa: F401 (fixtures)
 
 from gearworks import viz
@@ -15,17 +17,20 @@ from gearworks.attention import apply_rope, rope_angles, rope_frequencies
 from gearworks.viz import Cell, Lane, Step, Trace
 from gearworks.viz.attention import habits
 
-STEPS = viz.player(Trace("Numbers", [Step(f"it is {i}", [Lane("now", [Cell(str(i), note=f"note {i}")])])
-                                     for i in range(4)]))
+STEPS = viz.player(Trace("Numbers",
+                         [Step(f"it is {i}", [Lane("now", [Cell(str(i), note=f"note {i}")])])
+                          for i in range(4)]))
 
 
 @pytest.fixture
 def show(browser):
-    """A function that opens a page with these figures; at the end, no page has said or fetched anything."""
+    """A function that opens a page with these figures; at the end, no page has said or fetched
+    anything."""
     pages, said = [], []
 
     def open_page(*shown, host="<html lang='en'><body>", width=1280, **settings):
-        page = browser.new_context(viewport={"width": width, "height": 700}, **settings).new_page()
+        page = browser.new_context(viewport={"width": width, "height": 700},
+                                   **settings).new_page()
         page.set_default_timeout(10_000)
         page.on("console", lambda message: said.append(message.text))
         page.on("pageerror", lambda error: said.append(str(error)))
@@ -51,36 +56,43 @@ def shown(page, n=0) -> str:
 def test_buttons_step_and_stop_at_the_ends(show):
     page = show(STEPS)
     seen = [shown(page)]
-    for name in ["Previous step", "Next step", "Next step", "Previous step", "Last step", "Next step", "First step"]:
-        page.get_by_role("button", name=name).dispatch_event("click")       # an aria-disabled button, too
+    for name in ["Previous step", "Next step", "Next step", "Previous step", "Last step",
+                 "Next step", "First step"]:
+        # an aria-disabled button, too
+        page.get_by_role("button", name=name).dispatch_event("click")
         seen.append(shown(page))
     assert seen == ["0", "0", "1", "2", "1", "3", "3", "0"]
     assert page.locator(".gw-caption").inner_text() == "it is 0"
-    assert page.get_by_role("button", name="Previous step").get_attribute("aria-disabled") == "true"
-    assert page.get_by_role("button", name="Next step").get_attribute("aria-disabled") == "false"
+    assert (page.get_by_role("button", name="Previous step").get_attribute("aria-disabled")
+            == "true")
+    assert (page.get_by_role("button", name="Next step").get_attribute("aria-disabled")
+            == "false")
 
 
 def test_arrow_keys_step_and_keep_the_focus(show):
     page = show(STEPS)
     page.keyboard.press("Tab")                              # into the figure
     seen = []
-    for key in ["ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "Home", "ArrowLeft"]:
+    for key in ["ArrowRight", "ArrowRight", "ArrowLeft", "End", "ArrowRight", "Home",
+                "ArrowLeft"]:
         page.keyboard.press(key)
         seen.append(shown(page))
     assert seen == ["1", "2", "1", "3", "3", "0", "0"]
     page.get_by_role("button", name="Last step").focus()
-    page.keyboard.press("Enter")                            # the button is of no use now, and still has the focus
+    page.keyboard.press("Enter")          # the button is of no use now, and still has the focus
     page.keyboard.press("ArrowLeft")
     assert shown(page) == "2"
 
 
 def test_the_slider_steps_and_is_named(show):
-    page = show(viz.player(Trace("x", [Step("a", label="7"), Step("b", label="8")], step_name="Batch")))
+    page = show(viz.player(Trace("x", [Step("a", label="7"), Step("b", label="8")],
+                                 step_name="Batch")))
     slider = page.get_by_role("slider", name="Batch")
     assert slider.get_attribute("aria-valuetext") == "Batch 7"
     slider.focus()
     page.keyboard.press("ArrowRight")
-    assert (page.locator(".gw-caption").inner_text(), slider.get_attribute("aria-valuetext")) == ("b", "Batch 8")
+    assert ((page.locator(".gw-caption").inner_text(), slider.get_attribute("aria-valuetext"))
+            == ("b", "Batch 8"))
     slider.fill("0")
     assert page.locator(".gw-caption").inner_text() == "a"
 
@@ -92,7 +104,8 @@ def test_play_goes_to_the_end_and_pauses(show):
     page.get_by_role("button", name="Play").click()
     assert page.get_by_role("button", name="Pause").is_visible()
     page.get_by_text("it is 3", exact=True).wait_for()
-    page.get_by_role("button", name="Play").click()         # at the end it starts again from the beginning
+    # at the end it starts again from the beginning
+    page.get_by_role("button", name="Play").click()
     assert shown(page) == "0"
     page.get_by_role("button", name="Pause").click()
     assert page.get_by_role("button", name="Play").is_visible()
@@ -103,7 +116,7 @@ def test_boxes_tell_more_by_key_and_by_pointer(show):
     page.locator(".gw").focus()
     page.keyboard.press("ArrowDown")
     assert page.locator(".gw-detail").inner_text() == "0: note 0"
-    page.keyboard.press("ArrowRight")                       # the step changes, and the focus stays in the picture
+    page.keyboard.press("ArrowRight")     # the step changes, and the focus stays in the picture
     assert page.locator(".gw-detail").inner_text() == "1: note 1"
     page.mouse.move(0, 0)
     page.get_by_role("button", name="First step").click()
@@ -146,12 +159,15 @@ def test_points_are_where_the_axes_say(show, figures):  # noqa: F811
         at = page.evaluate("""() => {
             const prefixes = {k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15};
             const number = (text) => parseFloat(text) * (prefixes[text.slice(-1)] ?? 1);
-            const ticks = (anchor) => [...document.querySelectorAll(`.gw-plot text[text-anchor=${anchor}]`)]
-              .filter((text) => /^[0-9.]+[kMGTP]?$/.test(text.textContent));
-            const read = (tick, axis) => [Math.log10(number(tick.textContent)), Number(tick.getAttribute(axis))];
+            const ticks = (anchor) => [
+              ...document.querySelectorAll(`.gw-plot text[text-anchor=${anchor}]`)
+            ].filter((text) => /^[0-9.]+[kMGTP]?$/.test(text.textContent));
+            const read = (tick, axis) =>
+              [Math.log10(number(tick.textContent)), Number(tick.getAttribute(axis))];
             const scale = (list, axis, shift) => {
               const [a, b] = [read(list[0], axis), read(list.at(-1), axis)];
-              return (pixel) => 10 ** (a[0] + (pixel + shift - a[1]) / (b[1] - a[1]) * (b[0] - a[0]));
+              return (pixel) =>
+                10 ** (a[0] + (pixel + shift - a[1]) / (b[1] - a[1]) * (b[0] - a[0]));
             };
             const x = scale(ticks("middle"), "x", 0), y = scale(ticks("end"), "y", 4);
             return [...document.querySelectorAll(".gw-plot .gw-point")].map((point) => {
@@ -161,17 +177,20 @@ def test_points_are_where_the_axes_say(show, figures):  # noqa: F811
         }""")
         pairs = [(w.flops / w.bytes, m) for m in MACHINES for w in workloads]
         assert [x for x, _ in at] == pytest.approx([x for x, _ in pairs], rel=1e-6)
-        assert [y for _, y in at] == pytest.approx([min(m.flops, x * m.bandwidth) for x, m in pairs], rel=1e-6)
+        assert ([y for _, y in at]
+                == pytest.approx([min(m.flops, x * m.bandwidth) for x, m in pairs], rel=1e-6))
         page.get_by_role("button", name="Next step").dispatch_event("click")
 
 
 def test_bars_are_as_long_as_their_bytes(show, figures):  # noqa: F811
     page = show(figures["memory_budget"])
     for bars in BUDGET.values():
-        widths = page.eval_on_selector_all(".gw-segment", "all => all.map((one) => one.getBoundingClientRect().width)")
+        widths = page.eval_on_selector_all(
+            ".gw-segment", "all => all.map((one) => one.getBoundingClientRect().width)")
         track = page.locator(".gw-track").first.bounding_box()["width"]
         sizes = [size for parts in bars.values() for size in parts.values()]
-        expected = [max(3, size / 30e9 * track) for size in sizes]      # the scale ends at 30 GB; borders take 3 px
+        # the scale ends at 30 GB; borders take 3 px
+        expected = [max(3, size / 30e9 * track) for size in sizes]
         assert widths == pytest.approx(expected, abs=0.5)
         page.get_by_role("button", name="Next step").dispatch_event("click")
 
@@ -196,20 +215,23 @@ def explorer(T=5):
 
 def map_of_weights(page) -> np.ndarray:
     """The shares by which the map's cells are painted."""
-    shares = page.eval_on_selector_all(".gw-weight",
-                                       "all => all.map((one) => one.style.getPropertyValue('--gw-share'))")
+    shares = page.eval_on_selector_all(
+        ".gw-weight", "all => all.map((one) => one.style.getPropertyValue('--gw-share'))")
     return np.array([float(share.rstrip("%")) / 100 for share in shares])
 
 
 def test_sliders_choose_layer_and_head(show):
     weights, figure = explorer()
     page = show(figure)
-    layer, head = page.get_by_role("slider", name="Layer"), page.get_by_role("slider", name="Head")
+    layer, head = page.get_by_role("slider",
+                                   name="Layer"), page.get_by_role("slider", name="Head")
     for place in np.ndindex(3, 2):
         layer.fill(str(place[0]))
         head.fill(str(place[1]))
-        np.testing.assert_allclose(map_of_weights(page), weights[place].ravel(), atol=0.51 / 255)
-        assert page.locator(".gw-caption").inner_text().startswith("Layer {}, head {}.".format(*place))
+        np.testing.assert_allclose(map_of_weights(page), weights[place].ravel(),
+                                   atol=0.51 / 255)
+        assert page.locator(".gw-caption").inner_text().startswith("Layer {}, head {}.".format(
+            *place))
     layer.press("ArrowLeft")
     np.testing.assert_allclose(map_of_weights(page), weights[1, 1].ravel(), atol=0.51 / 255)
     assert layer.get_attribute("aria-valuetext") == "1"
@@ -240,17 +262,20 @@ def test_a_token_shows_what_it_looks_at_by_key_and_by_pointer(show):
     page.locator(".gw-map-of-weights [tabindex='0']").focus()
     for keys, said in ((["ArrowUp", "ArrowRight", "ArrowRight"], "“t2” may not see “t3”"),
                        (["ArrowDown", "Home"], f"“t3” looks at “t0”: {percents[0]}"),
-                       (["ArrowLeft", "End", "ArrowLeft"], f"“t3” looks at “t3”: {percents[3]}")):
+                       (["ArrowLeft", "End", "ArrowLeft"],
+                        f"“t3” looks at “t3”: {percents[3]}")):
         for key in keys:
             page.keyboard.press(key)
         assert page.locator(".gw-detail").inner_text().startswith(said)
-        assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith(said)
+        assert page.evaluate(
+            "document.activeElement.getAttribute('aria-label')").startswith(said)
     assert page.locator(".gw-map-of-weights [tabindex='0']").count() == 1
 
 
 def test_the_mask_shows_and_hides(show):
     page = show(explorer()[1])
-    hatched = "all => all.filter((one) => getComputedStyle(one).backgroundImage !== 'none').length"
+    hatched = ("all => all.filter((one) => getComputedStyle(one).backgroundImage !== "
+               "'none').length")
     assert page.eval_on_selector_all(".gw-weight", hatched) == 10
     page.get_by_label("Hatch what the causal mask hides").uncheck()
     assert page.eval_on_selector_all(".gw-weight", hatched) == 0
@@ -270,24 +295,30 @@ def test_dials_turn_with_the_position(show, figures):  # noqa: F811
     for key, position in (("Home", 0), ("ArrowRight", 1), ("End", 47)):
         page.keyboard.press(key)
         assert slider.get_attribute("aria-valuetext") == str(position)
-        turned = apply_rope(QUERY[None, None], *rope_angles(np.array([position]), rope_frequencies(64, 1e5)))[0, 0]
-        hands = page.eval_on_selector_all(".gw-hand", "all => all.map((one) => [one.x2, one.y2].map("
-                                          "(length) => length.baseVal.value))")
+        turned = apply_rope(QUERY[None, None],
+                            *rope_angles(np.array([position]), rope_frequencies(64, 1e5)))[0, 0]
+        hands = page.eval_on_selector_all(".gw-hand",
+                                          "all => all.map((one) => [one.x2, "
+                                          "one.y2].map((length) => length.baseVal.value))")
         for (x, y), pair in zip(hands, (0, 10, 21, 31), strict=True):
             expected = turned[[pair, pair + 32]]
-            np.testing.assert_allclose([x, -y], 40 * expected / np.linalg.norm(expected), atol=0.02)
+            np.testing.assert_allclose([x, -y], 40 * expected / np.linalg.norm(expected),
+                                       atol=0.02)
 
 
 def test_the_score_stays_when_both_move(show, figures):  # noqa: F811
     page = show(figures["rope_rotation"])
     page.get_by_role("slider", name="Query at").fill("20")
     page.get_by_role("slider", name="Key at").fill("17")
-    q, k = (apply_rope(x[None, None], *rope_angles(np.array([p]), rope_frequencies(64, 1e5)))[0, 0]
+    q, k = (apply_rope(x[None, None],
+                       *rope_angles(np.array([p]), rope_frequencies(64, 1e5)))[0, 0]
             for x, p in ((QUERY, 20), (KEY, 17)))
     caption = page.locator(".gw-caption")
     score = caption.inner_text().split("distance ")[1]
-    assert score.startswith("3, ") and float(score.split()[-1].rstrip(".")) == pytest.approx(q @ k / 8, abs=2e-4)
-    for name, place in (("Both one on", "21, the key at 18"), ("Both one on", "22, the key at 19"),
+    assert (score.startswith("3, ")
+            and float(score.split()[-1].rstrip(".")) == pytest.approx(q @ k / 8, abs=2e-4))
+    for name, place in (("Both one on", "21, the key at 18"),
+                        ("Both one on", "22, the key at 19"),
                         ("Both one back", "21, the key at 18")):
         page.get_by_role("button", name=name).click()
         assert place in caption.inner_text() and caption.inner_text().endswith(score)
@@ -295,7 +326,8 @@ def test_the_score_stays_when_both_move(show, figures):  # noqa: F811
     assert not caption.inner_text().endswith(score)
     page.get_by_role("slider", name="Query at").press("End")
     page.get_by_role("button", name="Both one on").click()
-    assert "The query at 47, the key at 17" in caption.inner_text(), "nothing is beyond the last position"
+    # nothing is beyond the last position
+    assert "The query at 47, the key at 17" in caption.inner_text()
 
 
 # --- number formats
@@ -321,15 +353,16 @@ def test_every_format_stores_what_torch_stores(show):
         np.testing.assert_array_equal(values, expected, err_msg=name)
         codes = [int(row[i][1], 2) for row in found]
         is_number = values == values
-        np.testing.assert_array_equal(np.signbit(values)[is_number], np.signbit(expected)[is_number])
+        np.testing.assert_array_equal(np.signbit(values)[is_number],
+                                      np.signbit(expected)[is_number])
         assert codes == [known.encode(float(x)) for x in numbers], name
         assert {len(row[i][1]) for row in found} == {known.bits}
 
 
 def test_blocks_store_what_their_formats_define(show):
     import gguf
-    numbers = np.float32([0, 1e-3, 0.05, -0.05, 0.1, -0.25, 1, -1, 7.5, -300, 65504, 1e6, *BLOCK[1:20],
-                          *(BLOCK[:20] * 3)])
+    numbers = np.float32([0, 1e-3, 0.05, -0.05, 0.1, -0.25, 1, -1, 7.5, -300, 65504, 1e6,
+                          *BLOCK[1:20], *(BLOCK[:20] * 3)])
     page = show(viz.number_formats(BLOCK))
     found = page.evaluate("""(numbers) => {
         const field = document.querySelector(".gw-number");
@@ -345,12 +378,16 @@ def test_blocks_store_what_their_formats_define(show):
         block = np.concatenate([[number], BLOCK[1:]]).astype(np.float32)
         scale = np.abs(block).max() / np.float32(127)
         code = np.rint(number / scale)
-        assert float(rows[0][0]) == np.float32(code) * scale and int(rows[0][2], 2) == code % 256
+        assert (float(rows[0][0]) == np.float32(code) * scale
+                and int(rows[0][2], 2) == code % 256)
         assert int(rows[0][1], 2) == scale.view(np.uint32)
-        for row, kind in zip(rows[1:], (gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0), strict=True):
-            with np.errstate(over="ignore", invalid="ignore"):                 # a scale beyond float16
+        for row, kind in zip(rows[1:],
+                             (gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0),
+                             strict=True):
+            with np.errstate(over="ignore", invalid="ignore"):          # a scale beyond float16
                 stored = gguf.quants.quantize(block, kind)
-                np.testing.assert_array_equal(float(row[0]), gguf.quants.dequantize(stored, kind)[0])
+                np.testing.assert_array_equal(float(row[0]),
+                                              gguf.quants.dequantize(stored, kind)[0])
             assert int(row[1], 2) == int.from_bytes(stored[:2].tobytes(), "little")
             assert int(row[2], 2) == stored[2] & (2 ** len(row[2]) - 1)
 
@@ -364,20 +401,24 @@ def test_the_number_is_typed_chosen_or_moved(show):
 
     assert float(field.input_value()) == BLOCK[0]
     for text, name, words in (
-            ("-1/3", "fp16", "−2⁻² × 1.3330078125"), ("2^-24", "fp16", "0.0009765625 (subnormal: no leading 1)"),
-            ("1e9", "fp16", "too large: it overflows to infinity"),
-            ("-464.5", "fp8 e4m3", "it saturates at 448, for there is no infinity"),
-            ("1e-9", "fp8 e5m2", "too small: it underflows to zero"), ("NaN", "bf16", "not a number"),
-            ("-inf", "fp32", "−infinity: exponent all ones, mantissa 0"), ("inf", "Q8_0", "cannot be stored"),
-            ("0.75", "bf16", "exact"), ("0.1", "fp16", "error −0.0000244, 0.0244\u00a0%"),
-            ("1e7", "Q4_0", "31 of them become 0"), ("1e8", "Q8_0", "the scale overflows fp16")):
+        ("-1/3", "fp16", "−2⁻² × 1.3330078125"),
+        ("2^-24", "fp16", "0.0009765625 (subnormal: no leading 1)"),
+        ("1e9", "fp16", "too large: it overflows to infinity"),
+        ("-464.5", "fp8 e4m3", "it saturates at 448, for there is no infinity"),
+        ("1e-9", "fp8 e5m2", "too small: it underflows to zero"),
+        ("NaN", "bf16", "not a number"),
+        ("-inf", "fp32", "−infinity: exponent all ones, mantissa 0"),
+        ("inf", "Q8_0", "cannot be stored"), ("0.75", "bf16", "exact"),
+        ("0.1", "fp16", "error −0.0000244, 0.0244\u00a0%"),
+        ("1e7", "Q4_0", "31 of them become 0"), ("1e8", "Q8_0", "the scale overflows fp16")):
         field.fill(text)
         assert words in row(name), (text, row(name))
         assert field.get_attribute("aria-invalid") == "false"
     before = row("fp32")
     for text in ("", "ten", "1/2/3", "0x", "--1"):
         field.fill(text)
-        assert field.get_attribute("aria-invalid") == "true" and "is no number" in said.inner_text()
+        assert (field.get_attribute("aria-invalid") == "true"
+                and "is no number" in said.inner_text())
         assert row("fp32") == before, "the last number stays"
     page.get_by_label("Try").select_option("65520, halfway to what fp16 lacks")
     assert field.input_value() == "65520" and "overflows to infinity" in row("fp16")
@@ -395,7 +436,8 @@ def test_the_number_is_typed_chosen_or_moved(show):
 
 
 LOOK = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const options = { willReadFrequently: true };
+  const canvas = document.createElement("canvas").getContext("2d", options);
   const rgba = (color) => {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = color;
@@ -403,7 +445,8 @@ LOOK = """() => {
     return [...canvas.getImageData(0, 0, 1, 1).data];
   };
   const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const luminance = ([r, g, b]) => 0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
+  const luminance = ([r, g, b]) =>
+    0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
   const texts = document.createTreeWalker(document.querySelector(".gw"), NodeFilter.SHOW_TEXT);
   const found = [];
   while (texts.nextNode()) {
@@ -411,10 +454,12 @@ LOOK = """() => {
     if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
     if (element.closest("style, script, title")) continue;
     let behind = element;
-    while (behind && rgba(getComputedStyle(behind).backgroundColor)[3] < 255) behind = behind.parentElement;
+    while (behind && rgba(getComputedStyle(behind).backgroundColor)[3] < 255)
+      behind = behind.parentElement;
     if (!behind) throw new Error("no paper behind " + texts.currentNode.data);
     const style = getComputedStyle(element);
-    const ink = luminance(rgba(element.namespaceURI.endsWith("svg") ? style.fill : style.color));
+    const inSvg = element.namespaceURI.endsWith("svg");
+    const ink = luminance(rgba(inSvg ? style.fill : style.color));
     const paper = luminance(rgba(getComputedStyle(behind).backgroundColor));
     const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
     found.push([contrast, parseFloat(style.fontSize), texts.currentNode.data]);
@@ -439,12 +484,16 @@ def test_every_figure_is_readable(show, figures, scheme, width):  # noqa: F811
 
 
 @pytest.mark.parametrize("host, dark", [
-    ("<html data-theme='dark'><body>", True), ("<html data-theme='light'><body>", False),                    # the book
-    ("<html><body data-jp-theme-light='false'>", True), ("<html><body data-jp-theme-light='true'>", False),  # Jupyter
-    ("<html><body class='vscode-dark'>", True), ("<html><body class='vscode-light'>", False),                # VS Code
+    # the book
+    ("<html data-theme='dark'><body>", True), ("<html data-theme='light'><body>", False),
+    # Jupyter
+    ("<html><body data-jp-theme-light='false'>", True),
+    ("<html><body data-jp-theme-light='true'>", False),
+    # VS Code
+    ("<html><body class='vscode-dark'>", True), ("<html><body class='vscode-light'>", False),
     ("<html><body class='vscode-high-contrast'>", True),
     ("<html><body class='vscode-high-contrast vscode-high-contrast-light'>", False),
-    ("<html theme='dark'><body>", True), ("<html theme='light'><body>", False),                              # Colab
+    ("<html theme='dark'><body>", True), ("<html theme='light'><body>", False),          # Colab
 ])
 def test_the_host_decides_before_the_system(show, host, dark):
     page = show(STEPS, host=host, color_scheme="light" if dark else "dark")
@@ -452,11 +501,14 @@ def test_the_host_decides_before_the_system(show, host, dark):
     assert (sum(map(int, re.findall(r"\d+", paper)[:3])) < 380) == dark, paper
 
 
-@pytest.mark.parametrize("motion, animation", [("reduce", "none"), ("no-preference", "gw-arrive")])
-def test_nothing_moves_for_those_who_asked_for_that(show, figures, motion, animation):  # noqa: F811
+@pytest.mark.parametrize("motion, animation",
+                         [("reduce", "none"), ("no-preference", "gw-arrive")])
+def test_nothing_moves_for_those_who_asked_for_that(
+        show, figures, motion, animation):  # noqa: F811
     page = show(figures["merge_stepper"], reduced_motion=motion)
     page.get_by_role("button", name="Next step").click()
-    assert page.locator(".gw-new").evaluate("(one) => getComputedStyle(one).animationName") == animation
+    assert (page.locator(".gw-new").evaluate("(one) => getComputedStyle(one).animationName")
+            == animation)
 
 
 def test_without_scripts_the_words_are_there(show, figures):  # noqa: F811

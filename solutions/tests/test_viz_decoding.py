@@ -1,4 +1,5 @@
-"""Figures of decoding, without a browser: what they hold is what sampling and speculation did. About 3 s."""
+"""Figures of decoding, without a browser: what they hold is what sampling and speculation did.
+About 3 s."""
 
 import html
 import re
@@ -19,7 +20,8 @@ V = 49_152
 
 
 def steep(seed: int, V: int = V) -> np.ndarray:
-    """Logits like a model's: a few tokens ahead, a long tail, ties at the top, and a token that is ruled out."""
+    """Logits like a model's: a few tokens ahead, a long tail, ties at the top, and a token that
+    is ruled out."""
     logits = (np.random.default_rng(seed).standard_normal(V) * 2.5).astype(np.float32)
     logits[100:140] += np.linspace(14, 4, 40, dtype=np.float32)
     logits[[7, 5, 9]] = logits[110]
@@ -52,8 +54,9 @@ def test_small_vocabularies_and_flat_ones():
     assert sum(count for count, _ in held["bins"]) == 2_200
 
 
-@pytest.mark.parametrize("logits", [np.full(5, -np.inf), np.array([1.0, np.nan]), np.array([1.0, np.inf]), np.zeros(1),
-                                    np.zeros((2, 5)), {}], ids=str)
+@pytest.mark.parametrize("logits",
+                         [np.full(5, -np.inf), np.array([1.0, np.nan]), np.array([1.0, np.inf]),
+                          np.zeros(1), np.zeros((2, 5)), {}], ids=str)
 def test_what_is_no_distribution_is_refused(logits):
     with pytest.raises(FigureError, match="cannot draw this distribution"):
         viz.distribution(logits, str)
@@ -64,7 +67,9 @@ def test_its_words_say_what_sampling_says():
     words = repr(viz.distribution({"here": logits}, lambda id: f"t{id}")).splitlines()
     best = int(np.argmax(logits))
     assert words[1].startswith(f'here: "t{best}" {100 * softmax(logits)[best]:.1f} %, ')
-    assert re.fullmatch(r"With temperature 0.7, top-k 40 and top-p 0.9: \d+ of 49,152 tokens are left", words[2])
+    assert re.fullmatch(
+        r"With temperature 0.7, top-k 40 and top-p 0.9: \d+ of 49,152 tokens are left",
+        words[2])
 
 
 # --- the timeline
@@ -83,7 +88,8 @@ class Half:
 
     def propose(self, ids, count, rng):
         guesses = self.text[len(ids):len(ids) + count]
-        return Proposal([id if (len(ids) + i) % 3 else (id + 1) % 211 for i, id in enumerate(guesses)])
+        return Proposal([id if (len(ids) + i) % 3 else (id + 1) % 211
+                         for i, id in enumerate(guesses)])
 
 
 @pytest.mark.parametrize("params", [SamplingParams(), SamplingParams(temperature=1.0, seed=3)],
@@ -94,8 +100,8 @@ def test_passes_are_what_speculation_did(model, params, count, max_tokens):
     plain, _ = speculate(Context(model), ids, NgramProposer(), count=0, max_tokens=40)
     for proposer in (NgramProposer(), Half([*ids, *plain])):
         tally, recorder = Tally(), viz.RecordingProposer(proposer)
-        generated, _ = speculate(Context(model), ids, recorder, params=params, count=count, max_tokens=max_tokens,
-                                 tally=tally)
+        generated, _ = speculate(Context(model), ids, recorder, params=params, count=count,
+                                 max_tokens=max_tokens, tally=tally)
         passes = recorder.passes([*ids, *generated])
         if not recorder.asked:                              # there was never room for a guess
             assert passes == []
@@ -115,13 +121,17 @@ def test_recording_changes_nothing(model):
 
 
 def test_the_timeline_shows_who_said_what():
-    figure = viz.acceptance_timeline([Pass((1, 2, 3), (1, 9)), Pass((), (4,)), Pass((5, 6), (5, 6, 7))], str)
+    figure = viz.acceptance_timeline([Pass((1, 2, 3), (1, 9)), Pass((), (4,)),
+                                      Pass((5, 6), (5, 6, 7))], str)
     _, (whole, stepwise) = parse(figure.html)
-    shown = [[(cell["text"], cell["kind"]) for cell in (whole["pool"][place] for place in lane["cells"])]
+    shown = [[(cell["text"], cell["kind"])
+              for cell in (whole["pool"][place] for place in lane["cells"])]
              for lane in whole["steps"][0]["lanes"]]
-    assert shown == [[("1", "accepted"), ("9", "own"), ("2", "rejected"), ("3", "rejected")], [("4", "own")],
+    assert shown == [[("1", "accepted"), ("9", "own"), ("2", "rejected"), ("3", "rejected")],
+                     [("4", "own")],
                      [("5", "accepted"), ("6", "accepted"), ("7", "own")]]
-    assert whole["steps"][0]["caption"] == "6 tokens in 3 passes, 2 a pass; 5 guesses, 3 accepted (60%)."
+    assert (whole["steps"][0]["caption"]
+            == "6 tokens in 3 passes, 2 a pass; 5 guesses, 3 accepted (60%).")
     assert len(stepwise["steps"]) == 3
     one = repr(viz.acceptance_timeline([Pass((1,), (2,))], str))
     assert "1 token in 1 pass, 1 a pass; 1 guess, 0 accepted (0%)." in one
@@ -138,8 +148,9 @@ def decoding_figures() -> dict[str, viz.Figure]:
         return HOSTILE if id % 5 == 0 else f" word{id}"
     places = {HOSTILE: steep(3), "second": steep(4), "third": steep(5)}
     return {"distribution": viz.distribution(places, token, title=HOSTILE),
-            "acceptance_timeline": viz.acceptance_timeline(
-                [Pass((1, 2, 3, 4, 5, 6), (1, 2, 13)), Pass((), (4,)), Pass((5, 6), (5, 6, 7))] * 8, token, HOSTILE)}
+            "acceptance_timeline": viz.acceptance_timeline([
+                Pass((1, 2, 3, 4, 5, 6), (1, 2, 13)), Pass((), (4,)), Pass((5, 6), (5, 6, 7))]
+                                                           * 8, token, HOSTILE)}
 
 
 @pytest.mark.parametrize("name", ["distribution", "acceptance_timeline"])

@@ -6,7 +6,7 @@ from gearworks.families.deepseek import head_queries, score_scale, turn
 
 
 def absorbed_queries(hidden, weights, config, cos, sin):
-    n, r = config.latent.qk_nope_head_dim, config.latent.kv_lora_rank
+    n = config.latent.qk_nope_head_dim
     q = torch.tensor(head_queries(hidden, weights, config)).double()
     matrices = torch.tensor(weights.kv_b_proj).double().unflatten(
         0, (config.num_attention_heads, -1))

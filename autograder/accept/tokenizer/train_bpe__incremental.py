@@ -9,7 +9,7 @@ from gearworks.vocabularies.vocabulary import Vocabulary
 
 
 def _merged(word, pair, id):
-    out = []
+    out, fresh = [], False
     for symbol in word:
         if out and (out[-1], symbol) == pair and not fresh:
             out[-1] = id

@@ -382,8 +382,8 @@ def _run_side_by_side(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from gearworks.comparison.compare import compare, load_hf
-    from gearworks.hub.convert import convert_gguf
     from gearworks.hub import find_model
+    from gearworks.hub.convert import convert_gguf
 
     path = find_model(options.model)
     # Windows keeps what is still mapped

@@ -8,8 +8,8 @@ from typing import Any
 from gearworks.config.fields import (
     bad_config, count, divide, flag, layer_range, not_computed, require_positive, require_sizes,
     size)
-from gearworks.config.settings import heeded, heeded_rope
 from gearworks.config.rope import RopeScaling
+from gearworks.config.settings import heeded, heeded_rope
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from gearworks.config.architectures import (
     SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields, gemma3_windows)
 from gearworks.config.fields import (
     bad_config, divide, not_computed, require_positive, require_sizes, size)
-from gearworks.errors import ModelError
 from gearworks.config.gguf_settings import heeded
 from gearworks.config.rope import RopeScaling
+from gearworks.errors import ModelError
 
 
 @dataclass(frozen=True)

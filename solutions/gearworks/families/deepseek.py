@@ -16,9 +16,9 @@ import numpy as np
 
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
+from gearworks.families.layouts import LatentLayer, Weights
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import linear, rms_norm, softmax
-from gearworks.families.layouts import LatentLayer, Weights
 from gearworks.moe import choose_experts, gated_network, keep_best_groups, mixture
 from gearworks.rope_scaling import scaled_angles, yarn_mscale
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
+from gearworks.families.layouts import Gemma3Layer, Weights
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import gelu, linear, rms_norm
-from gearworks.families.layouts import Gemma3Layer, Weights
 from gearworks.rope_scaling import scaled_angles
 
 

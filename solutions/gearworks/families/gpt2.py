@@ -12,9 +12,9 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
+from gearworks.families.layouts import GPT2Layer, Weights
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import gelu, layer_norm, linear
-from gearworks.families.layouts import GPT2Layer, Weights
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray,

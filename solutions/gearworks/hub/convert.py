@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gearworks.formats import safetensors
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, NotAvailableError
+from gearworks.formats import safetensors
 from gearworks.formats.gguf import GGUFFile
-from gearworks.language_model import gguf_eos_ids
 from gearworks.formats.safetensors import LazyTensor
+from gearworks.language_model import gguf_eos_ids
 from gearworks.vocabularies.vocabulary import (tokenizer_config_from_gguf,
                                                tokenizer_json_from_gguf)
 from gearworks.weights import expected_shapes, gguf_tensor, map_names

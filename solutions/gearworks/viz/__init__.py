@@ -9,10 +9,10 @@ from gearworks.viz.acceptance import Pass, RecordingProposer, acceptance_timelin
 from gearworks.viz.attention import RecordingCache, attention_explorer, attention_weights
 from gearworks.viz.cache import cache_growth
 from gearworks.viz.distribution import distribution
-from gearworks.viz.gears import GEARS, engine_map
 from gearworks.viz.figure import Figure, player
-from gearworks.viz.hardware import Machine, Workload, memory_budget, roofline
 from gearworks.viz.formats import FLOAT_FORMATS, FloatFormat, number_formats
+from gearworks.viz.gears import GEARS, engine_map
+from gearworks.viz.hardware import Machine, Workload, memory_budget, roofline
 from gearworks.viz.rotation import rope_rotation
 from gearworks.viz.tokens import merge_stepper, merge_steps, token_borders
 from gearworks.viz.trace import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
