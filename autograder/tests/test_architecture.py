@@ -3,6 +3,8 @@ second."""
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +108,13 @@ def test_every_room_is_on_the_page(package):
     missing = [room for room in rooms
                if f"`{room.relative_to(REPOSITORY).as_posix()}`" not in named]
     assert len(rooms) >= 9 and missing == []
+
+
+def test_the_linter_has_nothing_to_say():
+    """Lines of at most 96 columns, in notebooks too; names that are there, and are used."""
+    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", str(REPOSITORY)],
+                          capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout
 
 
 def test_every_exercise_has_a_home():

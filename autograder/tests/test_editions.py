@@ -140,7 +140,8 @@ def test_ids_are_the_same_every_time_and_an_inserted_cell_moves_none(tmp_path, c
 
 def test_editions_are_the_same_in_another_process(learner):
     """No hash seed, no working directory and no set's order goes into them."""
-    script = ("import sys; from pathlib import Path; from autograder.chapters import chapter, editions; "
+    script = ("import sys; from pathlib import Path; "
+              "from autograder.chapters import chapter, editions; "
               "notebook = editions.learner_edition(chapter.read_chapter(Path(sys.argv[1])), "
               "Path(sys.argv[2])); print(editions.to_text(notebook))")
     out = subprocess.run([sys.executable, "-X", "utf8", "-c", script, SMALL, REPOSITORY],
