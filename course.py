@@ -98,16 +98,16 @@ def require_supported_python():
 
 
 def answers(name):
-    """Whether a program of this name starts (a name on the path may be a version manager's
-    empty shell)."""
+    """Whether a program of this name starts (a name
+    on the path may be a version manager's empty shell)."""
     path = shutil.which(name)
     return (path is not None
             and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0)
 
 
 def python_of(prefix):
-    """The interpreter of the environment in the folder `prefix`, or None when there is none
-    that exists."""
+    """The interpreter of the environment in the folder `prefix`,
+    or None when there is none that exists."""
     # POSIX; venv and conda on Windows
     for name in ("bin/python", "Scripts/python.exe", "python.exe"):
         if (prefix / name).is_file():
@@ -135,8 +135,8 @@ def active_prefix():
 
 
 def enter_environment():
-    """Go on where the packages belong: return if this interpreter is it, else run this command
-    again in the right one.
+    """Go on where the packages belong: return if this interpreter is it,
+    else run this command again in the right one.
 
     Returns False where nothing may be installed and nothing need be: `pip install -r
     requirements.txt` was run outside of any environment.
@@ -161,8 +161,8 @@ def enter_environment():
 
 
 def usable(venv):
-    """Whether `venv` is whole: its interpreter and the Python that it was made from exist, and
-    pip was put in."""
+    """Whether `venv` is whole: its interpreter and the Python that it was made from exist,
+    and pip was put in."""
     try:
         lines = (venv / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -200,8 +200,8 @@ def make_venv():
 
 
 def remove_broken_venv():
-    """Remove what an interrupted `python -m venv` left, and nothing that could be anybody's
-    work."""
+    """Remove what an interrupted `python -m venv` left,
+    and nothing that could be anybody's work."""
     parts = {"bin", "include", "lib", "lib64", "scripts", "share", "etc", "pyvenv.cfg",
              ".gitignore"}
     names = [entry.name for entry in VENV.iterdir()]
@@ -221,8 +221,8 @@ def remove_broken_venv():
 
 
 def set_up():
-    """Bring this interpreter's environment to requirements.txt, unless its record says that it
-    is there."""
+    """Bring this interpreter's environment to requirements.txt,
+    unless its record says that it is there."""
     record = Path(sys.prefix) / "gearworks-setup.json"
     wanted = {"key": setup_key(), "complete": True}
     if read_record(record) == wanted:
@@ -249,8 +249,8 @@ def set_up():
 
 
 def setup_key():
-    """A digest of everything that decides what is installed: change any of it and set-up runs
-    again."""
+    """A digest of everything that decides what is installed:
+    change any of it and set-up runs again."""
     import hashlib
     import tomllib
 
@@ -303,8 +303,8 @@ def unmet_requirements():
 
 
 def is_met(requirement):
-    """Whether a version that `requirement` admits is installed (2.13.0+cpu meets ==2.13.0), or
-    none is asked for."""
+    """Whether a version that `requirement` admits is installed (2.13.0+cpu meets ==2.13.0),
+    or none is asked for."""
     if requirement.marker and not requirement.marker.evaluate():
         return True
     version = installed_version(requirement.name)
@@ -354,8 +354,8 @@ def forget_half_installed(since):
 
 
 def is_whole(metadata):
-    """Whether every file in the RECORD of a .dist-info folder is there, with the recorded
-    size."""
+    """Whether every file in the RECORD of a .dist-info folder is there,
+    with the recorded size."""
     import csv
 
     try:
@@ -369,8 +369,8 @@ def is_whole(metadata):
 
 
 def install(lock_file):
-    """Run pip on requirements.txt, its progress shown; on failure stop with what its log
-    says."""
+    """Run pip on requirements.txt, its progress shown;
+    on failure stop with what its log says."""
     require_pip()
     torch_missing = ("torch==" in (ROOT / "requirements.txt").read_text(encoding="utf-8")
                      and not torch_is_pinned())
@@ -424,8 +424,8 @@ def torch_is_pinned():
 
 
 def require_pip():
-    """Stop unless this interpreter has pip; in a venv, put it in first if Python brings it
-    along."""
+    """Stop unless this interpreter has pip;
+    in a venv, put it in first if Python brings it along."""
     if module_runs("pip", "help"):
         return
     if (sys.prefix != sys.base_prefix and module_runs("ensurepip", "--upgrade")
@@ -446,15 +446,15 @@ def module_runs(*command):
 
 
 def pip_environment():
-    """Environment variables with which pip does not fail over a character that the console
-    cannot show."""
+    """Environment variables with which pip does not fail over a character
+    that the console cannot show."""
     encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
     return {**os.environ, "PYTHONIOENCODING": encoding + ":replace"}
 
 
 def require_space(needed):
-    """Stop unless `needed` bytes are free for the packages, and 1 GB where pip unpacks what it
-    downloads."""
+    """Stop unless `needed` bytes are free for the packages,
+    and 1 GB where pip unpacks what it downloads."""
     for folder, bytes_needed in ((Path(sys.prefix), needed),
                                  (Path(tempfile.gettempdir()), min(needed, 1 * GB))):
         free = shutil.disk_usage(folder).free
@@ -525,8 +525,8 @@ def pip_failure(code, log):
 
 
 def told_by(log):
-    """The lines of pip's log that name errors: the first exception in it, and pip's own last
-    words."""
+    """The lines of pip's log that name errors:
+    the first exception in it, and pip's own last words."""
     import re
 
     # without the time stamps
@@ -544,8 +544,8 @@ def last_lines(text, count=4):
 
 
 def report_conflicts(conflicts):
-    """Stop on a conflict that concerns the course's packages; mention others, which were there
-    before us."""
+    """Stop on a conflict that concerns the course's packages;
+    mention others, which were there before us."""
     import re
 
     def normalised(name):
@@ -568,8 +568,8 @@ def report_conflicts(conflicts):
 
 
 def run(command, keep_open=None, **options):
-    """Run a program in the course's folder to its end and return its exit code; Ctrl-C ends it
-    first.
+    """Run a program in the course's folder to its end and return its exit code;
+    Ctrl-C ends it first.
 
     keep_open: a file that the program inherits where the system can, and with it the lock on
     it; should this process be killed, the lock lasts as long as the program. options: as of
@@ -590,8 +590,8 @@ def run(command, keep_open=None, **options):
 
 
 def hand_over(command, folder=None):
-    """End as this program: it takes this process over, or on Windows, where none can, this
-    process waits for it."""
+    """End as this program: it takes this process over, or on Windows, where none can,
+    this process waits for it."""
     command = [str(part) for part in command]
     if folder is not None:
         os.chdir(str(folder))
@@ -624,8 +624,8 @@ def locked(path):
 
 
 def try_lock(file):
-    """Take the lock on an open file if it is free, and say whether it was. Closing the file
-    gives it back."""
+    """Take the lock on an open file if it is free, and say whether it was.
+    Closing the file gives it back."""
     if os.name == "nt":
         import msvcrt
 
@@ -707,8 +707,8 @@ def serve(arguments):
 
 
 def talk(command, arguments):
-    """Run a `gearworks` command on a model, the course's own unless the first argument names
-    another."""
+    """Run a `gearworks` command on a model,
+    the course's own unless the first argument names another."""
     model = [] if arguments and not arguments[0].startswith("-") else [MODEL]
     prepare(*model)
     hand_over([sys.executable, "-m", "gearworks", *command, *model, *arguments])
@@ -758,8 +758,8 @@ COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "serve": serve
 
 
 def main(arguments):
-    """Run one command; returns the exit code, if the command does not take this process
-    over."""
+    """Run one command; returns the exit code,
+    if the command does not take this process over."""
     if (not arguments or arguments[0] in ("help", "-h", "--help")
         or arguments[1:] in (["-h"], ["--help"])):
         print(HELP, end="")

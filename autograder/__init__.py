@@ -1,5 +1,5 @@
-"""The autograder: from one chapter source to every edition, from one set of checks to every
-grade."""
+"""The autograder: from one chapter source to every edition,
+from one set of checks to every grade."""
 
 from typing import Any
 

@@ -87,8 +87,8 @@ def _add_notebooks(command: argparse.ArgumentParser) -> None:
 
 
 def _root(options: argparse.Namespace) -> Path:
-    """The repository: the folder named, or that around the working directory, or that which
-    this package lies in."""
+    """The repository: the folder named, or that around the working directory,
+    or that which this package lies in."""
     if options.root is not None:
         return options.root
     for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):

@@ -1,5 +1,5 @@
-"""The configuration of nbgrader for this course. nbgrader finds it when it is run in this
-folder.
+"""The configuration of nbgrader for this course.
+nbgrader finds it when it is run in this folder.
 
 A course of your own, in another folder, starts with `autograder course FOLDER`, which loads
 this file.

@@ -1,5 +1,5 @@
-"""What the cells of a notebook call: `check`, in the locked cell under every exercise, and
-`optional`."""
+"""What the cells of a notebook call:
+`check`, in the locked cell under every exercise, and `optional`."""
 
 import difflib
 import sys
@@ -32,8 +32,8 @@ def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Around a demonstration of an exercise that may be left out: without it, says so and lets
-    the notebook go on.
+    """Around a demonstration of an exercise that may be left out:
+    without it, says so and lets the notebook go on.
 
     >>> with optional():
     ...     raise NotImplementedError("moe.route: write this function")
@@ -75,8 +75,8 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
 
 
 def _show(report: Report) -> None:
-    """Display the report in a notebook; print it elsewhere. Before the score, or nbgrader reads
-    the wrong output."""
+    """Display the report in a notebook; print it elsewhere.
+    Before the score, or nbgrader reads the wrong output."""
     ipython = sys.modules.get("IPython")
     if ipython is not None and ipython.get_ipython() is not None:
         from IPython.display import display

@@ -1,5 +1,5 @@
-"""Reads a chapter: a MyST text notebook in which every exercise is one import from the
-reference.
+"""Reads a chapter: a MyST text notebook in
+which every exercise is one import from the reference.
 
 A chapter's source runs as it stands. What makes it a course is in the metadata of its cells:
 
@@ -40,8 +40,8 @@ LEVELS = (1, 2, 3)
 
 
 class ChapterError(GearworksError, ValueError):
-    """A chapter's source breaks one of the rules that its editions rest on. `what` names the
-    file and the line."""
+    """A chapter's source breaks one of the rules that its editions rest on.
+    `what` names the file and the line."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a chapter. kind: "markdown" or "code". line: where it begins in the chapter's
-    source, from 1."""
+    """One cell of a chapter. kind: "markdown" or "code".
+    line: where it begins in the chapter's source, from 1."""
 
     kind: str
     source: str
@@ -104,8 +104,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's source. stem: the name of its file and its notebook, such as
-    "04_transformer"."""
+    """A chapter's source. stem: the name of its file and its notebook,
+    such as "04_transformer"."""
 
     path: Path
     cells: tuple[Cell, ...]
@@ -175,8 +175,8 @@ def chapter_paths(folder: Path) -> list[Path]:
 
 
 def python_of(source: str) -> str:
-    """A cell's source with the magics of IPython made plain Python, so that `ast` can read
-    it."""
+    """A cell's source with the magics of IPython made plain Python,
+    so that `ast` can read it."""
     from IPython.core.inputtransformer2 import TransformerManager
     return TransformerManager().transform_cell(source)
 

@@ -1,5 +1,5 @@
-"""The cuts of a chapter's exercises: what each cell holds as the learner gets it, and
-solved."""
+"""The cuts of a chapter's exercises:
+what each cell holds as the learner gets it, and solved."""
 
 from collections.abc import Mapping
 
@@ -11,8 +11,8 @@ from gearworks.errors import GearworksError
 
 
 def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
-    """The cut of one exercise. own: name -> module of what the learner has written before; it
-    is not imported.
+    """The cut of one exercise. own: name -> module
+    of what the learner has written before; it is not imported.
 
     Raises CuttingError and VariantError: a name that the reference lacks or that cannot be cut,
     an unknown exhibit.
@@ -23,8 +23,8 @@ def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
 
 
 def cuts_of(chapter: Chapter) -> dict[str, Cut]:
-    """The cuts of a chapter's exercises by grade id. Raises ChapterError, with file and
-    line."""
+    """The cuts of a chapter's exercises by grade id.
+    Raises ChapterError, with file and line."""
     own: dict[str, str] = {}
     cuts = {}
     for exercise in chapter.exercises:

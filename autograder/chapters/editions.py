@@ -63,8 +63,8 @@ State = Literal["stub", "solution", "marked", "import"]
 
 
 def exercise_points(exercise: Exercise) -> int | float:
-    """What an exercise is worth: the sum of its checks' points. Raises LookupError when it has
-    no checks."""
+    """What an exercise is worth: the sum of its checks' points.
+    Raises LookupError when it has no checks."""
     points = sum(check.points for check in checks_of(exercise.name))
     return int(points) if points == int(points) else points
 
@@ -100,8 +100,8 @@ def check_chapter(chapter: Chapter) -> None:
 
 
 def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
-    """The notebook that learners open. root: the repository, where pictures and the course's
-    address are found.
+    """The notebook that learners open. root:
+    the repository, where pictures and the course's address are found.
 
     Raises ChapterError for a picture that is not there.
     """
@@ -121,16 +121,16 @@ def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
 
 
 def source_edition(chapter: Chapter, root: Path) -> NotebookNode:
-    """The notebook that `nbgrader generate_assignment` starts from. Parameters and errors as
-    `learner_edition`."""
+    """The notebook that `nbgrader generate_assignment` starts from.
+    Parameters and errors as `learner_edition`."""
     return _notebook(chapter, root, "marked", armed=True)
 
 
 def book_edition(chapter: Chapter, root: Path,
                  on_cell: Callable[[int, int], None] | None = None,
                  kernel_arguments: Sequence[str] = ()) -> NotebookNode:
-    """The notebook of a page of the book: stubs, with the outputs of the reference, executed in
-    `chapters/`.
+    """The notebook of a page of the book:
+    stubs, with the outputs of the reference, executed in `chapters/`.
 
     on_cell: called after each code cell with how many are done and how many there are.
     kernel_arguments: of the kernel that runs it, such as settings of its plots.
@@ -191,8 +191,8 @@ def solutions(chapter: Chapter) -> dict[str, str]:
 
 
 def solve(notebook: NotebookNode, solved: Mapping[str, str]) -> NotebookNode:
-    """A copy of a learner's notebook with solutions filled in. solved: grade id -> source of
-    the solution cell."""
+    """A copy of a learner's notebook with solutions filled in.
+    solved: grade id -> source of the solution cell."""
     copy = nbformat.from_dict(notebook)
     for cell in copy.cells:
         grading = cell.metadata.get("nbgrader", {})
@@ -202,8 +202,8 @@ def solve(notebook: NotebookNode, solved: Mapping[str, str]) -> NotebookNode:
 
 
 def solution_lines(chapter: Chapter) -> set[str]:
-    """The lines, stripped, that stand in a chapter's solutions and nowhere in what a learner is
-    given."""
+    """The lines, stripped, that stand in a chapter's solutions and nowhere
+    in what a learner is given."""
     cuts = cuts_of(chapter).values()
     given = {line.strip()
              for text in [*(cut.stub for cut in cuts), *(cell.source for cell in chapter.cells)]
@@ -224,8 +224,8 @@ def homepage(root: Path) -> str:
 
 
 def editions(root: Path, progress: Progress = iter) -> Iterator[tuple[Path, str]]:
-    """The files that are made from the chapters of a repository: path and text. Raises
-    ChapterError.
+    """The files that are made from the chapters of a repository: path and text.
+    Raises ChapterError.
 
     progress: what goes through the chapters, such as a progress bar.
     """
@@ -255,8 +255,8 @@ def build(root: Path, force: bool = False, progress: Progress = iter) -> list[Pa
 
 
 def drift(root: Path, progress: Progress = iter) -> dict[Path, str]:
-    """The learner notebooks that are not what `build` makes: path -> what is wrong. Raises
-    ChapterError."""
+    """The learner notebooks that are not what `build` makes: path -> what is wrong.
+    Raises ChapterError."""
     wanted = {path: text for path, text in editions(root, progress)
               if path.parent == root / "chapters"}
     wrong = {path: "is not there" if _read(path) is None else "is out of date"
@@ -379,8 +379,8 @@ def _with_pictures(place: str, source: str, folder: Path) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """A file's text with the line ends of this system's checkout made \\n; None if there is no
-    such file."""
+    """A file's text with the line ends of this system's checkout made \\n;
+    None if there is no such file."""
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 

@@ -24,8 +24,8 @@ MESSAGE_WORDS = 160
 
 @dataclass(frozen=True)
 class Check:
-    """One check of an exercise. `title` is the first paragraph of its docstring, and all that a
-    hidden check shows."""
+    """One check of an exercise. `title` is the first paragraph of its docstring,
+    and all that a hidden check shows."""
 
     exercise: str
     name: str
@@ -60,8 +60,8 @@ def check(exercise: str, *, points: float,
 
 
 def checks_of(exercise: str) -> list[Check]:
-    """The checks of an exercise, in the order of their definition. Raises LookupError when it
-    has none."""
+    """The checks of an exercise, in the order of their definition.
+    Raises LookupError when it has none."""
     module = f"autograder.checks.{exercise.partition('.')[0]}"
     try:
         found = [check for check in _checks_in(module) if check.exercise == exercise]
@@ -75,8 +75,8 @@ def checks_of(exercise: str) -> list[Check]:
 
 
 def exercises() -> list[str]:
-    """The names of all exercises that have checks, module by module, in the order of their
-    checks."""
+    """The names of all exercises that have checks, module by module,
+    in the order of their checks."""
     package = importlib.import_module("autograder.checks")
     modules = sorted(module.name
                      for module in pkgutil.iter_modules(package.__path__, "autograder.checks."))

@@ -1,5 +1,5 @@
-"""What a check demands, and the message when it is not so: what was expected, the first
-difference, what to try."""
+"""What a check demands, and the message when it is not so:
+what was expected, the first difference, what to try."""
 
 import copy
 from collections.abc import Sequence
@@ -17,22 +17,22 @@ NOTHING = "that your function returned nothing; is there a `return`?"
 
 
 def expect(condition: Any, expected: str, found: str, hint: str = "") -> None:
-    """Fail unless the condition holds. `expected` and `found` continue "Expected …" and "Found
-    …"."""
+    """Fail unless the condition holds. `expected`
+    and `found` continue "Expected …" and "Found …"."""
     if not condition:
         raise CheckFailure(expected, found, hint)
 
 
 def expect_returned(got: Any, expected: str) -> None:
-    """Fail when a function gave None, as one does that has no `return`. `expected` continues
-    "Expected …"."""
+    """Fail when a function gave None, as one does that has no `return`.
+    `expected` continues "Expected …"."""
     if got is None:
         raise CheckFailure(expected, NOTHING)
 
 
 def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str = "") -> None:
-    """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples, sets and
-    dicts of them.
+    """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples,
+    sets and dicts of them.
 
     A list and a tuple of equal elements are equal, and so are a NumPy integer and an int. of:
     names the value in words. None, where something else is expected, is taken for what a
@@ -76,8 +76,8 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
 def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Sequence[str] = (),
                  atol: float = 1e-5, rtol: float = 1e-5, dtype: Any = np.float32,
                  hint: str = "") -> None:
-    """Fail unless two arrays agree in shape, in dtype and, within a tolerance, in every
-    element.
+    """Fail unless two arrays agree in shape, in dtype and,
+    within a tolerance, in every element.
 
     axes: what each axis counts ("query", "head", …), for the report of the first difference.
     dtype: that the result must have; None accepts any floating dtype. nan equals nan, and
@@ -114,8 +114,8 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
 
 @contextmanager
 def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
-    """Fail unless the block raises one of these exceptions. `when` names the situation in
-    words."""
+    """Fail unless the block raises one of these exceptions.
+    `when` names the situation in words."""
     try:
         yield
     except (NotImplementedError, CheckFailure):
@@ -201,8 +201,8 @@ def _names(kinds: Sequence[type[BaseException]]) -> str:
 
 
 def _short(value: Any, around: int = 0, limit: int = 120) -> str:
-    """A value as text, cut to a length that fits a message, from a little before the place
-    `around` of a sequence."""
+    """A value as text, cut to a length that fits a message,
+    from a little before the place `around` of a sequence."""
     if isinstance(value, (list, str, bytes)) and len(value) > 24:
         start = max(0, around - 8)
         text = repr(value[start:start + 24])

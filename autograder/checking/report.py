@@ -1,5 +1,5 @@
-"""What a learner reads: a report as plain text, and as a table that notebooks and screen
-readers know how to show.
+"""What a learner reads: a report as plain text,
+and as a table that notebooks and screen readers know how to show.
 
 Nothing is told by colour alone, and no colour is set: text and lines take those of the page,
 light or dark.
@@ -54,8 +54,8 @@ def text(report: Report) -> str:
 
 
 def markup(report: Report) -> str:
-    """The report as HTML: one table with a caption and real headers, which needs no style sheet
-    and no script."""
+    """The report as HTML: one table with a caption and real headers,
+    which needs no style sheet and no script."""
     cell = ("text-align:left;vertical-align:top;padding:.35em .8em .35em 0;"
             "white-space:normal;overflow-wrap:break-word")
     head = f'<th scope="col" style="{cell};width:'
@@ -109,8 +109,8 @@ def _with_code(words: str) -> str:
 
 
 def _told(report: Report) -> list[tuple[Outcome, list[tuple[str, str]]]]:
-    """Each outcome with its message; one that was told before, word for word, is not told
-    again."""
+    """Each outcome with its message; one that was told before, word for word,
+    is not told again."""
     told, rows = set(), []
     for outcome in report.outcomes:
         message = parts(outcome)

@@ -42,8 +42,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found. `error` is the name of the exception, if one ended it; the message
-    has three parts."""
+    """What one check found. `error` is the name of the exception, if one ended it;
+    the message has three parts."""
 
     name: str
     title: str
@@ -61,8 +61,8 @@ class Outcome:
         return self.points if self.status is Status.PASSED else 0.0
 
     def hidden(self) -> "Outcome":
-        """The same with no more than its title and the kind of error: all that is told about a
-        hidden check."""
+        """The same with no more than its title and the kind of error:
+        all that is told about a hidden check."""
         return replace(self, expected="", found="", hint="")
 
 
@@ -101,8 +101,8 @@ def fresh_seed() -> int:
 
 
 def generator(check: Check, seed: int) -> np.random.Generator:
-    """A check's own random numbers: they depend on the seed and its name, not on which checks
-    ran before it."""
+    """A check's own random numbers: they depend on the seed and its name,
+    not on which checks ran before it."""
     return np.random.default_rng([seed, zlib.crc32(check.name.encode("utf-8"))])
 
 
@@ -151,8 +151,8 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
 
 
 def run_checks(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> list[Outcome]:
-    """Run several checks; together they may take EXERCISE_SECONDS, and those that come too late
-    are out of time.
+    """Run several checks; together they may take EXERCISE_SECONDS,
+    and those that come too late are out of time.
 
     Once a check was out of time, each later one may take SHORTER_SECONDS.
     """
@@ -193,8 +193,8 @@ def run_exercise(exercise: str, subjects: Sequence[Any], *, public: bool | None 
 
 @contextmanager
 def collected_remarks():
-    """Keep the block's warnings and its writing to stderr away from stderr; the list that it
-    gives fills at the end.
+    """Keep the block's warnings and its writing to stderr away from stderr;
+    the list that it gives fills at the end.
 
     What is written to stderr would cost a correct answer all its points when nbgrader grades
     the cell.
@@ -238,8 +238,8 @@ class _Tail(io.TextIOBase):
 
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
-    """The parts of a message, cut to MESSAGE_WORDS in all: what was found is the longest, and
-    gives way."""
+    """The parts of a message, cut to MESSAGE_WORDS in all:
+    what was found is the longest, and gives way."""
     others = sum(len(text.split()) for part, text in message.items() if part != "found")
     return {part: cut(
         text, max(40, MESSAGE_WORDS - others - 10)) if part == "found" else cut(text, 60)

@@ -1,5 +1,5 @@
-"""Checks of the arithmetic of a model's cost, against figures of Hugging Face and of the
-models' publishers."""
+"""Checks of the arithmetic of a model's cost,
+against figures of Hugging Face and of the models' publishers."""
 
 
 import numpy as np
@@ -18,8 +18,8 @@ HF_PARAMETERS = {"SmolLM2-135M": 134_515_008, "Qwen2.5-0.5B": 494_032_768,
 
 
 def odd_shape(rng: np.random.Generator, **settings) -> ModelShape:
-    """A shape in which no two sizes are equal, H·d is not D, and there are fewer key/value
-    heads than query heads."""
+    """A shape in which no two sizes are equal, H·d is not D,
+    and there are fewer key/value heads than query heads."""
     kv_heads = int(rng.integers(2, 5))
     heads = kv_heads * int(rng.integers(2, 5))
     head_dim = 2 * int(rng.integers(3, 9))
@@ -43,8 +43,8 @@ def expect_count(parameter_count, shape: ModelShape, of: str, hint: str,
 
 
 def blocked_shape(rng: np.random.Generator, **settings) -> ModelShape:
-    """An odd shape whose keys and values, and whose tables, fill whole blocks of 32, however
-    they are added up."""
+    """An odd shape whose keys and values, and whose tables, fill whole blocks of 32,
+    however they are added up."""
     return odd_shape(rng, head_dim=32, vocab_size=32 * int(rng.integers(15, 30)), **settings)
 
 
@@ -192,8 +192,8 @@ def any_memory(stored_bytes, memory_bytes, rng):
 
 @check("accounting.forward_flops", points=3, public=True)
 def one_token(forward_flops, rng):
-    """One token and no past: two FLOPs for each weight of each matrix, the looked-up embedding
-    excepted."""
+    """One token and no past: two FLOPs for each weight of each matrix,
+    the looked-up embedding excepted."""
     shape = odd_shape(rng)
     expect_equal(forward_flops(shape, 1), reference.forward_flops(shape, 1),
                  of=f"the FLOPs ({sizes(shape)})",
@@ -213,8 +213,8 @@ def prompt(forward_flops, rng):
 
 @check("accounting.forward_flops", points=2, public=True)
 def with_a_past(forward_flops, rng):
-    """With a cache, the matrices see the new tokens only, and each new token attends to the
-    whole past."""
+    """With a cache, the matrices see the new tokens only,
+    and each new token attends to the whole past."""
     shape, past, new = odd_shape(rng), int(rng.integers(200, 400)), int(rng.integers(2, 9))
     expect_equal(forward_flops(shape, new, past), reference.forward_flops(shape, new, past),
                  of=f"the FLOPs of {new} tokens after {past} ({sizes(shape)})",
@@ -278,8 +278,8 @@ def weights_once(bytes_moved, roofline_tokens_per_second, rng):
 
 @check(PAIR, points=2, public=True)
 def cache_of_each(bytes_moved, roofline_tokens_per_second, rng):
-    """Every sequence brings the keys and values of its own past, and writes those of its new
-    tokens."""
+    """Every sequence brings the keys and values of its own past,
+    and writes those of its new tokens."""
     shape = blocked_shape(rng, tie_word_embeddings=True)
     step = {"batch": int(rng.integers(2, 5)), "new_tokens": int(rng.integers(2, 5)),
             "past_tokens": int(rng.integers(90, 400))}

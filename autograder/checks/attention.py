@@ -21,8 +21,8 @@ def true_frequencies(head_dim: int, theta: float) -> np.ndarray:
 
 
 def turned(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
-    """Rotary positions by complex numbers: each pair (i, i + d/2) is one, multiplied by exp(i ·
-    angle), in float64."""
+    """Rotary positions by complex numbers:
+    each pair (i, i + d/2) is one, multiplied by exp(i · angle), in float64."""
     half = x.shape[-1] // 2
     pairs = x[..., :half].astype(np.float64) + 1j * x[..., half:]
     pairs = pairs * np.exp(1j * positions[:, None, None] * true_frequencies(x.shape[-1], theta))
@@ -48,8 +48,8 @@ def powers_of_theta(rope_frequencies, apply_rope, rng):
 
 @check(ROPE, points=1, public=True)
 def real_frequencies(rope_frequencies, apply_rope, rng):
-    """The frequencies of models as they are: thetas from ten thousand to a million, heads of
-    other sizes."""
+    """The frequencies of models as they are:
+    thetas from ten thousand to a million, heads of other sizes."""
     for head_dim, theta in ((64, 1e5), (128, 1e6),
                             (int(rng.integers(3, 50)) * 2, float(rng.uniform(8e3, 6e5)))):
         expect_close(rope_frequencies(head_dim, theta),
@@ -63,8 +63,8 @@ def real_frequencies(rope_frequencies, apply_rope, rng):
 
 @check(ROPE, points=1, public=True)
 def quarter_turn(rope_frequencies, apply_rope, rng):
-    """A quarter turn of every pair by hand: the first half becomes minus the second, the second
-    the first."""
+    """A quarter turn of every pair by hand:
+    the first half becomes minus the second, the second the first."""
     x = rng.permutation(np.arange(1, 7)).astype(np.float32).reshape(1, 1, 6)
     right_angle = np.zeros((1, 1, 6), np.float32), np.ones((1, 1, 6), np.float32)     # cos, sin
     expect_close(unchanged(apply_rope, x, *right_angle, hint=VIEWS),
@@ -77,8 +77,8 @@ def quarter_turn(rope_frequencies, apply_rope, rng):
 
 @check(ROPE, points=2, public=True)
 def by_position(rope_frequencies, apply_rope, rng):
-    """Every head of a token is turned by the token's own position, and the input stays as it
-    was."""
+    """Every head of a token is turned by the token's own position,
+    and the input stays as it was."""
     positions, x = rng.choice(300, 5, replace=False), arrays(rng, 5, 3, 10)
     cos, sin = cos_sin(positions, 10, 1e4)
     got = unchanged(apply_rope, x, cos, sin, hint=VIEWS)
@@ -132,8 +132,8 @@ def small_heads(rope_frequencies, apply_rope, rng):
 
 
 def true_mask(T: int, S: int, window: int | None = None) -> list[list[bool]]:
-    """Key s is visible to query t, the token at S - T + t, when it is no later, and not too far
-    back."""
+    """Key s is visible to query t, the token at S - T + t, when it is no later,
+    and not too far back."""
     return [[key <= S - T + query and (window is None or key > S - T + query - window)
              for key in range(S)] for query in range(T)]
 
@@ -227,8 +227,8 @@ PLACES = ["query", "head", "element"]
 
 @check("attention.attention", points=1, public=True)
 def one_head(attention, rng):
-    """One head, every key visible: scores, scaled by 1/sqrt(d), become weights of the
-    values."""
+    """One head, every key visible: scores, scaled by 1/sqrt(d),
+    become weights of the values."""
     q, k, v = qkv(rng, T=2, S=5, H=1, K=1, d=9)
     mask = np.ones((2, 5), bool)
     expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS),
@@ -250,8 +250,8 @@ def sees_the_cached_keys(attention, rng):
 
 @check("attention.attention", points=2, public=True)
 def groups_of_heads(attention, rng):
-    """Neighbouring query heads share a key/value head: of 6, heads 0 to 2 use the first, heads
-    3 to 5 the second."""
+    """Neighbouring query heads share a key/value head:
+    of 6, heads 0 to 2 use the first, heads 3 to 5 the second."""
     q, k, v = qkv(rng, T=3, S=4, H=6, K=2, d=10)
     expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v),
                  axes=PLACES,
@@ -261,8 +261,8 @@ def groups_of_heads(attention, rng):
 
 @check("attention.attention", points=2, public=True)
 def given_mask(attention, rng):
-    """A given mask takes the place of the causal one, and a query that may see nothing gets
-    zeros."""
+    """A given mask takes the place of the causal one,
+    and a query that may see nothing gets zeros."""
     q, k, v = qkv(rng, T=4, S=6, H=4, K=2, d=8)
     mask = rng.random((4, 6)) < 0.5
     mask[0, 5], mask[2] = True, False
@@ -274,8 +274,8 @@ def given_mask(attention, rng):
 
 @check("attention.attention", points=1, public=True)
 def large_logits(attention, rng):
-    """Queries 200 times as large neither overflow nor lose the second key; nothing is changed
-    in place."""
+    """Queries 200 times as large neither overflow nor lose the second key;
+    nothing is changed in place."""
     q, k, v = qkv(rng, T=3, S=5, H=4, K=2, d=7)
     q *= np.float32(200)
     k[1] = k[0] + arrays(rng, 2, 7, scale=1e-3)
@@ -299,8 +299,8 @@ def one_new_token(attention, rng):
 
 @check("attention.attention", points=1, public=False)
 def odd_shapes(attention, rng):
-    """Heads of every kind: one for all, one for each, sizes that divide nothing, values of a
-    size of their own."""
+    """Heads of every kind: one for all, one for each, sizes that divide nothing,
+    values of a size of their own."""
     for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None),
                                   (2, 3, 8, 2, 6, 5),
                                   (3, 3, 9, 3, 4, 13)):
@@ -344,8 +344,8 @@ ALIBI = "attention.alibi_slopes"
 
 
 def true_slopes(num_heads: int) -> list[float]:
-    """As published: a geometric series, or, between two powers of two, one series and every
-    other slope of the next."""
+    """As published: a geometric series, or, between two powers of two,
+    one series and every other slope of the next."""
     power = 2 ** int(np.log2(num_heads))
     if power == num_heads:
         return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]
@@ -367,8 +367,8 @@ def eight_heads(alibi_slopes, rng):
 
 @check(ALIBI, points=1, public=True)
 def powers_of_two(alibi_slopes, rng):
-    """Other powers of two: the first slope is also the factor from each to the next, and the
-    last is 1/256."""
+    """Other powers of two: the first slope is also the factor from each to the next,
+    and the last is 1/256."""
     for num_heads in (1, 2, 4, int(rng.choice([16, 32, 64]))):
         expect_slopes(alibi_slopes, num_heads,
                       "Is 8 right? The smallest slope is 2 to the power of -8, for any number "
@@ -377,8 +377,8 @@ def powers_of_two(alibi_slopes, rng):
 
 @check(ALIBI, points=1, public=True)
 def between_powers(alibi_slopes, rng):
-    """Three heads, twelve, and another number in between: first all slopes of the power of two
-    below."""
+    """Three heads, twelve, and another number in between:
+    first all slopes of the power of two below."""
     for num_heads in (3, 12, int(rng.integers(17, 31))):
         expect_slopes(alibi_slopes, num_heads,
                       "All slopes of the power of two below; behind them those that are new in "

@@ -46,8 +46,8 @@ def expect_best(best_continuations, running: Sequence[Hypothesis], logprobs: np.
 
 @check(BEST, points=2, public=True)
 def of_the_whole_table(best_continuations, rng):
-    """The best of all beams and tokens, each longer by one token, with the number of the beam
-    that it continues."""
+    """The best of all beams and tokens, each longer by one token,
+    with the number of the beam that it continues."""
     for count in (1, 4, 9):
         expect_best(best_continuations, *beams(rng, 3, 2, 8), count,
                     "Add each beam's score to its row. A strong beam may give "
@@ -56,8 +56,8 @@ def of_the_whole_table(best_continuations, rng):
 
 @check(BEST, points=1, public=True)
 def ties_and_few(best_continuations, rng):
-    """Of equal scores the lower beam and the lower id come first; of few candidates all
-    come."""
+    """Of equal scores the lower beam and the lower id come first;
+    of few candidates all come."""
     running = [Hypothesis((1,), -1.0), Hypothesis((2,), -0.5)]
     logprobs = np.float32([[-1, -2, -1, -2], [-1.5, -2.5, -1.5, -4]])
     expect_best(best_continuations, running, -rng.integers(1, 4, (2, 50)).astype(np.float32),

@@ -96,8 +96,8 @@ def states(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
 
 @check(SCORES, points=1, public=True)
 def by_hand(contrastive_scores, rng):
-    """A candidate that points where an earlier token points is punished for it, however long
-    its vector is."""
+    """A candidate that points where an earlier token points is punished for it,
+    however long its vector is."""
     candidates = np.float32([[3, 0], [0, 0.5], [-2, 0]])
     order = rng.permutation(3)
     expect_scores(contrastive_scores, np.float32([0.5, 0.3, 0.2])[order], candidates[order],

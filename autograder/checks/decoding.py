@@ -1,5 +1,5 @@
-"""Checks of stop strings and of generation, on models without weights whose every word is
-known."""
+"""Checks of stop strings and of generation,
+on models without weights whose every word is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +23,8 @@ STOP = "decoding.StopMatcher"
 
 def true_pieces(stops: Sequence[str],
                 pieces: Sequence[str]) -> tuple[list[str], str, str | None]:
-    """What is shown after each piece, what is held back at the end, and the stop string that
-    was found.
+    """What is shown after each piece, what is held back at the end,
+    and the stop string that was found.
 
     From the definition, on the whole text so far: a stop string is complete, or the longest end
     of the text that begins one is held back.
@@ -50,16 +50,16 @@ def true_pieces(stops: Sequence[str],
 
 
 def expect_shown(got, right: str, of: str, hint: str) -> None:
-    """Fail unless a text is the right one. Short ones stand in the message, since it is their
-    ends that count."""
+    """Fail unless a text is the right one.
+    Short ones stand in the message, since it is their ends that count."""
     if isinstance(got, str) and len(got) + len(right) <= 80:
         expect(got == right, f"{of} to be {right!r}", repr(got), hint)
     expect_equal(got, right, of=of, hint=hint)
 
 
 def expect_stream(StopMatcher, stops: Sequence[str], pieces: Sequence[str], hint: str) -> None:
-    """Push the pieces; what is shown must be right after each of them, and so must the flush
-    and what was found."""
+    """Push the pieces; what is shown must be right after each of them,
+    and so must the flush and what was found."""
     shown, rest, found = true_pieces(stops, pieces)
     matcher = StopMatcher(list(stops))
     for number, (piece, right) in enumerate(zip(pieces, shown)):
@@ -100,8 +100,8 @@ def across_pieces(StopMatcher, rng):
 
 @check(STOP, points=1, public=True)
 def false_alarms(StopMatcher, rng):
-    """What looked like a stop string and was none is shown as soon as that is clear; at the
-    end, by `flush`."""
+    """What looked like a stop string and was none is shown as soon as that is clear;
+    at the end, by `flush`."""
     for pieces in (["an E", "N", "gine"], ["the EN"], ["E", "E", "EN", "x"], list("ENENE"),
                    ["an N", "D", "ND"]):
         expect_stream(StopMatcher, ["END"], pieces,
@@ -115,8 +115,8 @@ def false_alarms(StopMatcher, rng):
 
 @check(STOP, points=1, public=True)
 def several(StopMatcher, rng):
-    """Of several stop strings the one that is complete first ends the text; of two at once, the
-    longer."""
+    """Of several stop strings the one that is complete first ends the text;
+    of two at once, the longer."""
     for stops, text in ((["world", "lo"], "hello world"), (["b", "abcd"], "xabcdx"),
                         (["c", "abc"], "xabcx"), (["\n\n", "\nUser:"], "hi\nUser: ho\n\n"),
                         (["END", "STOP"], "S END STOP")):
@@ -140,8 +140,8 @@ def like_its_own_beginning(StopMatcher, rng):
 
 @check(STOP, points=1, public=True)
 def the_end(StopMatcher, rng):
-    """After a stop string nothing is shown; an empty one is refused; without any, everything is
-    shown at once."""
+    """After a stop string nothing is shown; an empty one is refused;
+    without any, everything is shown at once."""
     expect_stream(StopMatcher, ["END"], ["one END", " two", " END", "EN"],
                   "The text has ended.")
     expect_stream(StopMatcher, [], ["one", "", " END"], "There is nothing to wait for.")
@@ -153,8 +153,8 @@ def the_end(StopMatcher, rng):
 
 @check(STOP, points=1, public=True)
 def one_piece(StopMatcher, rng):
-    """A whole text at once, with a stop string at its beginning, in its middle, twice, and not
-    at all."""
+    """A whole text at once, with a stop string at its beginning, in its middle,
+    twice, and not at all."""
     word = "".join("xyz"[i] for i in rng.integers(0, 3, 5))
     for text in (f"END{word}", f"{word}END{word}END{word}", f"{word}EN", f"{word}END", word):
         expect_stream(StopMatcher, ["END"], [text],
@@ -280,8 +280,8 @@ EOS = 257
 
 
 def byte_tokenizer(prefix: bool = False) -> Tokenizer:
-    """A tokenizer of single bytes, with a BOS that it may put in front, two EOS and one more
-    special token."""
+    """A tokenizer of single bytes, with a BOS that it may put in front,
+    two EOS and one more special token."""
     added = tuple(AddedToken(content, 256 + number, special=True)
                   for number, content in enumerate(("<bos>", "<eos>", "<eot>", "<tool>")))
     return Tokenizer(replace(train_bpe([], 256), added_tokens=added, prefix=(256,) * prefix))
@@ -311,8 +311,8 @@ def letters(rng: np.random.Generator, length: int) -> str:
 
 @check(GENERATE, points=2, public=True)
 def says_what_the_model_says(generate, rng):
-    """Greedy, until the model says EOS: prompt, ids, text and reason; each token goes through
-    the model once."""
+    """Greedy, until the model says EOS: prompt, ids, text and reason;
+    each token goes through the model once."""
     tokenizer, prompt, says = byte_tokenizer(), letters(rng, 4), letters(rng, 6)
     model = speaker(rng, tokenizer, prompt, says)
     got = generate(model, tokenizer, prompt, eos_ids={EOS}, max_tokens=20)
@@ -350,8 +350,8 @@ def every_end(generate, rng):
 
 @check(GENERATE, points=1, public=True)
 def stop_strings(generate, rng):
-    """A stop string over several tokens ends the text before its beginning, and no reader sees
-    any of it."""
+    """A stop string over several tokens ends the text before its beginning,
+    and no reader sees any of it."""
     tokenizer, prompt, before = byte_tokenizer(), letters(rng, 3), letters(rng, 4)
     model = speaker(rng, tokenizer, prompt, before + "EN ENDrest")
     shown: list[str] = []
@@ -368,8 +368,8 @@ def stop_strings(generate, rng):
 
 @check(GENERATE, points=1, public=True)
 def whole_characters(generate, rng):
-    """The pieces of a stream are whole characters, joined they are the text, and the end of the
-    text is in them."""
+    """The pieces of a stream are whole characters, joined they are the text,
+    and the end of the text is in them."""
     tokenizer, prompt = byte_tokenizer(), letters(rng, 3)
     for says, stop in (("aé 中🚀z", []), ("naïve EN", ["END"])):
         shown: list[str] = []
@@ -386,8 +386,8 @@ def whole_characters(generate, rng):
 
 @check(GENERATE, points=1, public=True)
 def settings_count(generate, rng):
-    """Seeds and penalties: the same seed gives the same text; the prompt counts for repetition,
-    not for presence."""
+    """Seeds and penalties: the same seed gives the same text;
+    the prompt counts for repetition, not for presence."""
     tokenizer, favourites = byte_tokenizer(), letters(rng, 6)
     for prompt, settings in (("xyz", {"temperature": 1.0, "seed": int(rng.integers(1000))}),
                              (favourites[:2] * 2, {"repetition_penalty": 2.0}),
@@ -408,8 +408,8 @@ def settings_count(generate, rng):
 
 @check(GENERATE, points=1, public=True)
 def room(generate, rng):
-    """The context is the last limit; a prompt without room, an empty one, and a negative limit
-    are refused."""
+    """The context is the last limit; a prompt without room, an empty one,
+    and a negative limit are refused."""
     tokenizer, prompt = byte_tokenizer(), letters(rng, 6)
     for limit, right in ((9, 3), (7, 1)):
         got = generate(speaker(rng, tokenizer, prompt, letters(rng, 8), context=limit),
@@ -445,8 +445,8 @@ class Alternating:
 
 @check(GENERATE, points=1, public=False)
 def grammars_and_logprobs(generate, rng):
-    """A grammar is asked before each token and told of it; each token has a log-probability,
-    the model's own."""
+    """A grammar is asked before each token and told of it;
+    each token has a log-probability, the model's own."""
     tokenizer, prompt = byte_tokenizer(), letters(rng, 3)
     model, grammar = TextModel(int(rng.integers(2**32)), 260), Alternating()
     params = SamplingParams(temperature=0.8, seed=3, top_k=20)
@@ -473,8 +473,8 @@ def grammars_and_logprobs(generate, rng):
 
 @check(GENERATE, points=1, public=False)
 def conversations(generate, rng):
-    """With a context of earlier turns, only what is new goes through the model; the text is
-    that of a cold start."""
+    """With a context of earlier turns, only what is new goes through the model;
+    the text is that of a cold start."""
     tokenizer, first = byte_tokenizer(), letters(rng, 6)
     model = TextModel(int(rng.integers(2**32)), 260, context=60)
     context = Context(model, 50)

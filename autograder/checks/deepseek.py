@@ -64,8 +64,8 @@ class Case:
         return np.concatenate([q[..., :n], self.turned(q[..., n:])], axis=-1)
 
     def expanded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys (T, H, n + t) and values (T, H, value) as every head would have them for itself,
-        in float64."""
+        """Keys (T, H, n + t) and values (T, H,
+        value) as every head would have them for itself, in float64."""
         latent, cached, keys, values = self.config.latent, self.cached(), [], []
         r, n, value = latent.kv_lora_rank, latent.qk_nope_head_dim, latent.v_head_dim
         for head in range(self.config.num_attention_heads):
@@ -124,8 +124,8 @@ def case(rng: np.random.Generator, T: int = 5, H: int = 3, D: int = 14, r: int =
 
 
 def hugging_face(given: Case) -> tuple[np.ndarray, np.ndarray]:
-    """What Hugging Face's attention makes of the case: the normed latents (T, r), and each
-    head's shares (H, T, T)."""
+    """What Hugging Face's attention makes of the case:
+    the normed latents (T, r), and each head's shares (H, T, T)."""
     import torch
     from transformers import DeepseekV3Config
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import (DeepseekV3Attention,
@@ -156,16 +156,16 @@ def hugging_face(given: Case) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shares_of(queries: np.ndarray, cached: np.ndarray) -> np.ndarray:
-    """(H, T, T): each head's weights of the cached vectors, as `attention` makes them,
-    causal."""
+    """(H, T, T): each head's weights of the cached vectors,
+    as `attention` makes them, causal."""
     T, H, size = queries.shape
     identity = np.broadcast_to(np.eye(T, dtype=np.float32)[:, None], (T, 1, T))
     return attention(queries, cached, identity).transpose(1, 0, 2)
 
 
 def unchanged(function, given: Case) -> np.ndarray:
-    """What the function gives, once it is sure that it left the vectors, the weights and the
-    angles as they were."""
+    """What the function gives, once it is sure that it left the vectors,
+    the weights and the angles as they were."""
     arguments = given.arguments
     arrays = [array for array in vars(given.layer).values() if array is not None]
     with expect_unchanged(given.hidden, *arguments[3:], *arrays):
@@ -212,8 +212,8 @@ def neighbours(latent_keys, rng):
 
 @check(KEYS, points=1, public=True)
 def as_hugging_face(latent_keys, rng):
-    """Hugging Face's layer has the same latents, and the right queries give the cached vectors
-    the same shares."""
+    """Hugging Face's layer has the same latents,
+    and the right queries give the cached vectors the same shares."""
     given = case(rng, T=5, H=2, neighbours=bool(rng.integers(2)))
     r, (latent, shares) = given.config.latent.kv_lora_rank, hugging_face(given)
     got = unchanged(latent_keys, given)
@@ -241,8 +241,8 @@ def odd_sizes(latent_keys, rng):
 
 @check(QUERIES, points=1, public=True)
 def one_head_at_the_beginning(absorbed_queries, rng):
-    """One head at position 0: its still part, carried by the rows that make keys, and the scale
-    of the scores."""
+    """One head at position 0: its still part, carried by the rows that make keys,
+    and the scale of the scores."""
     expect_queries(absorbed_queries, case(rng, T=1, H=1, start=0),
                    of="the query of a single head at position 0",
                    hint="Of `kv_b_proj`, the first n rows make this head's key: k = W c. Then "
@@ -252,8 +252,8 @@ def one_head_at_the_beginning(absorbed_queries, rng):
 
 @check(QUERIES, points=1, public=True)
 def heads_and_positions(absorbed_queries, rng):
-    """Several heads, several tokens: each head has rows of its own, and the last t numbers
-    turn."""
+    """Several heads, several tokens: each head has rows of its own,
+    and the last t numbers turn."""
     expect_queries(absorbed_queries, case(rng, T=4, H=3),
                    hint="`kv_b_proj` holds head 0's key rows, head 0's value rows, head 1's "
                         "key rows, and so on.")
@@ -261,8 +261,8 @@ def heads_and_positions(absorbed_queries, rng):
 
 @check(QUERIES, points=1, public=True)
 def equal_to_plain_attention(absorbed_queries, rng):
-    """The law: attention over the latents is attention over the keys and values that could be
-    made of them."""
+    """The law: attention over the latents is attention over the keys and values
+    that could be made of them."""
     given = case(rng, T=5, H=4, query_latent=6, neighbours=True)
     r, n = given.config.latent.kv_lora_rank, given.config.latent.qk_nope_head_dim
     absorbed = unchanged(absorbed_queries, given)
@@ -281,8 +281,8 @@ def equal_to_plain_attention(absorbed_queries, rng):
 
 @check(QUERIES, points=1, public=True)
 def as_hugging_faces_heads(absorbed_queries, rng):
-    """Each head looks at each token as much as Hugging Face's heads do, which have keys of
-    their own."""
+    """Each head looks at each token as much as Hugging Face's heads do,
+    which have keys of their own."""
     given = case(rng, T=6, H=3, query_latent=int(rng.choice([5, 9])),
                  neighbours=bool(rng.integers(2)))
     got = unchanged(absorbed_queries, given)
@@ -302,8 +302,8 @@ def stretched_contexts(absorbed_queries, rng):
 
 @check(QUERIES, points=1, public=False)
 def odd_queries(absorbed_queries, rng):
-    """Sizes that happen to be equal and sizes that are far apart; one token, no token; large
-    activations."""
+    """Sizes that happen to be equal and sizes that are far apart; one token, no token;
+    large activations."""
     for T, H, D, r, n, t, value, query_latent in (
         (3, 2, 9, 4, 4, 4, 4, None), (1, 5, 8, 12, 3, 2, 6, 4),
         (0, 3, 6, 5, 4, 6, 3, None), (6, 6, 7, 3, 9, 8, 2, 5)):

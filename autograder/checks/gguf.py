@@ -1,5 +1,5 @@
-"""Checks of the GGUF reader, against files packed by hand, the `gguf` package's layouts and the
-reference."""
+"""Checks of the GGUF reader, against files packed by hand,
+the `gguf` package's layouts and the reference."""
 
 import struct
 from math import prod
@@ -69,8 +69,8 @@ def expect_value(read_value, raw: bytes, kind: ValueType, wanted, of: str, hint:
 
 
 def expect_refused(reader, arguments: tuple, when: str, hint: str, name: str = "") -> None:
-    """Fail unless this is refused with FormatError. name: of the tensor, which the error has to
-    mention."""
+    """Fail unless this is refused with FormatError.
+    name: of the tensor, which the error has to mention."""
     try:
         with expect_error(FormatError, when=when, hint=hint):
             try:
@@ -106,8 +106,8 @@ def strings(read_value, rng):
 
 @check("gguf.read_value", points=2, public=True)
 def arrays(read_value, rng):
-    """An array of numbers is one NumPy array of the stored type, an array of strings is a
-    list."""
+    """An array of numbers is one NumPy array of the stored type,
+    an array of strings is a list."""
     for kind in (ValueType.UINT8, ValueType.INT32, ValueType.FLOAT32, ValueType.UINT64):
         values = [some_number(rng, kind) for _ in range(int(rng.integers(2, 6)))]
         raw = packed_array(kind, [packed_numbers(kind, values)], len(values))
@@ -188,8 +188,8 @@ def nested(read_value, rng):
 
 @check("gguf.read_value", points=2, public=False)
 def value_after_value(read_value, rng):
-    """Random values one after the other, up to the last byte, and a long string that is too
-    long."""
+    """Random values one after the other, up to the last byte,
+    and a long string that is too long."""
     entries, data = [], b""
     for _ in range(30):
         kind = ValueType(int(rng.integers(0, 13)))
@@ -275,8 +275,8 @@ def bytes_by_type(read_tensor_table, rng):
 
 @check("gguf.read_tensor_table", points=2, public=True)
 def whole_blocks(read_tensor_table, rng):
-    """A row of a tensor is a whole number of blocks, and a type that nobody knows is
-    refused."""
+    """A row of a tensor is a whole number of blocks,
+    and a type that nobody knows is refused."""
     columns = 32 * int(rng.integers(1, 5)) + int(rng.integers(1, 32))
     hint = ("A block holds values of one row, the fastest dimension; it never goes on in the "
             "next row.")
@@ -292,8 +292,8 @@ def whole_blocks(read_tensor_table, rng):
 
 @check("gguf.read_tensor_table", points=2, public=True)
 def absurd_tables(read_tensor_table, rng):
-    """A table that does not end inside the file, absurd dimensions, and a name twice are
-    refused."""
+    """A table that does not end inside the file, absurd dimensions,
+    and a name twice are refused."""
     row = packed_row("w", (2, 32), TensorType.F32, 0)
     expect_row_refused(read_tensor_table, row, "the table claims 2**62 rows",
                        "How many bytes does the shortest row take? Compare that with the file "
@@ -370,8 +370,8 @@ def q8_0_values(blocks: np.ndarray) -> np.ndarray:
 
 
 def q4_values(blocks: np.ndarray, has_minimum: bool) -> np.ndarray:
-    """One block after the other, number by number; exact in float64 but for the last
-    rounding."""
+    """One block after the other, number by number;
+    exact in float64 but for the last rounding."""
     values = []
     for block in blocks.tolist():
         head = bytes(block[:4] if has_minimum else block[:2])
@@ -429,8 +429,8 @@ Q4 = "gguf.dequantize_q4_0+dequantize_q4_1"
 
 
 def uniform_blocks(rng, head: list[float]) -> np.ndarray:
-    """A block for each of the 16 codes, 32 times the same, so that no order of the values can
-    matter."""
+    """A block for each of the 16 codes, 32 times the same,
+    so that no order of the values can matter."""
     codes = np.repeat(rng.permutation(16).astype(np.uint8)[:, None] * np.uint8(17), 16, axis=1)
     return np.hstack([np.tile(np.array(head, "<f2").view(np.uint8), (16, 1)), codes])
 

@@ -1,5 +1,5 @@
-"""Checks of the K-quants: every value against its bits, taken one by one as the block's
-description says."""
+"""Checks of the K-quants: every value against its bits,
+taken one by one as the block's description says."""
 
 import struct
 

@@ -33,8 +33,8 @@ def new_tokens(count: int) -> str:
 
 def expect_steps(cache, qkv, steps: tuple[int, ...], layer: int = 0, start: int = 0,
                  window: int | None = None, hint: str = "") -> None:
-    """Feed the tokens from `start` on in steps; each step must see what the whole sequence
-    would show it."""
+    """Feed the tokens from `start` on in steps;
+    each step must see what the whole sequence would show it."""
     q, k, v = qkv
     for count in steps:
         end = start + count
@@ -58,8 +58,8 @@ def a_prompt(KVCache, rng):
 
 @check(EXERCISE, points=2, public=True)
 def token_by_token(KVCache, rng):
-    """After a prompt, tokens one by one and several at a time: each sees all that was stored,
-    and itself."""
+    """After a prompt, tokens one by one and several at a time:
+    each sees all that was stored, and itself."""
     shape = config()
     expect_steps(KVCache(shape, 10), sequence(rng, shape, 10), (3, 1, 1, 2, 3),
                  hint="Where does the first new token go when 3 are stored? How many keys are "
@@ -105,8 +105,8 @@ def forgets(KVCache, rng):
 
 @check(EXERCISE, points=1, public=True)
 def full(KVCache, rng):
-    """What fits to the last place is stored; one token more is refused, and nothing of its step
-    is stored."""
+    """What fits to the last place is stored;
+    one token more is refused, and nothing of its step is stored."""
     shape = config()
     cache, tokens = KVCache(shape, 6), sequence(rng, shape, 8)
     for layer in range(2):
@@ -123,8 +123,8 @@ def full(KVCache, rng):
 
 @check(EXERCISE, points=1, public=False)
 def impossible_lengths(KVCache, rng):
-    """A cache cannot be cut to more than it holds, nor to less than nothing; to all or nothing
-    it can."""
+    """A cache cannot be cut to more than it holds, nor to less than nothing;
+    to all or nothing it can."""
     shape = config()
     cache, tokens = KVCache(shape, 7), sequence(rng, shape, 7)
     for layer in range(2):
@@ -142,8 +142,8 @@ def impossible_lengths(KVCache, rng):
 
 @check(EXERCISE, points=1, public=False)
 def long_prompts(KVCache, rng):
-    """Prompts of hundreds of tokens, with and without sliding windows, in heads of odd
-    shapes."""
+    """Prompts of hundreds of tokens, with and without sliding windows,
+    in heads of odd shapes."""
     shape = config(H=3, K=1, d=6, windows=(None, 5))
     cache, tokens = KVCache(shape, 150), sequence(rng, shape, 150)
     for layer, window in enumerate(shape.windows):
@@ -152,8 +152,8 @@ def long_prompts(KVCache, rng):
 
 @check(EXERCISE, points=1, public=False)
 def written_in_place(KVCache, rng):
-    """The reserved memory holds the tokens, each head's together, and what lies beyond them
-    stays as it was."""
+    """The reserved memory holds the tokens, each head's together,
+    and what lies beyond them stays as it was."""
     shape = config(layers=2, H=4, K=4, d=6)
     cache, tokens = KVCache(shape, 9), sequence(rng, shape, 5)
     before = [np.array(cache.keys), np.array(cache.values)]

@@ -16,8 +16,8 @@ def exact(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 
 def exact_softmax(x: np.ndarray) -> np.ndarray:
-    """The probabilities computed in float64, row by row; zeros for a row in which nothing is
-    possible."""
+    """The probabilities computed in float64, row by row;
+    zeros for a row in which nothing is possible."""
     out = np.zeros(x.shape)
     for place in np.ndindex(x.shape[:-1]):
         row = x[place].astype(np.float64)
@@ -44,8 +44,8 @@ def exact_silu(x: np.ndarray) -> np.ndarray:
 
 def unchanged(function: Callable[..., np.ndarray], *arguments,
               hint: str = IN_PLACE) -> np.ndarray:
-    """What the function gives, once it is sure that it left its arguments, which the truth is
-    computed from."""
+    """What the function gives, once it is sure that it left its arguments,
+    which the truth is computed from."""
     with expect_unchanged(*arguments, hint=hint):
         return function(*arguments)
 
@@ -83,8 +83,8 @@ def each_row(softmax, rng):
 
 @check("layers.softmax", points=1, public=True)
 def large_logits(softmax, rng):
-    """Logits of several hundred, of either sign, do not overflow, and no row notices
-    another."""
+    """Logits of several hundred, of either sign, do not overflow,
+    and no row notices another."""
     x = vectors(rng, 4, 7, scale=200.0) + np.float32([[0], [5_000], [-5_000], [300]])
     with np.errstate(all="ignore"):
         got = unchanged(softmax, x)
@@ -289,8 +289,8 @@ SILU_SWIGLU = "layers.silu+swiglu"
 
 @check(SILU_SWIGLU, points=1, public=True)
 def soft_switch(silu, swiglu, rng):
-    """SiLU: close to x where x is large, close to 0 where it is small, and a little below 0 in
-    between."""
+    """SiLU: close to x where x is large, close to 0 where it is small,
+    and a little below 0 in between."""
     x = np.sort(vectors(rng, 3, 8, scale=3.0))
     got = unchanged(silu, x)
     expect_close(got, exact_silu(x).astype(np.float32), axes=["token", "feature"],
@@ -382,8 +382,8 @@ def with_a_bias(linear, rng):
 
 @check("layers.linear", points=1, public=True)
 def any_layout(linear, rng):
-    """The result does not depend on how the weights lie in memory: transposed, sliced, turned
-    round."""
+    """The result does not depend on how the weights lie in memory:
+    transposed, sliced, turned round."""
     x, weight = vectors(rng, 3, 6), vectors(rng, 8, 6)
     wide = np.zeros((16, 12), np.float32)
     wide[::2, 1::2] = weight

@@ -1,5 +1,5 @@
-"""Checks of a decoder layer and of the whole forward pass, against tiny random models of
-Hugging Face."""
+"""Checks of a decoder layer and of the whole forward pass,
+against tiny random models of Hugging Face."""
 
 from dataclasses import dataclass
 
@@ -53,8 +53,8 @@ class Truth:
 
 def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float = 1.0,
           **settings) -> Truth:
-    """A random model of a family, "Llama", "Qwen2" or "Qwen3", with sizes that tell wrong from
-    right.
+    """A random model of a family, "Llama", "Qwen2" or "Qwen3",
+    with sizes that tell wrong from right.
 
     scale: of the embeddings, and so of the activations.
     """
@@ -135,8 +135,8 @@ class WatchedCache:
 
 def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, layer: int = 0,
                  **tolerance) -> None:
-    """Run the layer over the text in steps, with one cache; every step must give Hugging Face's
-    rows."""
+    """Run the layer over the text in steps, with one cache;
+    every step must give Hugging Face's rows."""
     cache, start = KVCache(case.config, len(case.ids)), 0
     for count in steps:
         end = start + count
@@ -153,8 +153,8 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
 
 @check(LAYER, points=2, public=True)
 def a_whole_prompt(decoder_layer, rng):
-    """A layer of a random Llama, with fewer key/value heads than query heads, gives what
-    Hugging Face gives."""
+    """A layer of a random Llama, with fewer key/value heads than query heads,
+    gives what Hugging Face gives."""
     expect_layer(decoder_layer, truth("Llama", rng), (7,),
                  "Two halves, each of them: norm, network, added to what came in. Does the "
                  "next check fail, too? It is about what reached the cache. If it passes, the "
@@ -163,8 +163,8 @@ def a_whole_prompt(decoder_layer, rng):
 
 @check(LAYER, points=1, public=True)
 def what_the_cache_gets(decoder_layer, rng):
-    """The cache gets this layer's number, queries and keys that have turned, and values that
-    have not."""
+    """The cache gets this layer's number, queries and keys that have turned,
+    and values that have not."""
     case = truth("Llama", rng, tokens=5)
     cache, layer = WatchedCache(case.config, 5), 1
     queries, keys, values = case.queries_keys_values(layer)
@@ -208,8 +208,8 @@ def biases_of_qwen2(decoder_layer, rng):
 
 @check(LAYER, points=1, public=True)
 def norms_of_qwen3(decoder_layer, rng):
-    """A layer of a random Qwen3: each head of queries and keys is normed by itself, then
-    turned."""
+    """A layer of a random Qwen3: each head of queries and keys is normed
+    by itself, then turned."""
     expect_layer(decoder_layer, truth("Qwen3", rng), (5, 2),
                  "Is the layer of Llama right, above? Then: q_norm and k_norm have d weights, "
                  "so they norm one head at a time. What is not None decides.")
@@ -230,8 +230,8 @@ def wanted_rows(decoder_layer, rng):
 
 @check(LAYER, points=1, public=False)
 def other_shapes(decoder_layer, rng):
-    """Layers of every family and shape: one key head for all, as many as query heads, D equal
-    to H · d."""
+    """Layers of every family and shape: one key head for all, as many as query heads,
+    D equal to H · d."""
     for family, sizes in (
         ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}),
         ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20}),
@@ -250,8 +250,8 @@ def small_and_large(decoder_layer, rng):
 
 
 def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
-    """Fail at the first layer whose keys or values differ from Hugging Face's: what came before
-    it was right."""
+    """Fail at the first layer whose keys or values differ from Hugging Face's:
+    what came before it was right."""
     got, right = {}, {}
     for layer in range(case.config.num_hidden_layers):
         for name, memory, true in zip(("keys", "values"), (cache.keys, cache.values),
@@ -275,8 +275,8 @@ def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
 
 def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str,
                   atol: float = 1e-4) -> None:
-    """Run the model over the text in steps; report the first layer whose keys or values differ,
-    or else the logits."""
+    """Run the model over the text in steps;
+    report the first layer whose keys or values differ, or else the logits."""
     # for the tokens of all layers, should they go to one
     room = len(case.ids) * case.config.num_hidden_layers
     cache, start = KVCache(case.config, room), 0
@@ -321,8 +321,8 @@ def in_steps(forward, rng):
 
 @check(FORWARD, points=1, public=True)
 def wanted_logits(forward, rng):
-    """`logits_at` names the rows whose logits are wanted, and the cache gets all tokens
-    nevertheless."""
+    """`logits_at` names the rows whose logits are wanted,
+    and the cache gets all tokens nevertheless."""
     case = truth("Llama", rng, tokens=6)
     for rows in ([-1], [0, 3], slice(None)):
         cache = KVCache(case.config, 6 * case.config.num_hidden_layers)
@@ -348,8 +348,8 @@ def other_families(forward, rng):
 
 @check(FORWARD, points=1, public=False)
 def several_sequences(forward, rng):
-    """Tokens of two sequences in one call, each at its own positions: the logits are those of
-    each alone."""
+    """Tokens of two sequences in one call, each at its own positions:
+    the logits are those of each alone."""
     case = truth("Llama", rng, tokens=9)
     first, second = KVCache(case.config, 9), KVCache(case.config, 9)
     forward(case.weights, case.config, case.ids[:4], np.arange(4), first)
@@ -370,8 +370,8 @@ def _cut(cache: KVCache, length: int) -> KVCache:
 
 @check(FORWARD, points=1, public=False)
 def cut_and_moved(forward, rng):
-    """Cutting the cache and going on, far positions, small embeddings: still Hugging Face's
-    logits."""
+    """Cutting the cache and going on, far positions, small embeddings:
+    still Hugging Face's logits."""
     case = truth("Llama", rng, tokens=8, scale=3e-3, rms_norm_eps=1e-6)
     cache = KVCache(case.config, 8)
     forward(case.weights, case.config, np.concatenate([case.ids[:3], case.ids[5:]]),

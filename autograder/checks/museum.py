@@ -1,5 +1,5 @@
-"""Checks of the bug museum: the repaired exhibits, and the tests that the learner writes for
-them."""
+"""Checks of the bug museum: the repaired exhibits,
+and the tests that the learner writes for them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -30,8 +30,8 @@ def message(rng, length: int) -> str:
 
 @check("museum.conversation_ids", points=2, public=True)
 def ids_of_their_own(conversation_ids, rng):
-    """The conversation begins with BOS, special ids belong to no character, and nobody says EOS
-    for the model."""
+    """The conversation begins with BOS, special ids belong to no character,
+    and nobody says EOS for the model."""
     text = "cab" + message(rng, 4)
     expect_equal(conversation_ids([], text, ALPHABET)["input_ids"],
                  reference([], text, ALPHABET)["input_ids"],
@@ -124,8 +124,8 @@ def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str) -> None
 
 def expect_finds(test: Callable, exhibit: str, styles: tuple[str, str],
                  faults: Mapping[str, str]) -> None:
-    """Fail unless a test passes on right code in three styles and fails on these mutants of an
-    exhibit.
+    """Fail unless a test passes on right code in three styles and fails
+    on these mutants of an exhibit.
 
     faults: mutant -> what is wrong with it, in words.
     """
@@ -146,8 +146,8 @@ def finds_the_exhibit(test, rng):
 
 @check("museum.conversation_ids_test", points=2, public=True)
 def finds_what_hides(test, rng):
-    """It finds the faults that never show in a friendly conversation: the reset, and the
-    dropped text."""
+    """It finds the faults that never show in a friendly conversation:
+    the reset, and the dropped text."""
     expect_finds(test, *TUTORIAL_STYLES, {
         "reset-crashes": "/reset uses a name that is not defined",
         "unknown-text-dropped": "an unknown character vanishes"})
@@ -170,8 +170,8 @@ CHAT_TEMPLATE = ("{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.con
 
 
 def model_tokenizer(prefix: bool, suffix: bool = False) -> Tokenizer:
-    """A tokenizer of bytes with BOS and EOS; prefix, suffix: whether it puts them around a
-    text."""
+    """A tokenizer of bytes with BOS and EOS; prefix, suffix:
+    whether it puts them around a text."""
     added = tuple(AddedToken(content, 256 + number, special=True)
                   for number,
                   content
@@ -205,8 +205,8 @@ def one_bos(prompt_ids, rng):
 
 @check("museum.prompt_ids", points=1, public=True)
 def plain_text(prompt_ids, rng):
-    """A text to continue still begins with BOS, if the model wants one, and a conversation has
-    no second one."""
+    """A text to continue still begins with BOS, if the model wants one,
+    and a conversation has no second one."""
     # Both in one check: of a text the exhibit is right, and left as it was it must earn
     # nothing.
     expect_prompt(prompt_ids, conversation(rng), model_tokenizer(prefix=True), "a conversation",
@@ -243,8 +243,8 @@ def finds_bos_twice(test, rng):
 
 @check("museum.prompt_ids_test", points=2, public=False)
 def finds_the_hasty_repair(test, rng):
-    """It fails on the repair that takes BOS from texts too, and on an answer that is not
-    opened."""
+    """It fails on the repair that takes BOS from texts too,
+    and on an answer that is not opened."""
     expect_finds(test, *PROMPT_STYLES, {
         "never-bos": "a text to continue has lost its BOS",
         "no-generation-prompt": "the assistant's answer is not opened"})
@@ -335,8 +335,8 @@ def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, cap
 
 @check("museum.update_cache", points=1, public=True)
 def a_token_sees_itself(update_cache, rng):
-    """After a prompt, one token at a time: each of them is seen, and so is everything before
-    it."""
+    """After a prompt, one token at a time:
+    each of them is seen, and so is everything before it."""
     expect_cached(update_cache, rng, (int(rng.integers(2, 5)), 1, 1), 2, 3, 8,
                   "How many keys must the first token after a prompt of 3 see?")
 
@@ -367,8 +367,8 @@ def finds_the_missing_token(test, rng):
 
 @check("museum.update_cache_test", points=1, public=False)
 def finds_what_is_not_stored(test, rng):
-    """It fails on a step that sees the right tokens and stores them nowhere, and on one that
-    sees all the memory."""
+    """It fails on a step that sees the right tokens and stores them nowhere,
+    and on one that sees all the memory."""
     expect_finds(test, *CACHE_STYLES, {
         "written-to-a-copy": "the new tokens are written to a copy of the memory",
         "whole-memory-returned": "places that hold no token are seen, too"})
@@ -391,8 +391,8 @@ def random_model(rng) -> dict:
 
 
 def saved_state(rng, parameters: dict, wrap: Callable[[str], str], without: str = "") -> dict:
-    """What a training run saved of such a model: other numbers, in another order, under wrapped
-    names."""
+    """What a training run saved of such a model:
+    other numbers, in another order, under wrapped names."""
     names = [name for name in parameters if name != without]
     rng.shuffle(names)
     return {wrap(name): rng.standard_normal(parameters[name].shape).astype(np.float32)
@@ -451,8 +451,8 @@ def nothing_stays_random(load_state, rng):
 
 @check("museum.load_state", points=1, public=True)
 def strangers_and_shapes(load_state, rng):
-    """A tensor that the model does not have, or has in another shape, is an error that names
-    it."""
+    """A tensor that the model does not have, or has in another shape,
+    is an error that names it."""
     parameters = random_model(rng)
     state = saved_state(rng, parameters, attention_wrapped)
     expect_misfit(load_state, parameters,
@@ -497,8 +497,8 @@ def finds_random_weights(test, rng):
 
 @check("museum.load_state_test", points=1, public=True)
 def finds_silence(test, rng):
-    """It fails on code that strips names well, and is silent about a parameter that is
-    missing."""
+    """It fails on code that strips names well,
+    and is silent about a parameter that is missing."""
     expect_finds(test, *STATE_STYLES,
                  {"missing-stays-random": "a parameter that the checkpoint lacks keeps its "
                                           "random numbers"})
@@ -529,8 +529,8 @@ def expect_pieces(stream_pieces, pieces: list[str], stop: str, hint: str) -> Non
 
 @check("museum.stream_pieces", points=2, public=True)
 def cut_anywhere(stream_pieces, rng):
-    """Wherever the pieces end, nothing of the stop string is shown, and everything before it
-    is."""
+    """Wherever the pieces end, nothing of the stop string is shown,
+    and everything before it is."""
     text = message(rng, 3) + "END" + message(rng, 3)
     for first in range(3, 7):
         expect_pieces(stream_pieces, [text[:first], text[first:first + 1], text[first + 1:]],
@@ -584,8 +584,8 @@ def finds_the_lost_end(test, rng):
 
 @check("museum.stream_pieces_test", points=1, public=False)
 def finds_other_repairs(test, rng):
-    """It fails on a reader who waits for everything, on a stop string that is shown, and on one
-    that is overlooked."""
+    """It fails on a reader who waits for everything, on a stop string that is shown,
+    and on one that is overlooked."""
     expect_right_code_passes(test, *STREAM_STYLES)
     for mutant, fault in (
         ("all-held-back", "nothing is shown before the end"),

@@ -1,5 +1,5 @@
-"""Checks of the request loop: what it asks of its black boxes, when it stops, what it hands
-back."""
+"""Checks of the request loop: what it asks of its black boxes, when it stops,
+what it hands back."""
 
 import numpy as np
 
@@ -107,8 +107,8 @@ def empty_answer(run_request, rng):
 
 @check("pipeline.run_request", points=3, public=True)
 def stops_at_the_limit(run_request, rng):
-    """The limit holds exactly, zero included, and the model is asked for no token that nobody
-    wants."""
+    """The limit holds exactly, zero included,
+    and the model is asked for no token that nobody wants."""
     for limit in (4, 1, 0):
         machine = Machine([*tokens(rng, limit), 9])
         completion = machine.answer(run_request, eos_ids={9}, max_tokens=limit)
@@ -165,8 +165,8 @@ def the_reader_watches(run_request, rng):
 
 @check("pipeline.run_request", points=4, public=False)
 def ordinary_ids(run_request, rng):
-    """Ids that look special are ordinary where they stand: 0 in an answer, an EOS inside the
-    prompt."""
+    """Ids that look special are ordinary where they stand:
+    0 in an answer, an EOS inside the prompt."""
     script = [0, *tokens(rng, 2), 0]
     machine = Machine([*script, 9])
     completion = machine.answer(run_request, "9 44 9", eos_ids=frozenset({9, 8}), max_tokens=20)

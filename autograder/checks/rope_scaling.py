@@ -26,8 +26,8 @@ def hands(head_dim: int, theta: float) -> np.ndarray:
 
 @check(EXERCISE, points=1, public=True)
 def fast_and_slow(llama3_frequencies, rng):
-    """A hand that turns often stays as it is; one that never gets round once is slowed by the
-    factor."""
+    """A hand that turns often stays as it is;
+    one that never gets round once is slowed by the factor."""
     factor, context = float(rng.choice([2.0, 8.0, 32.0])), int(rng.integers(400, 900))
     frequencies = np.float32([1.0, 2 * math.pi * 0.4 / context])
     expect_close(llama3_frequencies(frequencies, factor, 1.0, 4.0, context),
@@ -40,8 +40,8 @@ def fast_and_slow(llama3_frequencies, rng):
 
 @check(EXERCISE, points=2, public=True)
 def in_between(llama3_frequencies, rng):
-    """Between the two limits, the slowed and the original frequency are mixed in proportion to
-    the turns."""
+    """Between the two limits, the slowed and the original frequency are mixed
+    in proportion to the turns."""
     low, high = 1.0, float(rng.choice([3.0, 4.0, 6.0]))
     turns = np.sort(rng.uniform(low, high, 5))[::-1]
     frequencies = (2 * math.pi * turns / 1_000).astype(np.float32)

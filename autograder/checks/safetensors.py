@@ -1,5 +1,5 @@
-"""Checks of the safetensors reader, against the `safetensors` package and files made by
-hand."""
+"""Checks of the safetensors reader, against the `safetensors` package
+and files made by hand."""
 
 import json
 from math import prod
@@ -49,8 +49,8 @@ def expect_read(read_header, data: bytes | memoryview, tensors: dict[str, Tensor
 
 
 def expect_refused(read_header, data: bytes, when: str, hint: str, name: str = "") -> None:
-    """Fail unless this is refused with FormatError. name: of the tensor, which the error has to
-    mention."""
+    """Fail unless this is refused with FormatError.
+    name: of the tensor, which the error has to mention."""
     try:
         with expect_error(FormatError, when=when, hint=hint):
             try:
@@ -108,8 +108,8 @@ def metadata_is_no_tensor(read_header, rng):
 
 @check("safetensors.read_header", points=2, public=True)
 def absurd_sizes(read_header, rng):
-    """A header that is larger than the file, or than any header, is refused before it is
-    read."""
+    """A header that is larger than the file, or than any header,
+    is refused before it is read."""
     hint = ("How many bytes does the file have? Compare, before anything is sliced, parsed or "
             "reserved.")
     whole = file_of({"w": entry("F32", [2], 0, 8)}, bytes(8))
@@ -124,8 +124,8 @@ def absurd_sizes(read_header, rng):
 
 @check("safetensors.read_header", points=2, public=True)
 def inside_the_file(read_header, rng):
-    """Offsets past the end of the file, or in the wrong order, are refused, and the tensor is
-    named."""
+    """Offsets past the end of the file, or in the wrong order, are refused,
+    and the tensor is named."""
     more = int(rng.integers(1, 5)) * 4
     hint = "0 <= begin <= end <= number of bytes after the header."
     beyond = {"ok": entry("F32", [2], 0, 8), "far.away": entry("F32", [more // 4], 8, 8 + more)}
@@ -139,8 +139,8 @@ def inside_the_file(read_header, rng):
 
 @check("safetensors.read_header", points=2, public=True)
 def bytes_for_the_shape(read_header, rng):
-    """A tensor has exactly the bytes that its shape and its dtype take, and a dtype that is
-    known."""
+    """A tensor has exactly the bytes that its shape and its dtype take,
+    and a dtype that is known."""
     rows = int(rng.integers(2, 6))
     hint = ("`prod(shape)` elements, each of `DTYPES[dtype].itemsize` bytes, lie between the "
             "two offsets.")
@@ -157,8 +157,8 @@ def bytes_for_the_shape(read_header, rng):
 
 @check("safetensors.read_header", points=2, public=True)
 def no_overlap_and_no_gap(read_header, rng):
-    """Tensors lie end to end: none overlaps another, no byte is left over, in whatever order
-    the header lists them."""
+    """Tensors lie end to end: none overlaps another, no byte is left over,
+    in whatever order the header lists them."""
     size = int(rng.integers(1, 4)) * 8
     first, second = entry("F32", [size // 4], 0, size), entry("F32", [2], size, size + 8)
     data = file_of({"bias": second, "weight": first}, bytes(size + 8))
@@ -228,8 +228,8 @@ def any_file(read_header, rng):
 
 @check("safetensors.read_header", points=1, public=False)
 def broken_headers(read_header, rng):
-    """JSON that two readers could read differently, and entries with other members, are
-    refused."""
+    """JSON that two readers could read differently,
+    and entries with other members, are refused."""
     good = json.dumps(entry("F32", [2], 0, 8))
     for text in ('{"w":' + good + ',"w":' + good + "}", "[]", "{", '{"w": NaN}',
                  b'{"w\xff": 1}', '{"w": 3}', "{}x"):
@@ -244,8 +244,8 @@ def broken_headers(read_header, rng):
 
 def expect_tensor(read_tensor, info: TensorInfo, raw: bytes, wanted: np.ndarray, of: str,
                   hint: str, rng) -> None:
-    """The tensor is wanted, bit for bit, out of a file that has other bytes before and behind
-    it."""
+    """The tensor is wanted, bit for bit,
+    out of a file that has other bytes before and behind it."""
     before = rng.integers(0, 256, int(rng.integers(1, 20)), dtype=np.uint8).tobytes()
     placed = TensorInfo(info.dtype, info.shape, len(before), len(before) + len(raw))
     expect_close(read_tensor(before + raw + b"\xff" * 5, placed), wanted, of=of,
@@ -257,8 +257,8 @@ def bf16_bits(values: np.ndarray) -> np.ndarray:
 
 
 def widened(bits: np.ndarray) -> np.ndarray:
-    """What bfloat16 patterns mean: in a little-endian float32, two bytes of zeros come before
-    their two."""
+    """What bfloat16 patterns mean: in a little-endian float32,
+    two bytes of zeros come before their two."""
     pairs = bits.reshape(-1, 1).view(np.uint8)
     return np.hstack([np.zeros_like(pairs), pairs]).view("<f4").reshape(bits.shape)
 
@@ -318,8 +318,8 @@ def float32_is_a_view(read_tensor, rng):
 
 @check("safetensors.read_tensor", points=1, public=False)
 def other_kinds(read_tensor, rng):
-    """Integers, booleans and complex numbers keep their dtype; the other kinds of float8 are
-    refused."""
+    """Integers, booleans and complex numbers keep their dtype;
+    the other kinds of float8 are refused."""
     for name in ("I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "C64"):
         array = some_array(rng, "u1", (2, 3)).astype(DTYPES[name])
         if name == "I64":

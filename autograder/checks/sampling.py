@@ -1,5 +1,5 @@
-"""Checks of the processors and of sampling: against their definitions, Hugging Face's
-processors, and chi-squared."""
+"""Checks of the processors and of sampling:
+against their definitions, Hugging Face's processors, and chi-squared."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +32,8 @@ def true_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def apart(values: Sequence[float], rng: np.random.Generator) -> float:
-    """A number in the middle between two neighbours of some that differ clearly, so that
-    rounding decides nothing."""
+    """A number in the middle between two neighbours of some that differ clearly,
+    so that rounding decides nothing."""
     ordered = np.sort(np.asarray(values, np.float64))
     gaps = np.flatnonzero(np.diff(ordered) > 1e-3)
     place = int(rng.choice(gaps))
@@ -42,8 +42,8 @@ def apart(values: Sequence[float], rng: np.random.Generator) -> float:
 
 def expect_processed(function: Callable, logits: np.ndarray, arguments: Sequence,
                      right: np.ndarray, of: str, hint: str, atol: float = 1e-5) -> None:
-    """Run a processor on logits; it must give the right ones, and leave the given ones as they
-    were."""
+    """Run a processor on logits; it must give the right ones,
+    and leave the given ones as they were."""
     with expect_unchanged(logits, *arguments, hint=UNCHANGED), np.errstate(all="ignore"):
         got = function(logits, *arguments)
     axes = ["sequence", "token"] if logits.ndim == 2 else ["token"]
@@ -96,8 +96,8 @@ def added_to_some(temperature, logit_bias, rng):
 
 @check(WARMTH, points=1, public=True)
 def no_such_token(temperature, logit_bias, rng):
-    """A bias for an id outside of the vocabulary is refused, and one for the last token is
-    not."""
+    """A bias for an id outside of the vocabulary is refused,
+    and one for the last token is not."""
     logits = random_logits(rng, 6)
     right = logits + np.float32([0, 0, 0, 0, 0, 1.5])
     expect_processed(logit_bias, logits, [{5: 1.5}], right,
@@ -142,8 +142,8 @@ def true_top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 @check("sampling.top_k", points=1, public=True)
 def the_best_stay(top_k, rng):
-    """The k best tokens keep their logits; the others are ruled out with -inf, and the input
-    stays as it was."""
+    """The k best tokens keep their logits;
+    the others are ruled out with -inf, and the input stays as it was."""
     logits = random_logits(rng, 9)
     for k in (1, 3, 8):
         expect_processed(top_k, logits, [k], true_top_k(logits, k),
@@ -231,8 +231,8 @@ def border_between(logits: np.ndarray, rng: np.random.Generator) -> float:
 
 @check("sampling.top_p", points=1, public=True)
 def the_one_that_crosses(top_p, rng):
-    """Tokens stay until their probabilities reach p together; the token that crosses p is one
-    of them."""
+    """Tokens stay until their probabilities reach p together;
+    the token that crosses p is one of them."""
     probabilities = rng.permutation([0.4, 0.3, 0.2, 0.1])
     for p, kept in ((0.5, 2), (0.35, 1), (0.8, 3)):
         expect_processed(
@@ -291,8 +291,8 @@ def in_their_places(top_p, rng):
 
 @check("sampling.top_p", points=1, public=True)
 def ties_at_the_border(top_p, rng):
-    """Of tokens tied at the border only as many stay as are needed: those with the higher
-    ids."""
+    """Of tokens tied at the border only as many stay as are needed:
+    those with the higher ids."""
     probabilities = np.array([0.2, 0.2, 0.4, 0.2])
     for p in (0.5, 0.7, 0.3):
         expect_processed(
@@ -316,8 +316,8 @@ def top_p_of_every_kind(top_p, rng):
 
 @check("sampling.top_p", points=1, public=False)
 def top_p_with_ties(top_p, rng):
-    """Ties everywhere: of those at the border as many stay as are needed, and they have the
-    highest ids."""
+    """Ties everywhere: of those at the border as many stay as are needed,
+    and they have the highest ids."""
     for V, values in ((7, 3), (11, 3), (11, 2), (96, 2), (96, 2), (96, 3)):
         logits = np.log(rng.integers(1, 1 + values, V).astype(np.float32))
         p = border_between(logits, rng)
@@ -431,8 +431,8 @@ def both_signs(repetition_penalty, rng):
 
 @check("sampling.repetition_penalty", points=1, public=True)
 def once_is_enough(repetition_penalty, rng):
-    """A token that occurred many times is punished once; the others, and the input, stay as
-    they were."""
+    """A token that occurred many times is punished once;
+    the others, and the input, stay as they were."""
     logits = random_logits(rng, 8)
     ids = [2, 5, 2, 2, 0, 5]
     expect_processed(repetition_penalty, logits, [1.3, ids], true_repetition(logits, 1.3, ids),
@@ -442,8 +442,8 @@ def once_is_enough(repetition_penalty, rng):
 
 @check("sampling.repetition_penalty", points=1, public=True)
 def rewards_and_nothing(repetition_penalty, rng):
-    """A penalty below 1 makes tokens likelier; one of 1 changes nothing, and an empty text
-    changes nothing."""
+    """A penalty below 1 makes tokens likelier;
+    one of 1 changes nothing, and an empty text changes nothing."""
     logits = random_logits(rng, 6)
     ids = rng.permutation(6)[:3].tolist()
     expect_processed(repetition_penalty, logits, [0.6, ids], true_repetition(logits, 0.6, ids),
@@ -512,8 +512,8 @@ def there_at_all(presence_frequency, rng):
 
 @check("sampling.presence_frequency", points=1, public=True)
 def each_time(presence_frequency, rng):
-    """The frequency penalty is subtracted as often as the token was generated, in each sequence
-    by itself."""
+    """The frequency penalty is subtracted as often as the token was generated,
+    in each sequence by itself."""
     logits = random_logits(rng, 6)
     generated = [4, 0, 4, 4, 0, 2]
     for presence in (0.0, 1.25):
@@ -573,16 +573,16 @@ DRAWING = "sampling.sample+logprobs"
 
 
 def highest_chi_squared(degrees: int) -> float:
-    """What a right sampler exceeds less than once in 10⁹ times. Source: Wilson & Hilferty
-    1931."""
+    """What a right sampler exceeds less than once in 10⁹ times.
+    Source: Wilson & Hilferty 1931."""
     degrees = max(degrees, 1)
     return degrees * (1 - 2 / (9 * degrees) + 6 * math.sqrt(2 / (9 * degrees))) ** 3 + 4
 
 
 def expect_distribution(counts: Mapping[int, int], probabilities: np.ndarray, of: str,
                         hint: str) -> None:
-    """Fail when drawn tokens are hardly those of a distribution: chi-squared, wrong once in 10⁹
-    times."""
+    """Fail when drawn tokens are hardly those of a distribution:
+    chi-squared, wrong once in 10⁹ times."""
     total = sum(counts.values())
     strange = [id for id in counts
                if not 0 <= id < len(probabilities) or probabilities[id] == 0]
@@ -625,8 +625,8 @@ def as_often_as_likely(sample, logprobs, rng):
 
 @check(DRAWING, points=1, public=True)
 def one_number_each(sample, logprobs, rng):
-    """A draw uses one number of the generator that it is given: the same seed, the same
-    tokens."""
+    """A draw uses one number of the generator that it is given:
+    the same seed, the same tokens."""
     rows, seed = random_logits(rng, 12, 30, scale=0.3), int(rng.integers(2**32))
     first, second, counter = (np.random.default_rng(seed) for _ in range(3))
     expect_equal([sample(row, first) for row in rows], [sample(row, second) for row in rows],
@@ -685,8 +685,8 @@ def expect_logprobs(logprobs, logits: np.ndarray, token: int, top: int, hint: st
 
 @check(DRAWING, points=1, public=True)
 def how_likely(sample, logprobs, rng):
-    """The natural logarithm of the chosen token's probability, with and without
-    alternatives."""
+    """The natural logarithm of the chosen token's probability,
+    with and without alternatives."""
     logits = random_logits(rng, 9)
     for top in (0, 3):
         for token in (int(logits.argmax()), int(rng.integers(9))):
@@ -697,8 +697,8 @@ def how_likely(sample, logprobs, rng):
 
 @check(DRAWING, points=1, public=True)
 def alternatives(sample, logprobs, rng):
-    """Ties, more alternatives than tokens, and tokens so unlikely that their probability is 0
-    in float32."""
+    """Ties, more alternatives than tokens,
+    and tokens so unlikely that their probability is 0 in float32."""
     for top in (5, 30):
         expect_logprobs(logprobs, rng.integers(0, 3, 64).astype(np.float32), 7, top,
                         "Many tokens are equally likely here.")
@@ -750,8 +750,8 @@ def logprobs_of_every_kind(sample, logprobs, rng):
 
 
 def typical_order(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The possible tokens from the most typical on, their distances, and the sums of their
-    probabilities."""
+    """The possible tokens from the most typical on, their distances,
+    and the sums of their probabilities."""
     possible = np.flatnonzero(row > -np.inf)
     logarithms = true_logprobs(row[possible])
     distance = np.abs(-logarithms + (np.exp(logarithms) * logarithms).sum())
@@ -775,8 +775,8 @@ def typical_border(logits: np.ndarray, rng: np.random.Generator) -> float:
 
 @check("sampling.typical", points=1, public=True)
 def neither_sure_nor_strange(typical, rng):
-    """Tokens whose surprise is near to what is expected stay, until p is reached; the likeliest
-    may go."""
+    """Tokens whose surprise is near to what is expected stay, until p is reached;
+    the likeliest may go."""
     probabilities = rng.permutation([0.5, 0.2, 0.15, 0.1, 0.05])
     for p in (0.3, 0.6, 0.1):
         expect_processed(typical, logits_of(probabilities), [p],
@@ -802,8 +802,8 @@ def typical_ties_and_all(typical, rng):
 
 @check("sampling.typical", points=1, public=True)
 def impossible_tokens(typical, rng):
-    """Impossible tokens stay so and spoil nothing, not even where all are; sequences are worked
-    on one by one."""
+    """Impossible tokens stay so and spoil nothing, not even where all are;
+    sequences are worked on one by one."""
     logits = random_logits(rng, 3, 10)
     logits[:, rng.permutation(10)[:4]] = IMPOSSIBLE
     p = typical_border(logits[0], rng)
@@ -886,8 +886,8 @@ def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: fl
 
 @check("sampling.mirostat", points=1, public=True)
 def at_most_mu_bits(mirostat, rng):
-    """Tokens more surprising than mu bits are ruled out; the others are drawn as they are
-    likely."""
+    """Tokens more surprising than mu bits are ruled out;
+    the others are drawn as they are likely."""
     logits = logits_of(rng.permutation([0.4, 0.25, 0.2, 0.1, 0.05]))
     expect_mirostat(mirostat, logits, 3.0, 2.0, 0.1, rng, 400,
                     "A probability of 1/8 is 3 bits. Which tokens have more?")
@@ -895,8 +895,8 @@ def at_most_mu_bits(mirostat, rng):
 
 @check("sampling.mirostat", points=1, public=True)
 def mu_learns(mirostat, rng):
-    """After a token more surprising than tau mu falls, after another it grows, eta times as
-    much."""
+    """After a token more surprising than tau mu falls, after another it grows,
+    eta times as much."""
     for tau, eta in ((3.0, 0.1), (0.5, 0.5), (1.0, 1.0)):
         logits = logits_of(rng.permutation([0.5, 0.3, 0.15, 0.05]))
         expect_mirostat(mirostat, logits, 2 * tau, tau, eta, rng, 8,
@@ -905,8 +905,8 @@ def mu_learns(mirostat, rng):
 
 @check("sampling.mirostat", points=1, public=True)
 def the_likeliest_stays(mirostat, rng):
-    """When mu allows no token, the likeliest is taken; when it allows all, all are. Broken
-    logits are refused."""
+    """When mu allows no token, the likeliest is taken; when it allows all, all are.
+    Broken logits are refused."""
     logits = random_logits(rng, 6)
     for mu in (0.0, -1.5, 1e-4):
         expect_mirostat(mirostat, logits, mu, 3.0, 0.1, rng, 3,

@@ -1,5 +1,5 @@
-"""Checks of speculative decoding: guesses from the text, rejection sampling, and the loop that
-rewinds."""
+"""Checks of speculative decoding: guesses from the text, rejection sampling,
+and the loop that rewinds."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ NGRAM = "speculative.ngram_propose"
 
 
 def true_proposal(ids: Sequence[int], count: int, longest: int) -> list[int]:
-    """From the definition: the longest end that stands earlier, its latest place, and what
-    followed it there."""
+    """From the definition: the longest end that stands earlier, its latest place,
+    and what followed it there."""
     for length in range(longest, 0, -1):
         for start in range(len(ids) - length - 1, -1, -1):
             if ids[start:start + length] == ids[-length:]:
@@ -133,8 +133,8 @@ def decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.nd
 def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.ndarray,
                    rng: np.random.Generator, place: int, right: np.ndarray, of: str, hint: str,
                    draws: int = 300) -> None:
-    """Decide many times; the token at this place, where there is one, must follow the
-    probabilities."""
+    """Decide many times; the token at this place, where there is one,
+    must follow the probabilities."""
     counts: dict[int, int] = {}
     for _ in range(draws):
         got = decided(accept, proposed, draft, target, rng)
@@ -146,8 +146,8 @@ def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target
 
 @check(ACCEPT, points=2, public=True)
 def where_nothing_is_left_to_chance(accept, rng):
-    """Guesses that the target is sure of stay; the first that it rules out is replaced, and
-    nothing follows it."""
+    """Guesses that the target is sure of stay;
+    the first that it rules out is replaced, and nothing follows it."""
     sure = np.eye(6, dtype=np.float32)
     a, b, c, d = rng.permutation(6)[:4].tolist()
     unsure = rows([1 / 6] * 6, [1 / 6] * 6)
@@ -198,8 +198,8 @@ def what_takes_its_place(accept, rng):
 
 @check(ACCEPT, points=1, public=True)
 def copied_guesses(accept, rng):
-    """A guess that was copied, not drawn, stays as often as the target likes it; else another
-    takes its place."""
+    """A guess that was copied, not drawn, stays as often as the target likes it;
+    else another takes its place."""
     target = [0.25, 0.4, 0.0, 0.35]
     expect_decided(accept, [1], None, rows(target, [0, 0, 1, 0]), rng, 0, np.array(target),
                    "the first tokens",
@@ -214,8 +214,8 @@ def copied_guesses(accept, rng):
 
 @check(ACCEPT, points=1, public=True)
 def the_bonus(accept, rng):
-    """When all guesses stay, one more token is drawn from the target's last row; without
-    guesses, too."""
+    """When all guesses stay, one more token is drawn from the target's last row;
+    without guesses, too."""
     last = np.array([0.5, 0.3, 0.0, 0.2])
     sure = np.eye(4, dtype=np.float32)
     for proposed in ([], [2, 0]):
@@ -244,8 +244,8 @@ def the_law(accept, rng):
 
 @check(ACCEPT, points=1, public=False)
 def two_tokens(accept, rng):
-    """The first two tokens together, with two guesses drawn from a draft, have the target's
-    distribution."""
+    """The first two tokens together, with two guesses drawn from a draft,
+    have the target's distribution."""
     target = [np.array([0.5, 0.2, 0.3]), np.array([0.1, 0.6, 0.3]), np.array([0.3, 0.3, 0.4])]
     draft = [np.array([0.25, 0.5, 0.25]), np.array([0.5, 0.3, 0.2])]
     counts: dict[int, int] = {}
@@ -273,8 +273,8 @@ def each_guess_has_its_chance(accept, rng):
 
 @check(ACCEPT, points=1, public=False)
 def of_every_kind(accept, rng):
-    """A large vocabulary, zeros everywhere, equal draft and target; arguments stay as they
-    were, seeds decide."""
+    """A large vocabulary, zeros everywhere, equal draft and target;
+    arguments stay as they were, seeds decide."""
     logits = rng.standard_normal((4, 3000)).astype(np.float32) * 6
     logits[rng.random((4, 3000)) < 0.9] = -np.inf
     target = np.array([true_softmax(row) for row in logits], np.float32)
@@ -395,8 +395,8 @@ def greedy_text_is_the_targets(speculate, rng):
 
 @check(SPECULATE, points=1, public=True)
 def one_pass_for_all_guesses(speculate, rng):
-    """The unseen token and the guesses go through the model together, and accepted ones never
-    again."""
+    """The unseen token and the guesses go through the model together,
+    and accepted ones never again."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for name, passes in (("right", [[*ids, *truth[:3]], truth[3:7], truth[7:9]]),
@@ -437,8 +437,8 @@ def the_end_inside_a_run(speculate, rng):
 
 @check(SPECULATE, points=1, public=True)
 def limits(speculate, rng):
-    """The limit and the cache's capacity hold exactly; no guess is asked for, and no prompt
-    taken, without room."""
+    """The limit and the cache's capacity hold exactly;
+    no guess is asked for, and no prompt taken, without room."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 14)
     for limit in (0, 1, 2, 5, 6, 7, 100):
@@ -467,8 +467,8 @@ def limits(speculate, rng):
 
 @check(SPECULATE, points=1, public=True)
 def a_reader_who_has_enough(speculate, rng):
-    """`on_token` sees every token once, in order, and ends the text inside a run, too, and what
-    the context holds."""
+    """`on_token` sees every token once, in order, and ends the text inside a run, too,
+    and what the context holds."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for enough in (1, 3, 20):
@@ -492,8 +492,8 @@ def a_reader_who_has_enough(speculate, rng):
 
 @check(SPECULATE, points=1, public=True)
 def the_cache_afterwards(speculate, rng):
-    """The context holds the text without its last token, and a beginning that it knew already
-    is not computed again."""
+    """The context holds the text without its last token,
+    and a beginning that it knew already is not computed again."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 12)
     for name, proposer in proposers([*ids, *truth], 40, rng).items():
@@ -514,8 +514,8 @@ def the_cache_afterwards(speculate, rng):
 
 @check(SPECULATE, points=1, public=False)
 def sampled_text_is_the_targets(speculate, rng):
-    """Two tokens drawn with a draft model's guesses have the target's distribution; the same
-    seed gives the same."""
+    """Two tokens drawn with a draft model's guesses have the target's distribution;
+    the same seed gives the same."""
     target, draft = TextModel(int(rng.integers(2**32)), 4,
                               scale=0.7), TextModel(int(rng.integers(2**32)), 4, scale=0.7)
     ids = rng.integers(0, 4, 3).tolist()
@@ -544,8 +544,8 @@ def sampled_text_is_the_targets(speculate, rng):
 
 @check(SPECULATE, points=1, public=False)
 def penalties_see_the_text(speculate, rng):
-    """Penalties of all kinds, with a prompt that only some of them count; the tally tells what
-    happened."""
+    """Penalties of all kinds, with a prompt that only some of them count;
+    the tally tells what happened."""
     for params in (SamplingParams(repetition_penalty=3.0),
                    SamplingParams(presence_penalty=2.0, frequency_penalty=1.0)):
         model = TextModel(int(rng.integers(2**32)), 12)

@@ -1,5 +1,5 @@
-"""Checks of the tokenizer, against the `tokenizers` library, the reference, and the laws of a
-lossless code."""
+"""Checks of the tokenizer, against the `tokenizers` library, the reference,
+and the laws of a lossless code."""
 
 import random
 from collections import Counter
@@ -133,8 +133,8 @@ def all_scripts(gpt2_pattern, pre_tokenize, rng):
 
 @check(CUT, points=2, public=True)
 def white_space(gpt2_pattern, pre_tokenize, rng):
-    """Of white space before a word, all but the last character is a piece; a last space goes
-    with the word."""
+    """Of white space before a word, all but the last character is a piece;
+    a last space goes with the word."""
     expect_cut(gpt2_pattern, "if x:\n    return  x\n\n\ty  \n",
                "Rule 5 needs a look at what follows, without taking it: "
                "`(?!…)`. Rule 6 takes what is left at the end of the text.")
@@ -208,8 +208,8 @@ def expect_counts(count_pairs, words: list, hint: str) -> None:
 
 @check(PAIRS, points=2, public=True)
 def words_count_as_often_as_they_occur(count_pairs, merge_pair, rng):
-    """A pair counts at each of its places, as often as the word occurs, and never across two
-    words."""
+    """A pair counts at each of its places, as often as the word occurs,
+    and never across two words."""
     once, often = int(rng.integers(2, 9)), int(rng.integers(20, 90))
     expect_counts(count_pairs, [([5, 6, 7, 5, 6], once), ([6, 5, 6], often), ([7], 3), ([], 2)],
                   "Go through the words one by one; each comes with the number of times it "
@@ -406,8 +406,8 @@ def english() -> Vocabulary:
 
 
 def random_merges(rng, symbols: int = 3, merges: int = 12) -> dict:
-    """Merges over a small alphabet, in any order of rank; two ways to one string give one
-    id."""
+    """Merges over a small alphabet, in any order of rank;
+    two ways to one string give one id."""
     chance = python_random(rng)
     tokens, pairs = [*"abcdefgh"[:symbols]], []
     for _ in range(merges):
@@ -431,8 +431,8 @@ def expect_merged(merge, symbols: list[int], merges: dict, hint: str) -> None:
 
 @check("tokenizer.encode_piece", points=3, public=True)
 def lowest_rank_first(encode_piece, rng):
-    """The merge of the lowest rank is made first, wherever it stands and however long its
-    result."""
+    """The merge of the lowest rank is made first,
+    wherever it stands and however long its result."""
     a, b, c, d = rng.permutation(50)[:4].tolist()
     expect_merged(encode_piece, [a, b, c], {(a, b): (8, 60), (b, c): (5, 61)},
                   "Two merges are possible here. Which of them comes first is a matter of "
@@ -493,8 +493,8 @@ def any_ranks(encode_piece, rng):
 
 
 class CountedMerges(Mapping):
-    """Merges that count how often anything is looked up. No dict: it stays here when the code
-    runs elsewhere."""
+    """Merges that count how often anything is looked up.
+    No dict: it stays here when the code runs elsewhere."""
 
     def __init__(self, merges: Mapping):
         self.merges, self.lookups = merges, 0
@@ -596,8 +596,8 @@ END, START = AddedToken("<end>", 900, special=True), AddedToken("<start>", 901, 
 
 @check("tokenizer.encode", points=3, public=True)
 def tokens_between_texts(encode, rng):
-    """Added tokens become their ids, what is between them is encoded, and nothing is encoded
-    twice or dropped."""
+    """Added tokens become their ids, what is between them is encoded,
+    and nothing is encoded twice or dropped."""
     word = characters(rng, "abc", 3)
     for text in (f"{word}<end>x", f"<start>{word}<end>", f"<end><end>{word}", word, "<end>",
                  f"< end>{word}<end"):
@@ -620,8 +620,8 @@ def first_then_longest(encode, rng):
 
 @check("tokenizer.encode", points=3, public=True)
 def untrusted_text(encode, rng):
-    """With parse_special false, a special token is ordinary text from end to end; other added
-    tokens are not."""
+    """With parse_special false, a special token is ordinary text from end to end;
+    other added tokens are not."""
     tokens = [END, AddedToken("<tab>", 800), AddedToken("nd", 801)]
     for text in ("hi<end>there<tab>!", "<end>", "<end><tab><end>", "a<end>nd"):
         expect_encoded(encode, text, tokens,
@@ -701,8 +701,8 @@ def in_chunks(data: bytes, rng, longest: int) -> list[bytes]:
 
 
 def expect_shown(IncrementalDetokenizer, chunks: list[bytes], hint: str) -> None:
-    """What is certain is shown at once: all of it after a whole character, and no half of one
-    before.
+    """What is certain is shown at once: all of it after a whole character,
+    and no half of one before.
 
     Where broken bytes end the data so far, it is left open whether they are shown now or with
     the next token.
@@ -801,8 +801,8 @@ def the_end(IncrementalDetokenizer, decode, rng):
 
 @check(STREAM, points=2, public=False)
 def any_stream(IncrementalDetokenizer, decode, rng):
-    """Random texts in random tokens: shown at the right moment, and joined equal to the
-    whole."""
+    """Random texts in random tokens: shown at the right moment,
+    and joined equal to the whole."""
     for _ in range(12):
         text = characters(rng, "aé中👍 ٣", 8)
         expect_shown(IncrementalDetokenizer, in_chunks(text.encode("utf-8"), rng, 3), "")

@@ -25,8 +25,8 @@ FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 def tiny(rng, architecture: str = "LlamaForCausalLM", tied: bool = True) -> dict:
-    """A config.json of a tiny model: more query than key heads, and no two sizes that are equal
-    by accident."""
+    """A config.json of a tiny model: more query than key heads,
+    and no two sizes that are equal by accident."""
     return {"architectures": [architecture],
             "model_type": architecture.removesuffix("ForCausalLM").lower(),
             "vocab_size": int(rng.integers(11, 20)), "hidden_size": 32, "intermediate_size": 64,
@@ -77,8 +77,8 @@ def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str
 
 @check("weights.map_names", points=2, public=True)
 def three_namings(map_names, rng):
-    """The names of Hugging Face, with and without their prefix, and those of GGUF are all
-    understood."""
+    """The names of Hugging Face, with and without their prefix,
+    and those of GGUF are all understood."""
     config = config_of(rng)
     for naming in NAMINGS:
         expect_mapped(map_names, found_in(config, naming), config,
@@ -128,8 +128,8 @@ def misshapen_ones(map_names, rng):
 
 @check("weights.map_names", points=1, public=True)
 def what_may_be_left(map_names, rng):
-    """A copy of a tied head and RoPE frequencies may be left over; an untied head may not be
-    missing."""
+    """A copy of a tied head and RoPE frequencies may be left over;
+    an untied head may not be missing."""
     for naming, head in ((NAMINGS[0], "lm_head.weight"), (NAMINGS[2], "output.weight")):
         config = config_of(rng, tied=True)
         found = found_in(config, naming) | {head: (config.vocab_size, config.hidden_size)}
@@ -161,8 +161,8 @@ def other_families(map_names, rng):
 
 @check("weights.map_names", points=1, public=False)
 def all_at_once(map_names, rng):
-    """Everything that is wrong is in one error, and a configuration of a million layers is
-    refused at once."""
+    """Everything that is wrong is in one error,
+    and a configuration of a million layers is refused at once."""
     config = config_of(rng, tied=False)
     found = found_in(config, NAMINGS[0])
     missing = "model.layers.0.self_attn.k_proj.weight"
@@ -201,8 +201,8 @@ def text(value: str) -> bytes:
 
 
 def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of q or k as GGUF's llama architecture keeps them: the two of each RoPE pair are
-    neighbours."""
+    """Rows of q or k as GGUF's llama architecture keeps them:
+    the two of each RoPE pair are neighbours."""
     return np.concatenate([np.stack(np.split(head, 2), axis=1).reshape(head.shape)
                            for head in np.split(weight, heads)])
 
@@ -219,8 +219,8 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
 @contextmanager
 def gguf_of(config: ModelConfig,
             state: dict[str, np.ndarray]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
-    """A GGUF file of this model, Q8_0 where rows allow it, and by Hugging Face's names the
-    arrays it stands for."""
+    """A GGUF file of this model, Q8_0 where rows allow it,
+    and by Hugging Face's names the arrays it stands for."""
     integers = {"block_count": config.num_hidden_layers, "embedding_length": config.hidden_size,
                 "feed_forward_length": config.intermediate_size,
                 "context_length": config.max_position_embeddings,
@@ -407,8 +407,8 @@ def watched(load_checkpoint, rng):
 # --- chapter 4: the order of rows in GGUF's llama architecture
 
 def in_file(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows in the file's order: row by row, the pair (i, i + d/2) of a head becomes the
-    neighbours (2i, 2i + 1)."""
+    """Rows in the file's order: row by row, the pair (i,
+    i + d/2) of a head becomes the neighbours (2i, 2i + 1)."""
     size = len(weight) // heads
     order = [head * size + i + half for head in range(heads) for i in range(size // 2)
              for half in (0, size // 2)]
@@ -428,8 +428,8 @@ def one_head_by_hand(unpermute_rope, rng):
 
 @check("weights.unpermute_rope", points=2, public=True)
 def heads_of_rows(unpermute_rope, rng):
-    """Several heads: each one's rows are sorted by themselves, columns stay, and the file's
-    matrix is not touched."""
+    """Several heads: each one's rows are sorted by themselves, columns stay,
+    and the file's matrix is not touched."""
     for heads, size in ((3, 10), (2, 6)):
         weight = rng.standard_normal((heads * size, 7)).astype(np.float32)
         file = in_file(weight, heads)
@@ -451,8 +451,8 @@ def key_heads(unpermute_rope, rng):
 
 @check("weights.unpermute_rope", points=1, public=False)
 def same_scores(unpermute_rope, rng):
-    """The law: scores with neighbours turned in the file's order are those with halves turned
-    in this one."""
+    """The law: scores with neighbours turned in the file's order are those
+    with halves turned in this one."""
     heads, size, x = 3, 12, rng.standard_normal((2, 9))
     # queries' and keys' matrices
     wide = rng.standard_normal((2, heads * size, 9)).astype(np.float32)

@@ -1,5 +1,5 @@
-"""Makes a folder in which an instructor runs nbgrader: source editions, and settings that load
-the course's."""
+"""Makes a folder in which an instructor runs nbgrader:
+source editions, and settings that load the course's."""
 
 from pathlib import Path
 
@@ -26,8 +26,8 @@ c.CourseDirectory.course_id = {name!r}
 
 
 def make_course(folder: Path, root: Path, progress: Progress = iter) -> list[Path]:
-    """Make or renew a course of nbgrader from the chapters of a repository. Returns the
-    notebooks that it wrote.
+    """Make or renew a course of nbgrader from the chapters of a repository.
+    Returns the notebooks that it wrote.
 
     A configuration that is there stays as it is, and so do releases, submissions and grades.
     Raises GearworksError when the folder cannot be written, ChapterError for a chapter that is

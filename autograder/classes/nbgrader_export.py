@@ -1,5 +1,5 @@
-"""What `nbgrader export` writes in this course: required points, bonus points, and no silent
-zero."""
+"""What `nbgrader export` writes in this course:
+required points, bonus points, and no silent zero."""
 
 import csv
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""What our nbgrader configuration does differently from stock nbgrader, one preprocessor for
-each difference.
+"""What our nbgrader configuration does differently from stock nbgrader,
+one preprocessor for each difference.
 
 Seen with nbgrader 0.9.6: its stub names no component; a repeated cell stops the whole class;
 correct code that writes to stderr gets 0, while text, several numbers or no output at all get
@@ -27,8 +27,8 @@ _COURSE_IMPORTS = "import autograder, gearworks"
 
 
 class RestoreStubs(ClearSolutions):
-    """Puts in the place of each solution what its cell starts with: the error that names it, or
-    the exhibit's body.
+    """Puts in the place of each solution what its cell starts with:
+    the error that names it, or the exhibit's body.
 
     The begin mark says which: `### BEGIN SOLUTION module.name [mutant]`. A mark without a name
     leaves nothing.
@@ -61,8 +61,8 @@ class RestoreStubs(ClearSolutions):
 
 
 class DropNamelessCells(NbGraderPreprocessor):
-    """Takes the nbgrader metadata from cells without a grade id: editors leave such cells, and
-    so does nbgrader."""
+    """Takes the nbgrader metadata from cells without a grade id:
+    editors leave such cells, and so does nbgrader."""
 
     def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict, cell_index: int) \
             -> tuple[NotebookNode, ResourcesDict]:
@@ -93,16 +93,16 @@ class RequireCourse(NbGraderPreprocessor):
 
 @cache
 def _import_error(interpreter: str) -> str:
-    """Why a Python cannot import the course; empty when it can. One look serves a whole
-    class."""
+    """Why a Python cannot import the course; empty when it can.
+    One look serves a whole class."""
     result = subprocess.run([interpreter, "-c", _COURSE_IMPORTS], capture_output=True,
                             encoding="utf-8", errors="replace")
     return result.stderr.strip() if result.returncode else ""
 
 
 class RequireOneScore(NbGraderPreprocessor):
-    """Lets a check cell score by one number between 0 and its points, and makes anything else
-    an error that says so.
+    """Lets a check cell score by one number between 0 and its points,
+    and makes anything else an error that says so.
 
     What a learner's code writes to stderr is dropped from these cells, since nbgrader would
     take it for a failure.

@@ -1,5 +1,5 @@
-"""The judge: a process of its own that runs the hidden checks, and that calls the learner's
-code from there.
+"""The judge: a process of its own that runs the hidden checks,
+and that calls the learner's code from there.
 
 Hidden checks, their seeds and what they expect stay in that process. The kernel receives calls
 with arguments, and at the end titles and points. The nbgrader source edition arms it in a line
@@ -43,8 +43,8 @@ def disarm(exercise: str) -> bool:
 
 def judge(exercise: str, subjects: Sequence[Any], *, public: bool | None = False,
           seed: int | None = None) -> list[Outcome]:
-    """Run checks of an exercise in the judge, which calls these subjects. public: which checks;
-    None means all.
+    """Run checks of an exercise in the judge, which calls these subjects.
+    public: which checks; None means all.
 
     A subject that does not end costs the check that met it; the others keep their points. Of
     hidden checks the outcomes hold the title and the kind of error, nothing else. Raises
@@ -67,8 +67,8 @@ def judge(exercise: str, subjects: Sequence[Any], *, public: bool | None = False
 def _conversation(exercise: str, subjects: Sequence[Any], public: bool | None, seed: int | None,
                   plan: list[dict], outcomes: list[Outcome],
                   seconds: Callable[[], float]) -> bool:
-    """Talk with one judge process: learn its plan, append the outcomes. Returns False when it
-    had to be ended early."""
+    """Talk with one judge process: learn its plan, append the outcomes.
+    Returns False when it had to be ended early."""
     child = subprocess.Popen([sys.executable, "-P", "-m", "autograder.judge"],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL)

@@ -1,5 +1,5 @@
-"""The judge's process: `python -m autograder.judge`, with the subjects at the other end of its
-pipes."""
+"""The judge's process: `python -m autograder.judge`,
+with the subjects at the other end of its pipes."""
 
 import dataclasses
 import os

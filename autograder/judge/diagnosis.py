@@ -32,8 +32,8 @@ Record = list[Message]
 
 
 def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
-    """The same report; where a known mistake explains all that its public checks saw, those
-    that failed name it."""
+    """The same report; where a known mistake explains all that its public checks saw,
+    those that failed name it."""
     failed = [outcome.name for outcome in report.outcomes if outcome.status is Status.FAILED]
     if not failed:
         return report
@@ -60,8 +60,8 @@ def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
 
 
 def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mutant | None:
-    """The known mistake that gives the subjects' results in all of these checks, or None. The
-    first one has failed."""
+    """The known mistake that gives the subjects' results in all of these checks, or None.
+    The first one has failed."""
     deadline = time.process_time() + DIAGNOSIS_SECONDS
     exercise = checks[0].exercise
     records = [(check, own) for check in checks
@@ -88,8 +88,8 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
 
 
 def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
-    """All that a check and its subjects say to each other, or None when it is too much or does
-    not end."""
+    """All that a check and its subjects say to each other,
+    or None when it is too much or does not end."""
     messages: Record = []
     theirs, ours = Peer(open_objects=True), Peer(open_objects=False)
 

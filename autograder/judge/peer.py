@@ -1,5 +1,5 @@
-"""Calls across the border, in both directions: the judge calls the subject, the subject calls
-back.
+"""Calls across the border, in both directions:
+the judge calls the subject, the subject calls back.
 
 Each side keeps its objects and gives out handles to them. A call takes its arguments by value,
 or by handle, and brings back the result together with what the call has changed in its
@@ -32,8 +32,8 @@ OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__"
 
 
 class Handle:
-    """Stands for an object of the other side: its attributes, methods and operators are those
-    of the object."""
+    """Stands for an object of the other side:
+    its attributes, methods and operators are those of the object."""
 
     __slots__ = ("_peer", "_number", "_data")
 
@@ -48,8 +48,8 @@ class Handle:
 
 
 class Peer:
-    """One side of a conversation. `ask` delivers a request to the other side and returns its
-    answer.
+    """One side of a conversation. `ask` delivers a request to the other side
+    and returns its answer.
 
     open_objects: whether the other side may read every attribute of the objects given out. The
     judge gives out its call-back functions with this off: they can be called, and nothing of
@@ -112,8 +112,8 @@ class Peer:
         return self.decode(answer.data["value"], answer.blobs)
 
     def answer(self, request: Message) -> Message:
-        """Do what the other side asks for. Raises only KeyboardInterrupt, and WireError when it
-        is no request."""
+        """Do what the other side asks for. Raises only KeyboardInterrupt,
+        and WireError when it is no request."""
         data, blobs = request.data, []
         try:
             target = self._given[data["handle"]]
@@ -188,8 +188,8 @@ class Peer:
                 "not attempted": is_not_attempted(error)}
 
     def _error(self, data: dict) -> BaseException:
-        """The exception that stands for one of the other side, of the nearest kind that is
-        known here."""
+        """The exception that stands for one of the other side,
+        of the nearest kind that is known here."""
         try:
             if "yours" in data:
                 return self._raised[data["yours"]]
@@ -254,8 +254,8 @@ def _new_error(kind: type[BaseException], name: str, text: str,
 
 
 def _bring_up_to_date(value: Any, after: Any) -> Any:
-    """Change a value in place into another of its kind. Returns it, or the other where that is
-    impossible."""
+    """Change a value in place into another of its kind.
+    Returns it, or the other where that is impossible."""
     if value is after or isinstance(value, Handle):
         return value
     if type(value) is not type(after):

@@ -1,5 +1,5 @@
-"""How values cross the border between two processes: JSON and npy, and nothing that could run
-code when it is read.
+"""How values cross the border between two processes:
+JSON and npy, and nothing that could run code when it is read.
 
 A message is one JSON value and any number of blobs, each preceded by its length. What JSON
 lacks is an object with a "kind". Arrays are blobs in NumPy's npy format, which is read without
@@ -56,8 +56,8 @@ def write(stream: BinaryIO, message: Message) -> None:
 
 
 def read(stream: BinaryIO) -> Message:
-    """Receive a message. Raises EOFError when the other side has gone, WireError when it talks
-    nonsense."""
+    """Receive a message. Raises EOFError when the other side has gone,
+    WireError when it talks nonsense."""
     size, count = struct.unpack("<II", _exactly(stream, 8))
     if size > LARGEST or count > MOST_BLOBS:
         raise WireError("a message larger than any that this protocol sends")
@@ -80,8 +80,8 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
 
 
 def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
-    """A value as JSON data, with its arrays appended to `blobs`. export: gives the data of what
-    cannot travel by value.
+    """A value as JSON data, with its arrays appended to `blobs`.
+    export: gives the data of what cannot travel by value.
 
     >>> encode({"ids": (1, 2)}, [], export=repr)
     {'kind': 'dict', 'keys': ['ids'], 'values': [{'kind': 'rows', 'items': [(1, 2)]}]}
@@ -269,8 +269,8 @@ def _travels(kind: type) -> bool:
 
 
 def _class_named(name: str, base: type) -> type:
-    """A dataclass or enumeration of an engine module that has been imported here already: a
-    message imports nothing."""
+    """A dataclass or enumeration of an engine module that has been imported here already:
+    a message imports nothing."""
     module, _, qualname = name.partition(":")
     kind = (getattr(sys.modules.get(module), qualname, None) if module.startswith(ENGINE)
             else None)

@@ -1,5 +1,5 @@
-"""A process of its own for code that may loop, exit or eat memory; lines of JSON pass between
-it and its parent.
+"""A process of its own for code that may loop, exit or eat memory;
+lines of JSON pass between it and its parent.
 
 The parent has a `Child` of a module; that module, run with `-m`, has the other end of its
 `pipes`. A child announces whatever it does before it does it. So when nothing more comes, the
@@ -19,8 +19,8 @@ LAST_SECONDS = 1       # by the wall clock: what a child may take to end when no
 
 
 class Child:
-    """A process that runs a module. It is started when it is first told something, and again
-    after it has ended."""
+    """A process that runs a module. It is started when it is first told something,
+    and again after it has ended."""
 
     def __init__(self, module: str):
         self._module = module
@@ -43,8 +43,8 @@ class Child:
             pass
 
     def hear(self, silence: float) -> dict | None:
-        """Its next line, empty when that is nonsense; None when it has ended, or was silent for
-        so many seconds."""
+        """Its next line, empty when that is nonsense;
+        None when it has ended, or was silent for so many seconds."""
         try:
             line = self._lines.get(timeout=silence)
         except queue.Empty:
@@ -58,8 +58,8 @@ class Child:
         return news if isinstance(news, dict) else {}
 
     def end(self) -> int | None:
-        """End the process. Returns the exit code of one that had ended, or did so when nothing
-        more came."""
+        """End the process. Returns the exit code of one that had ended,
+        or did so when nothing more came."""
         if self._process is None:
             return None
         try:
@@ -87,8 +87,8 @@ class Child:
 
 
 def pipes() -> tuple[Iterator[dict], Callable[[dict], None]]:
-    """In the child: what its parent tells, line by line, and a function that answers. What is
-    printed is no answer."""
+    """In the child: what its parent tells, line by line, and a function that answers.
+    What is printed is no answer."""
     news = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

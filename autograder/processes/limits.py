@@ -19,8 +19,8 @@ POLL = 0.05                 # seconds between two looks at the clock
 
 
 class TimeLimit(BaseException):
-    """The limit was reached. Not an `Exception`, so that the limited code's own `except
-    Exception` lets it pass."""
+    """The limit was reached. Not an `Exception`,
+    so that the limited code's own `except Exception` lets it pass."""
 
 
 @contextmanager

@@ -74,8 +74,8 @@ def import_lines(module: ModuleSource, names: Collection[str],
 
 @dataclass(frozen=True)
 class Cut:
-    """An exercise's cell in three states: as the learner gets it, solved, and solved between
-    the marks of nbgrader."""
+    """An exercise's cell in three states:
+    as the learner gets it, solved, and solved between the marks of nbgrader."""
 
     stub: str
     solution: str
@@ -120,8 +120,8 @@ def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (
 
 def starting_lines(component: str, margin: str,
                    exhibit: ModuleSource | None = None) -> list[str]:
-    """What stands in the place of a body until the learner writes it: the error that names it,
-    or the exhibit's body.
+    """What stands in the place of a body until the learner writes it:
+    the error that names it, or the exhibit's body.
 
     component: `module.name` or `module.Class.method`.
 
@@ -140,8 +140,8 @@ def starting_lines(component: str, margin: str,
 
 
 def stub_of(exercise: str, methods: Collection[str] = ()) -> str:
-    """The untouched start of an exercise, `module.name` or `module.a+b`, as source that runs by
-    itself.
+    """The untouched start of an exercise, `module.name` or `module.a+b`,
+    as source that runs by itself.
 
     >>> print(stub_of("layers.silu").splitlines()[-1])
         raise NotImplementedError("layers.silu: write this function")

@@ -38,8 +38,8 @@ def short_name(home: str) -> str:
 
 
 def module_of(name: str) -> str:
-    """The short name of the module of a component or an exercise: what comes before a class, or
-    before the last name.
+    """The short name of the module of a component or an exercise:
+    what comes before a class, or before the last name.
 
     >>> module_of("tokenizer.count_pairs+merge_pair"), module_of(
     ...     "kernels.cpu.int4_matvec"), module_of("engine.Engine.step")
@@ -52,8 +52,8 @@ def module_of(name: str) -> str:
 
 
 def names_of(exercise: str) -> list[str]:
-    """The functions or classes that an exercise names, in the order in which its checks take
-    them.
+    """The functions or classes that an exercise names,
+    in the order in which its checks take them.
 
     >>> names_of("tokenizer.count_pairs+merge_pair"), names_of("engine.LLMEngine.step")
     (['count_pairs', 'merge_pair'], ['LLMEngine'])

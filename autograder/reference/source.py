@@ -23,8 +23,8 @@ class CuttingError(GearworksError, ValueError):
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
-    """The lines of a statement, first and last: from 1, both included, and so are
-    decorators."""
+    """The lines of a statement, first and last:
+    from 1, both included, and so are decorators."""
     return min([node.lineno,
                 *(decorator.lineno
                   for decorator in getattr(node, "decorator_list", []))]), node.end_lineno
@@ -32,8 +32,8 @@ def span(node: ast.stmt) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Body:
-    """What is to be written of a function or method: the lines `first` to `last`, below its
-    docstring.
+    """What is to be written of a function or method:
+    the lines `first` to `last`, below its docstring.
 
     component: `module.name` or `module.Class.method`. margin: the spaces before its statements.
     """
@@ -105,8 +105,8 @@ class ModuleSource:
         return self.text.splitlines()[first - 1:last]
 
     def definition(self, name: str) -> Definition:
-        """A definition at the top level. Raises CuttingError when there is none of this
-        name."""
+        """A definition at the top level. Raises CuttingError
+        when there is none of this name."""
         if name not in self.definitions:
             raise CuttingError(f"there is no {self.name}.{name}",
                                "the module defines no such function or class",
@@ -114,8 +114,8 @@ class ModuleSource:
         return self.definitions[name]
 
     def bodies(self, name: str, methods: Collection[str] = ()) -> list[Body]:
-        """What is to be written of a definition: a function's body, or the bodies of a class's
-        methods in their order.
+        """What is to be written of a definition:
+        a function's body, or the bodies of a class's methods in their order.
 
         methods: empty means all that do not begin with a single underscore.
         Raises CuttingError for a method that does not exist, a body on the line of its `def`, a
@@ -165,8 +165,8 @@ class ModuleSource:
 
 
 def module_source(module: str) -> ModuleSource:
-    """A module of the `gearworks` that is first on the path. Raises CuttingError when there is
-    none.
+    """A module of the `gearworks` that is first on the path.
+    Raises CuttingError when there is none.
 
     >>> "softmax" in module_source("layers").definitions
     True
@@ -182,8 +182,8 @@ def module_source(module: str) -> ModuleSource:
 
 
 def global_names(source: str) -> set[str]:
-    """The names that code takes from around it, builtins included: anywhere in it, annotations
-    too.
+    """The names that code takes from around it, builtins included:
+    anywhere in it, annotations too.
 
     >>> sorted(global_names("def area(r: Length, n=TURNS):\\n    s = pi\\n    return [s * x "
     ...                     "for x in range(r)]"))

@@ -1,5 +1,5 @@
-"""Finds what a learner has written of each component, in notebooks that editors may have
-rearranged.
+"""Finds what a learner has written of each component,
+in notebooks that editors may have rearranged.
 
 A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's
 id belongs to it when it defines one of its names. What equals the start that the learner was
@@ -61,8 +61,8 @@ class Component:
 
     @property
     def fits_the_engine(self) -> bool:
-        """Whether an engine runs with it: all of it is there, or some of the methods that a
-        class's exercise names.
+        """Whether an engine runs with it: all of it is there,
+        or some of the methods that a class's exercise names.
 
         The methods of a class that is the learner's as a whole do not mix with those of the
         reference.
@@ -112,8 +112,8 @@ def find_components(chapters: Sequence[Chapter],
 
 
 def _chapter_of(notebook: Notebook, chapters: Sequence[Chapter]) -> Chapter | None:
-    """The chapter that a notebook is of: by the ids of its cells, what they check, its name,
-    what they define."""
+    """The chapter that a notebook is of:
+    by the ids of its cells, what they check, its name, what they define."""
     def evidence(chapter: Chapter) -> tuple[int, ...]:
         ids = {exercise.grade_id for exercise in chapter.exercises}
         checks = {quote + exercise.name + quote for exercise in chapter.exercises
@@ -197,8 +197,8 @@ def _attempts(cells: Sequence[Cell], blank: Component, start: Cut) -> list[Compo
 
 def _definition(statements: Sequence[Statement], name: str,
                 given: Definition) -> tuple[Statement, ...]:
-    """The statements of a cell that make up the definition of a name: the last attempt and what
-    wraps it afterwards."""
+    """The statements of a cell that make up the definition of a name:
+    the last attempt and what wraps it afterwards."""
     binding = [statement for statement in statements
                if name in statement.binds and not _is_given(statement.node, given)]
     written = [statement for statement in binding
@@ -210,8 +210,8 @@ def _definition(statements: Sequence[Statement], name: str,
 
 
 def _is_given(node: ast.stmt, given: Definition) -> bool:
-    """Whether a statement that binds an exercise's name is no attempt: the stub, the reference,
-    a plain value."""
+    """Whether a statement that binds an exercise's name is no attempt:
+    the stub, the reference, a plain value."""
     if isinstance(node, Definition):
         return _shape(node) == _shape(given)
     if isinstance(node, ast.ImportFrom):
@@ -230,8 +230,8 @@ def _shape(node: ast.AST) -> str:
 
 
 def _is_open(node: Function) -> bool:
-    """Whether a function is still to be written: it is empty, or every call ends with
-    NotImplementedError."""
+    """Whether a function is still to be written:
+    it is empty, or every call ends with NotImplementedError."""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     if all(isinstance(part, ast.Pass)
            or isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)

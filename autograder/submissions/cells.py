@@ -33,8 +33,8 @@ CHANGING = frozenset({"append", "extend", "insert", "add", "update", "setdefault
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell. number: its place in the notebook, from 1, text cells included. ids: its grade
-    id, then cell ids."""
+    """One cell. number: its place in the notebook, from 1, text cells included.
+    ids: its grade id, then cell ids."""
 
     number: int
     kind: str
@@ -43,8 +43,8 @@ class Cell:
 
     @cached_property
     def python(self) -> str:
-        """Its source as plain Python: magics are calls, as IPython makes them; "" for a cell in
-        another language."""
+        """Its source as plain Python: magics are calls, as IPython makes them;
+        "" for a cell in another language."""
         source = self.source
         if source.lstrip().startswith("%%"):
             if not source.lstrip().startswith(PYTHON_CELLS):
@@ -71,8 +71,8 @@ class Cell:
 
     @cached_property
     def statements(self) -> "tuple[Statement, ...]":
-        """Its statements in their order, each import of a name by itself. None, when the cell
-        is no Python."""
+        """Its statements in their order, each import of a name by itself.
+        None, when the cell is no Python."""
         lines = self.python.split("\n")
         found: list[Statement] = []
         body = self.tree.body
@@ -90,8 +90,8 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement at the top level of a cell. text: its source, which stands on lines of its
-    own."""
+    """A statement at the top level of a cell.
+    text: its source, which stands on lines of its own."""
 
     node: ast.stmt
     text: str
@@ -110,8 +110,8 @@ class Statement:
 
     @cached_property
     def uses(self) -> frozenset[str]:
-        """The names that it takes from around it, inside of functions too, builtins
-        included."""
+        """The names that it takes from around it, inside of functions too,
+        builtins included."""
         shared = {name for part in ast.walk(self.node) if isinstance(part, ast.Global)
                   for name in part.names}
         try:
@@ -121,8 +121,8 @@ class Statement:
 
     @cached_property
     def changes(self) -> frozenset[str]:
-        """The names whose values it changes in place: `table[i] = …`, `table.append(…)`, in a
-        loop too."""
+        """The names whose values it changes in place:
+        `table[i] = …`, `table.append(…)`, in a loop too."""
         return (frozenset() if isinstance(self.node, Definition)
                 else frozenset(_changed(self.node)))
 
@@ -137,8 +137,8 @@ class Statement:
 
 
 def renamed(statement: Statement, names: Mapping[str, str]) -> str:
-    """Its text with names of the module's scope replaced, and with them variables of functions
-    that are spelled so.
+    """Its text with names of the module's scope replaced,
+    and with them variables of functions that are spelled so.
 
     Parameters and attributes stay: others call them by their names.
     """
@@ -200,8 +200,8 @@ def _changed(node: ast.AST) -> Iterator[str]:
 
 
 class _Renaming(ast.NodeVisitor):
-    """Renames in place: everywhere, but for what a parameter hides in its function, and a class
-    within its own body."""
+    """Renames in place: everywhere, but for what a parameter hides in its function,
+    and a class within its own body."""
 
     def __init__(self, names: Mapping[str, str]):
         self._names = names
@@ -244,8 +244,8 @@ class _Renaming(ast.NodeVisitor):
                 inside.visit(part)
 
     def _visit_head(self, node: Function | ast.Lambda) -> None:
-        """Decorators, defaults and annotations: they belong to the scope around the
-        function."""
+        """Decorators, defaults and annotations:
+        they belong to the scope around the function."""
         for part in [*getattr(node, "decorator_list", []), node.args,
                      getattr(node, "returns", None)]:
             if part is not None:

@@ -30,8 +30,8 @@ ROOTS_TO_LOOK_INTO = sys.stdlib_module_names | {"numpy", "gearworks"}
 
 @dataclass(frozen=True)
 class Graft:
-    """A learner's component as it stands in a module. text: whole lines. notes: what could not
-    be brought along."""
+    """A learner's component as it stands in a module. text: whole lines.
+    notes: what could not be brought along."""
 
     component: Component
     text: str
@@ -48,15 +48,15 @@ class Graft:
 
 @dataclass(frozen=True)
 class GraftedModule:
-    """A module of the reference with learners' definitions in the place of its own. text: of
-    its file."""
+    """A module of the reference with learners' definitions in the place of its own.
+    text: of its file."""
 
     text: str
     grafts: tuple[Graft, ...]
 
     def graft_at(self, line: int) -> Graft | None:
-        """The graft that a line of the file stands in, from 1; None for the reference's own
-        lines."""
+        """The graft that a line of the file stands in, from 1;
+        None for the reference's own lines."""
         lines = self.text.split("\n")
         return next((graft for graft in self.grafts
                      if lines.index(graft.begin) < line <= lines.index(graft.end) + 1), None)
@@ -89,8 +89,8 @@ def graft(module: str, components: Sequence[Component],
 
 def code_of(module: str, components: Sequence[Component],
             others: Sequence[Component]) -> tuple[str, tuple[str, ...]]:
-    """Components of one module as code that runs among its names, and notes on what could not
-    be brought along.
+    """Components of one module as code that runs among its names,
+    and notes on what could not be brought along.
 
     What is still to be written of a class stays as the learner has it. others: as for `graft`.
     """
@@ -103,8 +103,8 @@ def code_of(module: str, components: Sequence[Component],
 
 def _grafts_of(module: ModuleSource, components: Sequence[Component],
                others: Sequence[Component], whole: bool) -> list[Graft]:
-    """The grafts of components of one module, which share what they have in common, in the
-    module's order."""
+    """The grafts of components of one module, which share what they have in common,
+    in the module's order."""
     exercised = {(other.chapter, other.name): other for other in others}
     taken: dict[str, str] = {}                  # name in the module -> the source that gives it
     return [_graft(module, component, exercised, taken, whole)
@@ -114,8 +114,8 @@ def _grafts_of(module: ModuleSource, components: Sequence[Component],
 
 
 def _delays_annotations(components: Sequence[Component]) -> bool:
-    """Whether annotations were not evaluated where one was written: IPython keeps that for all
-    later cells."""
+    """Whether annotations were not evaluated where one was written:
+    IPython keeps that for all later cells."""
     return any(isinstance(statement.node, ast.ImportFrom)
                and statement.node.module == "__future__" for component in components
                for cell in component.notebook.cells if cell.kind == "code"
@@ -159,8 +159,8 @@ def _graft(module: ModuleSource, component: Component,
 
 def _settle(module: ModuleSource, component: Component, name: str, text: str,
             names: dict[str, str], taken: Mapping[str, str]) -> None:
-    """Find a name for what a graft brings: its own, unless the module, Python or another graft
-    has a use for it."""
+    """Find a name for what a graft brings:
+    its own, unless the module, Python or another graft has a use for it."""
     def is_free(name: str) -> bool:
         if name in taken:
             return taken[name] == text
@@ -223,14 +223,14 @@ class _Search:
 
     def _is_private(self, exercised: Component, cell: Cell,
                     providers: Sequence[Statement]) -> bool:
-        """Whether a name of an exercise means something else in a cell: a helper, beside the
-        exercise's attempt."""
+        """Whether a name of an exercise means something else in a cell:
+        a helper, beside the exercise's attempt."""
         return (exercised.name not in self._component.exercise.names and exercised.cell != cell
                 and any(provider.cell == cell for provider in providers))
 
     def _providers(self, name: str, cell: Cell) -> list[Statement]:
-        """The statements that make a name what it is for a cell: those of the cell, else of the
-        nearest before it."""
+        """The statements that make a name what it is for a cell:
+        those of the cell, else of the nearest before it."""
         before = [other for other in self._code if other.number < cell.number]
         after = [other for other in self._code if other.number > cell.number]
         for place in [cell, *reversed(before), *after]:
@@ -294,8 +294,8 @@ class _Search:
                                           -1))
 
     def _guess(self, name: str) -> None:
-        """A name that no cell binds: IPython's, or one of those that an import of everything
-        brings."""
+        """A name that no cell binds: IPython's,
+        or one of those that an import of everything brings."""
         if name in LENT:
             self._borrow(_import_line(LENT[name], name))
             return
@@ -345,8 +345,8 @@ def _is_cycle(module: str, imported: str) -> bool:
 
 
 def _with_methods(text: str, module: ModuleSource, component: Component, whole: bool) -> str:
-    """A class's text with the reference's methods in place of lost given ones, and if `whole`
-    of unwritten ones."""
+    """A class's text with the reference's methods in place of lost given ones,
+    and if `whole` of unwritten ones."""
     node = _class_in(text)
     if node.body[0].lineno == node.lineno:                   # a body on the line of its `class`
         text = ast.unparse(node)

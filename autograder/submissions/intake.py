@@ -1,5 +1,5 @@
-"""Reads notebooks as they really come: edited, cut off, converted, saved in another encoding,
-with their metadata gone.
+"""Reads notebooks as they really come:
+edited, cut off, converted, saved in another encoding, with their metadata gone.
 
 Nothing that a file holds raises an error here. What cannot be read is left out, and what was
 repaired is noted, in words for the person whose notebook it is. Left out on purpose: which cell
@@ -21,8 +21,8 @@ SOURCE_START = re.compile(r'"(?:source|input)"\s*:\s*')
 
 @dataclass(frozen=True)
 class Notebook:
-    """What could be read of a notebook's file. notes: what was wrong with it, and what was done
-    about it."""
+    """What could be read of a notebook's file.
+    notes: what was wrong with it, and what was done about it."""
 
     name: str
     cells: tuple[Cell, ...] = ()
@@ -51,8 +51,8 @@ def notebook_paths(places: Iterable[Path]) -> list[Path]:
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Read a notebook, whatever has happened to its file. Never raises because of what it
-    holds."""
+    """Read a notebook, whatever has happened to its file.
+    Never raises because of what it holds."""
     notes: list[str] = []
     try:
         text = _text(path.read_bytes(), notes)
@@ -170,8 +170,8 @@ def _cell(cell: dict) -> Cell:
 
 
 def _rejoined(cells: list[Cell], notes: list[str]) -> list[Cell]:
-    """The cells, with those joined again that an editor has split in the middle of a
-    definition."""
+    """The cells, with those joined again that an editor has split
+    in the middle of a definition."""
     joined: list[Cell] = []
     for cell in cells:
         before = next((at for at in reversed(range(len(joined))) if joined[at].kind == "code"),

@@ -1,5 +1,5 @@
-"""Assembles the learner's engine: the reference package, in which the learner's definitions
-replace the reference's.
+"""Assembles the learner's engine: the reference package,
+in which the learner's definitions replace the reference's.
 
 `my_engine/gearworks/` is a package like the reference. It stands first on the path of a child
 process, so everything that runs there runs what the learner wrote: `gearworks chat --engine
@@ -31,8 +31,8 @@ PARTS = {"gearworks", LIST, "__pycache__", ".DS_Store"}
 
 @dataclass(frozen=True)
 class Gear:
-    """A component of the assembled engine. why: of the reference's, what is wrong with the
-    learner's.
+    """A component of the assembled engine.
+    why: of the reference's, what is wrong with the learner's.
 
     notes: of the learner's, what was strange about it.
     """
@@ -91,8 +91,8 @@ def summary(gears: Sequence[Gear], notebooks: Sequence[Notebook] = ()) -> str:
 
 
 def _reference() -> Path:
-    """The folder of the reference. It is not asked of the module, since an engine may be the
-    one that runs."""
+    """The folder of the reference. It is not asked of the module,
+    since an engine may be the one that runs."""
     package = Path(importlib.util.find_spec("gearworks").origin).parent
     if (package.parent / LIST).exists():
         raise GearworksError("cannot assemble an engine from an engine",
@@ -114,8 +114,8 @@ def _require_engine_or_nothing(folder: Path) -> None:
 
 
 def _one_of_each(components: Sequence[Component]) -> list[Component]:
-    """The components, where two chapters exercise the same: the later one of those that fit the
-    engine."""
+    """The components, where two chapters exercise the same:
+    the later one of those that fit the engine."""
     chosen: dict[str, Component] = {}
     for component in components:
         if (component.path not in chosen or component.fits_the_engine
@@ -203,8 +203,8 @@ def engine_path(folder: Path) -> str:
 
 def _culprits(lines: Sequence[Sequence], why: str, files: Mapping[Path, GraftedModule],
               loaded: GraftedModule) -> dict[str, str]:
-    """The graft in which the last of these lines stands that stands in any; else every graft of
-    the loaded module."""
+    """The graft in which the last of these lines stands that stands in any;
+    else every graft of the loaded module."""
     for file, line in reversed(lines):
         grafted = files.get(Path(file))
         part = grafted and grafted.graft_at(line)

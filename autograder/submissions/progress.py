@@ -1,5 +1,5 @@
-"""How far a learner is: every exercise with what its public checks found, in plain text or as
-JSON.
+"""How far a learner is: every exercise with what its public checks found,
+in plain text or as JSON.
 
 The checks run in a child process, one exercise after the other, on the learner's code with the
 reference for everything else. Whatever the code does (exit, loop, eat its own exceptions) ends
@@ -50,8 +50,8 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class ExerciseProgress:
-    """An exercise. failing: the title of the first check that does not pass; found: what that
-    found, in words."""
+    """An exercise. failing: the title of the first check that does not pass; found:
+    what that found, in words."""
 
     exercise: str
     optional: bool
@@ -68,8 +68,8 @@ class ExerciseProgress:
 
 @dataclass(frozen=True)
 class ChapterProgress:
-    """A chapter: its exercises, its points out of 100, and those of optional exercises, which
-    are a bonus."""
+    """A chapter: its exercises, its points out of 100, and those of optional exercises,
+    which are a bonus."""
 
     chapter: str
     title: str
@@ -90,8 +90,8 @@ class ChapterProgress:
 
 def measure(chapters: Sequence[Chapter], components: Sequence[Component],
             bar: Bar = iter) -> list[ChapterProgress]:
-    """Run the public checks of everything that a learner has written. Never raises because of
-    what that is.
+    """Run the public checks of everything that a learner has written.
+    Never raises because of what that is.
 
     components: what was found of every component of the chapters. bar: what goes through the
     exercises, such as a progress bar.
@@ -108,8 +108,8 @@ def measure(chapters: Sequence[Chapter], components: Sequence[Component],
 
 
 def text(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()) -> str:
-    """The progress as plain text that reads well aloud: one line for each exercise, its state
-    first."""
+    """The progress as plain text that reads well aloud:
+    one line for each exercise, its state first."""
     lines = []
     for chapter in chapters:
         bonus = f", and {chapter.bonus:g} as a bonus" if chapter.bonus else ""

@@ -1,5 +1,5 @@
-"""How the code is laid out: the page that tells it is true, and imports run one way. A
-second."""
+"""How the code is laid out: the page that tells it is true,
+and imports run one way. A second."""
 
 import ast
 import re
@@ -112,8 +112,8 @@ def test_every_room_is_on_the_page(package):
 
 def test_the_linter_has_nothing_to_say():
     """Lines of at most 96 columns, in notebooks too; names that are there, and are used."""
-    done = subprocess.run([sys.executable, "-m", "ruff", "check", "--no-cache", str(REPOSITORY)],
-                          capture_output=True, encoding="utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout
 
 

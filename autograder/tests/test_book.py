@@ -1,5 +1,5 @@
-"""The book: it builds without a warning, shows the right edition, gives no solution away and
-asks no other host.
+"""The book: it builds without a warning, shows the right edition,
+gives no solution away and asks no other host.
 
 About 70 s on two free cores when the chapters' outputs are cached; a chapter that changed runs
 first, in up to 3 minutes. The browser tests need Playwright and a Chromium or Chrome of the
@@ -52,8 +52,8 @@ import inline_plots         # noqa: E402
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory):
-    """Where the course's own book was built, by the command of the front door, with warnings as
-    errors."""
+    """Where the course's own book was built, by the command of the front door,
+    with warnings as errors."""
     folder = tmp_path_factory.mktemp("book")
     built = build(REPOSITORY, folder)
     assert built.returncode == 0, built.stdout[-6000:]
@@ -112,8 +112,8 @@ def test_a_page_shows_stubs_and_the_outputs_of_the_reference(site, stem):
 
 
 def test_no_solution_is_anywhere_below_the_site(site):
-    """Not in pages, sources, the search index or notebooks: as text, as JSON, with tags and
-    escapes taken away."""
+    """Not in pages, sources, the search index or notebooks:
+    as text, as JSON, with tags and escapes taken away."""
     chapters = [read_chapter(BOOK / "chapters" / f"{stem}.md") for stem in CHAPTERS]
     # A line that several chapters show, such as `for _ in range(count):`, is an idiom and no
     # secret
@@ -134,8 +134,8 @@ def test_no_solution_is_anywhere_below_the_site(site):
 
 
 def test_the_search_for_solutions_would_find_one(tmp_path):
-    """In a highlighted page, in a notebook, and in an index where it is one of many words on a
-    line."""
+    """In a highlighted page, in a notebook,
+    and in an index where it is one of many words on a line."""
     line = 'history = [token for token in ids if token != "<eos>"]'
     marked = "".join(f'<span class="n">{html.escape(part)}</span>'
                      for part in re.split(r"(\W)", line))
@@ -260,8 +260,8 @@ def address(site):
 
 @pytest.fixture
 def show(browser, address):
-    """A function that opens a page of the book; at the end, nothing was asked of another host
-    and no script failed."""
+    """A function that opens a page of the book;
+    at the end, nothing was asked of another host and no script failed."""
     asked, contexts = [], []
 
     def open_page(name, width=1280, **settings):

@@ -203,8 +203,8 @@ def test_a_limit_wakes_code_that_sleeps_and_leaves_nothing_behind(monkeypatch):
 
 
 def test_functions_can_be_watched_after_a_limit():
-    """A profiler or debugger goes on working, whether the limit was reached or not; once it
-    made the process hang."""
+    """A profiler or debugger goes on working, whether the limit was reached or not;
+    once it made the process hang."""
     code = ("import sys\nfrom autograder.processes.limits import TimeLimit, time_limit\nfor "
             "limit, count in ((5, 1), (0.1, 10 ** 12)):\n    try:\n        with "
             "time_limit(limit):\n            for _ in range(count):\n                pass\n    "

@@ -1,5 +1,5 @@
-"""What is cut keeps what the learner reads, loses what the learner writes, and runs by itself.
-3 s."""
+"""What is cut keeps what the learner reads, loses what the learner writes,
+and runs by itself. 3 s."""
 
 import ast
 import doctest

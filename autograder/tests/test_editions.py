@@ -1,5 +1,5 @@
-"""The editions of a source: right, the same every time, refused with file and line when it is
-wrong. 20 s."""
+"""The editions of a source: right, the same every time,
+refused with file and line when it is wrong. 20 s."""
 
 import ast
 import json

@@ -1,5 +1,5 @@
-"""The judge: values and calls across the border, in one process and between two. Eight
-seconds."""
+"""The judge: values and calls across the border,
+in one process and between two. Eight seconds."""
 
 import io
 import os

@@ -1,5 +1,5 @@
-"""A learner's first minutes, in real JupyterLab in a real browser: open a chapter, run it, go
-wrong, go right.
+"""A learner's first minutes, in real JupyterLab in a real browser:
+open a chapter, run it, go wrong, go right.
 
 The notebook lies alone in a folder, without the repository around it. About 40 s.
 """

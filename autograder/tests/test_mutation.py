@@ -93,8 +93,8 @@ def test_an_edit_that_does_not_apply_says_why(toy, edit, says):
 @pytest.mark.parametrize("replacement",
                          ["gone(x)", "[gone(part) for part in x]", "(lambda: gone)()"])
 def test_a_mutant_that_uses_an_unknown_name_does_not_apply(toy, replacement):
-    """Any check would kill it, whatever the check looks at: a name that the reference no longer
-    imports, say."""
+    """Any check would kill it, whatever the check looks at:
+    a name that the reference no longer imports, say."""
     with pytest.raises(VariantError, match="uses gone, which toy_module does not define"):
         mutate(toy, ("inner", "x + LIMIT", replacement))
     mutant = Mutant("toy.outer", "m", (Edit("inner", "x + LIMIT", replacement),), "a story",

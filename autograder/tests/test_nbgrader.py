@@ -1,5 +1,5 @@
-"""The course in nbgrader, from release to CSV: every command as the instructors' guide gives
-it.
+"""The course in nbgrader, from release to CSV:
+every command as the instructors' guide gives it.
 
 A small chapter is graded whole; of the real ones, the exercises without the demos: those of
 chapter 3, and with --long those of each.
@@ -38,8 +38,8 @@ EOS_IS_KEPT = (STOP + APPEND, APPEND + STOP)
 
 
 def nbgrader(course, *arguments, check=True):
-    """Run one command of nbgrader in a course's folder, in an environment that was not
-    activated."""
+    """Run one command of nbgrader in a course's folder,
+    in an environment that was not activated."""
     environment = {name: value for name, value in os.environ.items()
                    if name not in ("PATH", "VIRTUAL_ENV")}
     result = subprocess.run([sys.executable, "-m", "nbgrader", *arguments], cwd=course,
@@ -153,8 +153,8 @@ def test_the_release_is_the_learner_edition_byte_for_byte(course, chapter):
 
 @pytest.mark.parametrize("path", REAL)
 def test_a_real_chapter_gives_full_points_solved_and_none_untouched(course, path):
-    """Also, that every cell of an exercise brings what it needs: the demos and the setup are
-    left out."""
+    """Also, that every cell of an exercise brings what it needs:
+    the demos and the setup are left out."""
     real = read_chapter(path)
     learner = editions.learner_edition(real, REPOSITORY)
     learner.cells = [cell for cell in learner.cells if "nbgrader" in cell.metadata]

@@ -1,5 +1,5 @@
-"""The learner's engine: 57 kinds of cells, damaged notebooks, whole engines that run. About 75
-s."""
+"""The learner's engine: 57 kinds of cells, damaged notebooks,
+whole engines that run. About 75 s."""
 
 import ast
 import json
@@ -101,8 +101,8 @@ def the_learners(value):
 
 
 def kinds_in(name):
-    """The kinds of cells in a file of tests/data: === begins a kind, --- a cell, with its grade
-    id where it has one."""
+    """The kinds of cells in a file of tests/data:
+    === begins a kind, --- a cell, with its grade id where it has one."""
     kinds = (SMALL.parent / name).read_text(encoding="utf-8").split("\n=== ")[1:]
     table = {}
     for kind in kinds:
@@ -194,8 +194,8 @@ def test_two_names_in_one_exercise_are_two_components(tmp_path):
 
 
 def test_a_gear_uses_the_engines_other_gears(tmp_path):
-    """causal_mask is in the same module; silu has to be imported; kv_cache, which imports this
-    module, later."""
+    """causal_mask is in the same module; silu has to be imported;
+    kv_cache, which imports this module, later."""
     components = found(
         tmp_path, code(SETUP),
         code("def softmax(x, out=None):\n    return 'mine'", "layers-softmax"),
@@ -285,8 +285,8 @@ def a_cache(namespace):
      ("class KVCache: attend = lambda self, *a: 'mine'; truncate = lambda self, n: 'cut'",
       {"attend": "mine", "truncate": "cut"})])
 def test_methods_of_a_class(source, is_learners, tmp_path):
-    """Given methods that were lost come back; those that are still to be written are the
-    reference's."""
+    """Given methods that were lost come back;
+    those that are still to be written are the reference's."""
     components = found(tmp_path, code(SETUP), code(source, CACHE))
     assert components["kv_cache.KVCache"].fits_the_engine
     namespace = module_of(components, "kv_cache")
@@ -444,8 +444,8 @@ def content(folder):
 
 
 def test_a_solved_chapter_gives_the_reference_back(tmp_path, chapter, learner):
-    """But for the comments; the same every time; and an untouched one gives exactly the
-    reference."""
+    """But for the comments; the same every time;
+    and an untouched one gives exactly the reference."""
     gears = assembled(tmp_path, chapter, editions.solve(learner, editions.solutions(chapter)))
     assert all(gear.is_learners and gear.notes == () for gear in gears.values())
     for module in ("pipeline", "accounting"):
@@ -527,8 +527,8 @@ def loud(tmp_path_factory, chapter, learner):
 
 
 def test_generate_runs_the_learners_engine(loud):
-    """The finish line: the real SmolLM2 through the learner's loop, and the reference beside
-    it."""
+    """The finish line: the real SmolLM2 through the learner's loop,
+    and the reference beside it."""
     command = [sys.executable, "-m", "gearworks", "generate", "smollm2",
                "The capital of France is", "--json", "--max-tokens", "6"]
     plain = json.loads(subprocess.run(command, capture_output=True, encoding="utf-8",
@@ -555,8 +555,8 @@ def test_an_engine_that_is_not_there_is_named(tmp_path):
 
 
 def test_the_references_tests_run_against_an_engine(loud, tmp_path):
-    """They pass where the engine is right and fail where it is wrong; without --engine they
-    test the reference."""
+    """They pass where the engine is right and fail where it is wrong;
+    without --engine they test the reference."""
     def run(*arguments):
         return subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
                                "solutions/tests/test_pipeline.py", *arguments],

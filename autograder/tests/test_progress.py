@@ -1,5 +1,5 @@
-"""How far a learner is: every stage, every way in which code can end, as text and as JSON.
-About 40 s."""
+"""How far a learner is: every stage, every way in which code can end,
+as text and as JSON. About 40 s."""
 
 import json
 import subprocess
@@ -144,8 +144,8 @@ def test_half_of_an_exercise_of_two_names(tmp_path):
 
 
 def test_the_gears_are_judged_one_by_one(measure, solved):
-    """A wrong gear does not spoil those that use it: each is checked with the reference for
-    everything else."""
+    """A wrong gear does not spoil those that use it:
+    each is checked with the reference for everything else."""
     own = solved["accounting-forward_flops"]
     head, docstring, body = own.split('"""', 2)
     uses = f'{head}"""{docstring}"""\n    parameter_count(shape){body}'

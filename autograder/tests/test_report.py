@@ -1,5 +1,5 @@
-"""What a learner sees of a report, and what nbgrader records. Eight seconds: real kernels run a
-notebook."""
+"""What a learner sees of a report, and what nbgrader records.
+Eight seconds: real kernels run a notebook."""
 
 from html.parser import HTMLParser
 
@@ -170,8 +170,8 @@ CELLS = {"right": (RIGHT, 10.0),
 
 @pytest.fixture(scope="module")
 def graded_cells():
-    """One notebook with a definition and a check cell for each of CELLS, run by a real kernel;
-    armed and not."""
+    """One notebook with a definition and a check cell for each of CELLS,
+    run by a real kernel; armed and not."""
     kernel = {"name": "python3", "display_name": "", "language": ""}
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     notebook.cells.append(nbformat.v4.new_code_cell("import numpy as np"))

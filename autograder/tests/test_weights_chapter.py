@@ -1,5 +1,5 @@
-"""The hashes that chapter 3 shows at its finish line are the pinned ones. A tenth of a
-second."""
+"""The hashes that chapter 3 shows at its finish line are the pinned ones.
+A tenth of a second."""
 
 import ast
 import hashlib

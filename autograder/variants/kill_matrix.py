@@ -1,5 +1,5 @@
-"""How good the checks are: every mutant must die by a named check, and every right version must
-pass.
+"""How good the checks are: every mutant must die by a named check,
+and every right version must pass.
 
 `autograder mutants [component] [--json]` prints the matrix, and the tests hold every exercise
 to it.
@@ -135,8 +135,8 @@ def table(rows: list[Row]) -> str:
 
 
 def main(component: str | None = None, json: bool = False, seeds: int = 1) -> int:
-    """Examine exercises and print what was found. Returns 1 when there is anything to complain
-    of, else 0.
+    """Examine exercises and print what was found.
+    Returns 1 when there is anything to complain of, else 0.
 
     Raises VariantError when no exercise has the name, or a file of mutants is wrong.
     """

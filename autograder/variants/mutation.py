@@ -1,5 +1,5 @@
-"""Versions of a component beside the reference: mutants must fail its checks, accepted versions
-must pass them.
+"""Versions of a component beside the reference:
+mutants must fail its checks, accepted versions must pass them.
 
 A mutant is a list of small edits of the reference's source, so that it stays in step with it.
 mutants/<module>.toml:
@@ -52,8 +52,8 @@ class VariantError(GearworksError, ValueError):
 
 @dataclass(frozen=True)
 class Edit:
-    """One replacement of text: `find` occurs once in the definition `where`, which may be
-    `Class.method`."""
+    """One replacement of text: `find` occurs once in the definition `where`,
+    which may be `Class.method`."""
 
     where: str
     find: str
@@ -62,8 +62,8 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A plausible wrong version. story: what it is, and who met it. says: what a learner reads
-    who gets its results.
+    """A plausible wrong version. story: what it is, and who met it.
+    says: what a learner reads who gets its results.
 
     undefined: names that it uses and nothing defines.
     """
@@ -99,8 +99,8 @@ def reference_subjects(exercise: str) -> list[Any]:
 
 @cache
 def mutants_of(exercise: str) -> tuple[Mutant, ...]:
-    """The mutants of an exercise's components, in the file's order. Raises VariantError for a
-    file that is wrong."""
+    """The mutants of an exercise's components, in the file's order.
+    Raises VariantError for a file that is wrong."""
     path = FOLDER / "mutants" / f"{exercise.partition('.')[0]}.toml"
     if not path.exists():
         return ()
@@ -119,8 +119,8 @@ def accepted_of(exercise: str) -> tuple[Accepted, ...]:
 
 
 def load_mutant(exercise: str, mutant: Mutant) -> list[Any]:
-    """The subjects of an exercise as the mutant has them. Raises VariantError when an edit no
-    longer applies."""
+    """The subjects of an exercise as the mutant has them.
+    Raises VariantError when an edit no longer applies."""
     component = _member(_module_of(exercise), names_of(mutant.component)[0], exercise)
     mutated = mutated_namespace(inspect.getmodule(component), mutant)
     return [mutated.get(name, subject)
@@ -128,8 +128,8 @@ def load_mutant(exercise: str, mutant: Mutant) -> list[Any]:
 
 
 def load_accepted(exercise: str, accepted: Accepted) -> list[Any]:
-    """The subjects of an exercise as the accepted version has them. Raises VariantError when it
-    has none of them."""
+    """The subjects of an exercise as the accepted version has them.
+    Raises VariantError when it has none of them."""
     spec = importlib.util.spec_from_file_location(f"accepted_{accepted.name}", accepted.path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                          # dataclasses look their module up
@@ -261,8 +261,8 @@ def _edited(source: str, edit: Edit, mutant: Mutant) -> str:
 
 
 def _anywhere(text: str) -> re.Pattern:
-    """What finds a piece of code wherever its lines are broken: at a space, and inside of
-    brackets."""
+    """What finds a piece of code wherever its lines are broken:
+    at a space, and inside of brackets."""
     return re.compile(re.sub(r"(?<=\S)\\ (?=\S)", r"\\s+", re.sub(
         r"(?<=[(\[{])(?=\S)|(?<=\S)(?=\\[)\]}])", r"\\s*", re.escape(text))))
 

@@ -1,5 +1,5 @@
-"""Trials of an exercise's checks, on the reference, the stub, mutants and accepted versions, in
-a process of their own.
+"""Trials of an exercise's checks, on the reference, the stub, mutants and accepted versions,
+in a process of their own.
 
 A mutant may loop for ever, eat memory or end its process. So trials run in a worker process,
 one after the other, which announces every check before it starts it; when nothing more comes,
@@ -27,8 +27,8 @@ SILENCE_SECONDS = 300
 
 @dataclass(frozen=True)
 class Trial:
-    """One version of an exercise under its checks. kind: "reference", "stub", "mutant" or
-    "accepted"."""
+    """One version of an exercise under its checks.
+    kind: "reference", "stub", "mutant" or "accepted"."""
 
     exercise: str
     kind: str
@@ -48,8 +48,8 @@ class Verdict:
 
 
 class Worker:
-    """A process that runs trials. It is started when the first is due, and again after it had
-    to be killed."""
+    """A process that runs trials. It is started when the first is due,
+    and again after it had to be killed."""
 
     def __init__(self):
         self._child = Child("autograder.variants.trials")
@@ -61,8 +61,8 @@ class Worker:
         self._child.end()
 
     def run(self, trial: Trial, silence: float = SILENCE_SECONDS) -> Verdict:
-        """Run one trial. silence: seconds without any news after which the process is
-        killed."""
+        """Run one trial. silence: seconds without any news after
+        which the process is killed."""
         self._child.tell(dataclasses.asdict(trial))
         check = ""
         while (news := self._child.hear(silence)) is not None:
@@ -75,8 +75,8 @@ class Worker:
 
 
 def trial_subjects(trial: Trial) -> list[Any]:
-    """The functions or classes that a trial is about. Raises GearworksError when there is no
-    such version."""
+    """The functions or classes that a trial is about.
+    Raises GearworksError when there is no such version."""
     match trial.kind:
         case "reference":
             return reference_subjects(trial.exercise)
@@ -97,8 +97,8 @@ def trial_subjects(trial: Trial) -> list[Any]:
 
 
 def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
-    """Run a trial in this process. A mutant's ends with the first check that kills it; others
-    meet every check.
+    """Run a trial in this process. A mutant's ends with the first check that kills it;
+    others meet every check.
 
     say: is told of each check before it runs.
     """

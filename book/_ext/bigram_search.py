@@ -1,5 +1,5 @@
-"""Sphinx extension: the book's search finds Chinese, Japanese and Korean words, which no spaces
-separate.
+"""Sphinx extension: the book's search finds Chinese, Japanese and Korean words,
+which no spaces separate.
 
 A run of such characters is indexed by its characters and by its pairs of neighbours; a query is
 split into the pairs.

@@ -48,8 +48,8 @@ def chapter_of(app: Sphinx, docname: str) -> Chapter | None:
 
 def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
                      removed: set[str]) -> list[str]:
-    """The pages to read again although their notebook is as it was: the reference gives other
-    outputs, for example."""
+    """The pages to read again although their notebook is as it was:
+    the reference gives other outputs, for example."""
     try:
         chapters = {docname: chapter_of(app, docname)
                     for docname in env.found_docs - added - changed}
@@ -89,8 +89,8 @@ def without_dead_links(text: str, pages: set[str]) -> str:
 
 
 class Bar:
-    """Shows how far the execution of a chapter is; says nothing when the chapter comes from the
-    cache."""
+    """Shows how far the execution of a chapter is;
+    says nothing when the chapter comes from the cache."""
 
     def __init__(self, stem: str):
         self.stem, self.bar = stem, None

@@ -1,5 +1,5 @@
-"""Matplotlib's plots for a page that is light or dark: drawn as SVG without paper, with the
-page's own ink and font.
+"""Matplotlib's plots for a page that is light or dark:
+drawn as SVG without paper, with the page's own ink and font.
 
 An SVG in an <img> knows nothing of the page, so each plot stands in the page itself, with a
 description for those who do not see it: `mystnb: {image: {alt: …}}` on the cell that draws it.
@@ -24,16 +24,16 @@ _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 
 
 def check_descriptions(chapter: Chapter) -> None:
-    """Raise ChapterError for a cell that shows a plot and does not describe it, before minutes
-    go into running it."""
+    """Raise ChapterError for a cell that shows a plot and does not describe it,
+    before minutes go into running it."""
     for cell in chapter.cells:
         if cell.kind == "code" and "plt.show()" in cell.source:
             _description(chapter, cell.source)
 
 
 def with_inline_plots(notebook: NotebookNode, chapter: Chapter) -> NotebookNode:
-    """The same notebook with every SVG made a part of the page. Raises ChapterError for a plot
-    without description."""
+    """The same notebook with every SVG made a part of the page.
+    Raises ChapterError for a plot without description."""
     count = 0
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
@@ -59,8 +59,8 @@ def _description(chapter: Chapter, source: str) -> str:
 
 
 def inline_svg(svg: str, alt: str, prefix: str) -> str:
-    """An SVG of matplotlib's as a part of a page. prefix: for its ids, since those of two plots
-    may be the same.
+    """An SVG of matplotlib's as a part of a page.
+    prefix: for its ids, since those of two plots may be the same.
 
     >>> svg = ('<?xml version="1.0"?><svg viewBox="0 0 7 9" width="7pt" height="9pt"><g '
     ...        'id="a"/></svg>')

@@ -51,8 +51,8 @@ ROUNDS = 15             # of a comparison; one that takes long has fewer, always
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. A ratio says how many times better ours is, whichever direction is
-    better."""
+    """One line of the table. A ratio says how many times better ours is,
+    whichever direction is better."""
 
     what: str
     unit: str
@@ -69,8 +69,8 @@ class Result:
     @classmethod
     def of(cls, what: str, unit: str, ours: Sequence[float], beside: str,
            theirs: Sequence[float], target: float, amount: float = 0) -> "Result":
-        """From what each round measured. `amount` turns seconds into amount per second; then
-        more is better."""
+        """From what each round measured. `amount` turns seconds into amount per second;
+        then more is better."""
         ratios = [their / our for our, their in zip(ours, theirs)]
         shown = [amount / statistics.median(side) if amount else statistics.median(side)
                  for side in (ours, theirs)]
@@ -96,8 +96,8 @@ class Setting:
 
 
 def decode(setting: Setting) -> list[Result]:
-    """Greedy tokens at batch 1 after a prompt of 64, and how close to the speed of memory they
-    come."""
+    """Greedy tokens at batch 1 after a prompt of 64,
+    and how close to the speed of memory they come."""
     model, count, prompt = setting.ours.model, 48, random_ids(64)
 
     def ours() -> float:
@@ -119,8 +119,8 @@ def decode(setting: Setting) -> list[Result]:
     weights = np.ones(model.weights.nbytes() // 4, np.float32)
 
     def memory_reads() -> float:
-        """Seconds to read as many bytes as a token needs, every weight once, for as many tokens
-        as the others make."""
+        """Seconds to read as many bytes as a token needs, every weight once,
+        for as many tokens as the others make."""
         parts = np.array_split(weights, setting.threads)
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(setting.threads) as pool:
             return (timed(lambda: [list(pool.map(lambda part: part @ part, parts))
@@ -165,8 +165,8 @@ def prefill(setting: Setting) -> list[Result]:
 
 
 def sampling(setting: Setting) -> list[Result]:
-    """Choosing a token with every processor on: SmolLM2's vocabulary beside its decode step,
-    and one of 151,936."""
+    """Choosing a token with every processor on:
+    SmolLM2's vocabulary beside its decode step, and one of 151,936."""
     model, prompt, rng = setting.ours.model, random_ids(64), np.random.default_rng(0)
     params = SamplingParams(0.7, 40, 0.9, 1.1, min_p=0.05, typical_p=0.95, presence_penalty=0.5,
                             frequency_penalty=0.5, logit_bias={3: 1.0})
@@ -201,8 +201,8 @@ there had been fifteen."""
 
 
 def speculation(setting: Setting) -> list[Result]:
-    """An answer that repeats much of its prompt, with guesses copied from the text and without;
-    the same tokens."""
+    """An answer that repeats much of its prompt,
+    with guesses copied from the text and without; the same tokens."""
     llm, count = setting.ours, 96
     ids = llm.tokenizer.encode(llm.chat_prompt([{"role": "user", "content": EDIT}]))
     texts = []
@@ -250,8 +250,8 @@ def load(setting: Setting) -> list[Result]:
 
 
 def tokenizer(setting: Setting) -> list[Result]:
-    """1 MB of text in one call, each time with an empty word cache; HF's tokenizer is the Rust
-    one, on one thread."""
+    """1 MB of text in one call, each time with an empty word cache;
+    HF's tokenizer is the Rust one, on one thread."""
     path = setting.folder / "tokenizer.json"
     hf = HFTokenizer.from_file(str(path))
     results = []
@@ -277,8 +277,8 @@ def tokenizer(setting: Setting) -> list[Result]:
 
 
 def memory(setting: Setting) -> list[Result]:
-    """The largest resident set of `gearworks chat` while it answers, of loading, and of a
-    prompt of 8,192 tokens."""
+    """The largest resident set of `gearworks chat` while it answers, of loading,
+    and of a prompt of 8,192 tokens."""
     chat = peak_memory([sys.executable, "-m", "gearworks", "chat", str(setting.folder),
                         "--max-tokens", "64"], b"Tell me about the sea.\n")
     weights = setting.ours.model.weights.nbytes()
@@ -334,8 +334,8 @@ MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
 
 
 def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:
-    """The seconds of each side in every round, over rounds in which the sides take turns; one
-    more round warms up."""
+    """The seconds of each side in every round, over rounds in which the sides take turns;
+    one more round warms up."""
     measured = [[side() for side in sides] for _ in range(rounds + 1)]
     return list(zip(*measured[1:]))
 
@@ -351,8 +351,8 @@ def random_ids(count: int) -> np.ndarray:
 
 
 def english() -> str:
-    """1 MB of English as it is found on any machine that runs this: the documentation of the
-    installed packages."""
+    """1 MB of English as it is found on any machine that runs this:
+    the documentation of the installed packages."""
     texts = (distribution.metadata.get_payload()
              for distribution
              in sorted(importlib.metadata.distributions(),
@@ -366,8 +366,8 @@ def english() -> str:
 
 
 def chinese() -> str:
-    """1 MB of sentences in which frequent characters are frequent, drawn at random: hardly any
-    piece repeats."""
+    """1 MB of sentences in which frequent characters are frequent, drawn at random:
+    hardly any piece repeats."""
     rng = np.random.default_rng(0)
     common = (
         "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于"
@@ -412,8 +412,8 @@ def describe_machine() -> dict[str, Any]:
 
 def run(only: Sequence[str] | None = None, json_path: Path | None = None,
         threads: int | None = None, publish: bool = False) -> None:
-    """Measure, print the table, and save it: to `json_path`, or with `publish` to results.json
-    and the README."""
+    """Measure, print the table, and save it:
+    to `json_path`, or with `publish` to results.json and the README."""
     unknown = set(only or ()) - MEASUREMENTS.keys()
     if unknown:
         raise GearworksError(f"cannot measure {', '.join(sorted(unknown))}",

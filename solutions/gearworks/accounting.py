@@ -1,5 +1,5 @@
-"""What a model costs before it runs: parameters, bytes, floating-point operations, and the
-speed that hardware allows.
+"""What a model costs before it runs:
+parameters, bytes, floating-point operations, and the speed that hardware allows.
 
 Everything here is arithmetic on a model's shape. Nothing is loaded and nothing is measured, so
 a model of 70 billion parameters is counted as quickly as a small one, and models that this
@@ -30,8 +30,8 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The facts of a decoder that decide what it costs, in Hugging Face's names where those
-    exist.
+    """The facts of a decoder that decide what it costs,
+    in Hugging Face's names where those exist.
 
     Sizes: vocab_size V, hidden_size D, intermediate_size F, num_hidden_layers L,
     num_attention_heads H (query heads), num_key_value_heads K, head_dim d. Switches, all off by
@@ -64,8 +64,8 @@ class ModelShape:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelShape":
-        """Read the object that a `config.json` holds, or `to_dict()` of a configuration of
-        `transformers`.
+        """Read the object that a `config.json` holds,
+        or `to_dict()` of a configuration of `transformers`.
 
         Knows Llama, Mistral, Qwen2 and Qwen3. Raises ModelError for another family, and for a
         field that is missing.
@@ -118,8 +118,8 @@ SHAPES: Mapping[str, ModelShape] = {
 
 
 def parameter_count(shape: ModelShape) -> int:
-    """How many numbers were learned: every weight, bias and norm of the model, each array
-    counted once.
+    """How many numbers were learned: every weight, bias and norm of the model,
+    each array counted once.
 
     The decoder: an embedding table (V, D); L layers; a final norm (D,); an output head (V, D),
     which is the embedding table itself where the two are tied. A layer: the projections q (H·d,
@@ -151,8 +151,8 @@ def parameter_count(shape: ModelShape) -> int:
 
 
 def stored_bytes(count: int, dtype: str) -> int:
-    """Bytes that `count` numbers take when stored as `dtype`, a key of `BLOCKS`. Blocks are
-    stored whole.
+    """Bytes that `count` numbers take when stored as `dtype`, a key of `BLOCKS`.
+    Blocks are stored whole.
 
     Raises ModelError for a dtype that is not in `BLOCKS`. A ModelError is made of three texts,
     ModelError(what, why, hint): what cannot be done, why, and what to try.
@@ -188,8 +188,8 @@ def memory_bytes(shape: ModelShape, dtype: str, tokens: int = 0,
 
 def latent_cache_bytes(num_hidden_layers: int, kv_lora_rank: int, qk_rope_head_dim: int,
                        tokens: int, cache_dtype: str = "float16") -> int:
-    """What multi-head latent attention keeps of so many tokens: one latent and one turning key
-    per layer, for all heads.
+    """What multi-head latent attention keeps of so many tokens:
+    one latent and one turning key per layer, for all heads.
 
     cache_dtype: a key of `BLOCKS`. Raises ModelError for an unknown one. Source: DeepSeek-AI
     2024, "DeepSeek-V2", section 2.1; the sizes are in a model's config.json under these names.
@@ -204,8 +204,8 @@ def latent_cache_bytes(num_hidden_layers: int, kv_lora_rank: int, qk_rope_head_d
 
 def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0,
                   logit_rows: int = 1) -> int:
-    """FLOPs of the matrix products of one forward pass over one sequence: a multiplication and
-    an addition are two.
+    """FLOPs of the matrix products of one forward pass over one sequence:
+    a multiplication and an addition are two.
 
     new_tokens: T, the tokens of this pass. past_tokens: those whose keys and values are in the
     cache already. A new token attends to the past, to the new tokens before it, and to itself;
@@ -231,8 +231,8 @@ def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0,
 
 def bytes_moved(shape: ModelShape, dtype: str, batch: int = 1, new_tokens: int = 1,
                 past_tokens: int = 0, cache_dtype: str = "float16") -> int:
-    """Bytes that one step must bring from memory to the processor, or back, however well it is
-    written.
+    """Bytes that one step must bring from memory to the processor, or back,
+    however well it is written.
 
     batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads
     each weight, bias and norm once, whatever the batch; each sequence reads the keys and values

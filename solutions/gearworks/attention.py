@@ -56,8 +56,8 @@ def apply_rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:
-    """How much each head's score falls with every token between query and key, in a model with
-    ALiBi.
+    """How much each head's score falls with every token between query and key,
+    in a model with ALiBi.
 
     Returns (H,) float32. For H a power of two, the slopes are 2^(-8/H), 2^(-16/H), … down to
     2^-8. Another number of heads takes all slopes of P heads, where P is the nearest power of

@@ -28,8 +28,8 @@ class Hypothesis:
 
 def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tokens: int,
                 eos_ids: Collection[int] = (), length_penalty: float = 1.0) -> list[Hypothesis]:
-    """The likeliest continuations that the search finds, best first; each with the EOS that
-    ends it, if one does.
+    """The likeliest continuations that the search finds, best first;
+    each with the EOS that ends it, if one does.
 
     max_tokens: at most so many, and never more than the model's context has room for.
     length_penalty: the power of the length by which a finished text's score is divided; above 0
@@ -74,8 +74,8 @@ def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tok
 
 def best_continuations(running: Sequence[Hypothesis], logprobs: np.ndarray,
                        count: int) -> list[tuple[int, Hypothesis]]:
-    """The best texts that are one token longer, each with the number of the beam that it
-    continues, best first.
+    """The best texts that are one token longer,
+    each with the number of the beam that it continues, best first.
 
     logprobs: (B, V), of each beam's next token. Of equal scores the lower beam and the lower id
     come first.

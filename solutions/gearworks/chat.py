@@ -80,8 +80,8 @@ class _Refusal(jinja2.TemplateError):
 
 
 class _Generation(Extension):
-    """{% generation %} ... {% endgeneration %} marks the assistant's words for training; here
-    it does nothing."""
+    """{% generation %} ... {% endgeneration %} marks the assistant's words for training;
+    here it does nothing."""
 
     tags = {"generation"}
 
@@ -151,8 +151,8 @@ def _is_text(message: Mapping[str, Any]) -> bool:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A copy made of JSON's types only: an object of any other kind has methods that the
-    sandbox cannot judge."""
+    """A copy made of JSON's types only: an object of any other kind has methods
+    that the sandbox cannot judge."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError, RecursionError) as error:

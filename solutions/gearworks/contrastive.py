@@ -60,8 +60,8 @@ def contrastive_scores(probabilities: np.ndarray, candidates: np.ndarray, past: 
 
 def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int, k: int = 4,
                        alpha: float = 0.6) -> list[int]:
-    """Continue a prompt by contrastive search. k: candidates at each step; alpha as for
-    `contrastive_scores`.
+    """Continue a prompt by contrastive search.
+    k: candidates at each step; alpha as for `contrastive_scores`.
 
     max_tokens: so many, or as many as the model's context has room for. Each step runs the
     model over all candidates. alpha 0 is greedy. Raises ModelError for an empty prompt, no
@@ -93,7 +93,7 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
 
 
 def _hidden_model(model: Model) -> Model:
-    """The same network with a head that changes nothing, so that its "logits" are the normed
-    hidden states, (T, D)."""
+    """The same network with a head that changes nothing,
+    so that its "logits" are the normed hidden states, (T, D)."""
     identity = np.eye(model.config.hidden_size, dtype=np.float32)
     return Model(model.config, replace(model.weights, lm_head=identity))

@@ -51,20 +51,20 @@ class Grammar(Protocol):
 
 
 class Context:
-    """One sequence as the model has seen it: its ids, and the cache that holds their keys and
-    values."""
+    """One sequence as the model has seen it:
+    its ids, and the cache that holds their keys and values."""
 
     def __init__(self, model: Model, capacity: int | None = None):
-        """capacity: in tokens, by default all that the model was made for. Memory is touched as
-        it fills."""
+        """capacity: in tokens, by default all that the model was made for.
+        Memory is touched as it fills."""
         limit = model.config.max_position_embeddings
         self.model = model
         self.cache = model.new_cache(limit if capacity is None else min(capacity, limit))
         self.ids: list[int] = []
 
     def rewind(self, ids: Sequence[int]) -> int:
-        """Keep what is stored of a new prompt's beginning, forget the rest, and return how many
-        tokens that is.
+        """Keep what is stored of a new prompt's beginning, forget the rest,
+        and return how many tokens that is.
 
         At least the prompt's last token is left to compute, since its logits are needed.
         """
@@ -81,8 +81,8 @@ class Context:
         return self.forward_all(ids, rows=1)[0]
 
     def forward_all(self, ids: Sequence[int], rows: int) -> np.ndarray:
-        """Append at least one id; returns the logits (rows, V) after each of the last `rows` of
-        them."""
+        """Append at least one id; returns the logits (rows,
+        V) after each of the last `rows` of them."""
         for start in range(0, len(ids), PREFILL_CHUNK):
             # The last chunk is long enough for all rows that are wanted
             end = (len(ids) if len(ids) - start <= PREFILL_CHUNK + rows
@@ -111,8 +111,8 @@ class Context:
 
 
 def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
-    """How many new tokens a text may get: `max_tokens`, or fewer where the prompt leaves less
-    room.
+    """How many new tokens a text may get:
+    `max_tokens`, or fewer where the prompt leaves less room.
 
     capacity: of the cache, in tokens. Raises ModelError when the prompt is empty or leaves no
     room, and when max_tokens is negative.
@@ -134,8 +134,8 @@ def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
 
 
 class StopMatcher:
-    """Finds the first of several stop strings in a text that arrives in pieces, and shows what
-    comes before it.
+    """Finds the first of several stop strings in a text that arrives in pieces,
+    and shows what comes before it.
 
     Nothing of a stop string is ever shown, and nothing before it is lost, wherever the pieces
     end. Of several stop strings the one that is complete first ends the text; of two that are
@@ -157,8 +157,8 @@ class StopMatcher:
         self._held = ""                      # could still become the beginning of a stop string
 
     def push(self, text: str) -> str:
-        """Take the next piece; returns what can be shown by now. After a stop string was found,
-        that is nothing."""
+        """Take the next piece; returns what can be shown by now.
+        After a stop string was found, that is nothing."""
         if self.found is not None:
             return ""
         text = self._held + text
@@ -176,8 +176,8 @@ class StopMatcher:
         return text[:len(text) - held]
 
     def flush(self) -> str:
-        """The text has ended: what was held back belongs to it after all, and is returned
-        once."""
+        """The text has ended: what was held back belongs to it after all,
+        and is returned once."""
         held, self._held = self._held, ""
         return held
 
@@ -194,8 +194,8 @@ class TextStream:
         self._shown: list[str] = []
 
     def push(self, token: int) -> bool:
-        """Take a token, show what it completes; returns whether a stop string has been
-        found."""
+        """Take a token, show what it completes;
+        returns whether a stop string has been found."""
         self._show(self._matcher.push(self._detokenizer.push(token)))
         return self._matcher.found is not None
 

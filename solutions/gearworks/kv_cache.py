@@ -26,12 +26,12 @@ Rows = np.ndarray | Sequence[int] | slice
 
 
 class Cache(Protocol):
-    """What a model needs of a KV cache: `KVCache` for one sequence, `RaggedBatch` for
-    several."""
+    """What a model needs of a KV cache: `KVCache` for one sequence,
+    `RaggedBatch` for several."""
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Store this step's keys and values of a layer, and return its queries' attention over
-        all that it holds."""
+        """Store this step's keys and values of a layer,
+        and return its queries' attention over all that it holds."""
         ...
 
 
@@ -43,8 +43,8 @@ class KVCache:
     """
 
     def __init__(self, config: ModelConfig, capacity: int):
-        """Reserve room for `capacity` tokens: 2 · L · K · capacity · d float32. Raises
-        ModelError when that fails.
+        """Reserve room for `capacity` tokens: 2 · L · K · capacity · d float32.
+        Raises ModelError when that fails.
 
         With latent attention the one key of a token holds its value too, so there is a single
         array.
@@ -80,8 +80,8 @@ class KVCache:
                              "make it larger, or shorten the prompt or the answer")
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Store this step's keys and values in `layer`, then let this step's queries look at
-        all stored tokens.
+        """Store this step's keys and values in `layer`,
+        then let this step's queries look at all stored tokens.
 
         q: (T, H, d); k, v: (T, K, d), the T tokens that follow those already stored; returns
         (T, H, d). Raises ModelError when the tokens do not fit; then nothing is stored.
@@ -95,8 +95,8 @@ class KVCache:
         return self.look(layer, q)
 
     def look(self, layer: int, q: np.ndarray) -> np.ndarray:
-        """Attention of the last tokens over all that the layer holds, or over the layer's
-        window of it.
+        """Attention of the last tokens over all that the layer holds,
+        or over the layer's window of it.
 
         q: (T, H, d), the queries of the last T stored tokens; returns (T, H, d). Long prompts
         are cut into blocks of queries, each of which multiplies only with keys that some of its
@@ -118,8 +118,8 @@ class KVCache:
         return attended[0] if len(attended) == 1 else np.concatenate(attended)
 
     def truncate(self, length: int) -> None:
-        """Forget every token from position `length` on. Raises ValueError when fewer tokens are
-        stored."""
+        """Forget every token from position `length` on.
+        Raises ValueError when fewer tokens are stored."""
         if not 0 <= length <= len(self):
             raise ValueError(f"cannot truncate {len(self)} stored tokens to {length}")
         self.lengths = [length] * len(self.lengths)
@@ -133,8 +133,8 @@ class RaggedBatch:
     """
 
     def __init__(self, caches: Sequence[KVCache], counts: Sequence[int]):
-        """counts: (B,) how many of this step's tokens belong to each cache; their sum is T. A
-        cache may appear once."""
+        """counts: (B,) how many of this step's tokens belong to each cache; their sum is T.
+        A cache may appear once."""
         if (len(caches) != len(counts) or len({id(cache) for cache in caches}) != len(caches)
             or min(counts, default=0) < 0):
             raise ValueError("a ragged batch needs one count for each cache, none below 0, and "
@@ -144,8 +144,8 @@ class RaggedBatch:
         self.borders = np.cumsum([0, *(count for _, count in used)]).tolist()
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """As `KVCache.attend`, once for each sequence. Raises ValueError when the counts do not
-        add up to T."""
+        """As `KVCache.attend`, once for each sequence.
+        Raises ValueError when the counts do not add up to T."""
         if len(q) != self.borders[-1]:
             raise ValueError(f"{len(q)} tokens came in, and the counts add up to "
                              f"{self.borders[-1]}")

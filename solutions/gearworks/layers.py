@@ -64,8 +64,8 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 
 def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
-    """Shift each vector to mean zero, scale it to variance one, then apply a learned weight and
-    bias.
+    """Shift each vector to mean zero, scale it to variance one,
+    then apply a learned weight and bias.
 
     x: (..., D); weight, bias: (D,); returns the shape of x. The variance is the mean of the
     squared distances from the mean, over all D elements; `eps` is added to it, under the root.
@@ -115,8 +115,8 @@ def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """The activation x · Φ(x), with tanh standing in for the normal distribution, as GPT-2 and
-    Gemma compute it.
+    """The activation x · Φ(x), with tanh standing in for the normal distribution,
+    as GPT-2 and Gemma compute it.
 
     Source: Hendrycks & Gimpel 2016, section 2.
 

@@ -1,5 +1,5 @@
-"""A mixture of experts: many feed-forward networks in a layer, of which each token visits a
-few.
+"""A mixture of experts: many feed-forward networks in a layer,
+of which each token visits a few.
 
 Shapes: T tokens, D hidden size, E experts, k experts for each token, F an expert's feed-forward
 size. All float32. Left out on purpose: the losses that keep the load even in training, and any
@@ -33,8 +33,8 @@ def route(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.n
 
 def choose_experts(weights: np.ndarray, k: int, normalize: bool,
                    ranking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The k best experts of each token by a ranking that is not their weight, as DeepSeek's
-    routers have it.
+    """The k best experts of each token by a ranking that is not their weight,
+    as DeepSeek's routers have it.
 
     weights, ranking: (T, E); returns as `route`. The two share no code, since `route` is an
     exercise and stands alone.
@@ -49,8 +49,8 @@ def choose_experts(weights: np.ndarray, k: int, normalize: bool,
 
 def keep_best_groups(scores: np.ndarray, groups: int, kept: int, best: int,
                      rest: float) -> np.ndarray:
-    """Replace by `rest` the scores of all experts outside the best groups, so that a token
-    visits few machines.
+    """Replace by `rest` the scores of all experts outside the best groups,
+    so that a token visits few machines.
 
     scores: (T, E), E in `groups` neighbouring groups of equal size; kept: how many groups stay;
     best: how many of a group's best experts are added up to its score. Returns (T, E).
@@ -83,8 +83,8 @@ def mixture(x: np.ndarray, experts: np.ndarray, weights: np.ndarray, gate_up_pro
 
 
 def gated_network(x: np.ndarray, gate_up_proj: np.ndarray, down_proj: np.ndarray) -> np.ndarray:
-    """One feed-forward network with a gate. x: (T, D); gate_up_proj: (2F, D); down_proj: (D,
-    F); returns (T, D)."""
+    """One feed-forward network with a gate.
+    x: (T, D); gate_up_proj: (2F, D); down_proj: (D, F); returns (T, D)."""
     gate_up = linear(x, gate_up_proj)                                                  # (T, 2F)
     F = gate_up.shape[-1] // 2
     return linear(swiglu(gate_up[:, :F], gate_up[:, F:]), down_proj)

@@ -1,5 +1,5 @@
-"""Pieces of engines that were found broken in public, repaired; the chapters show them as they
-were found.
+"""Pieces of engines that were found broken in public, repaired;
+the chapters show them as they were found.
 
 Left out on purpose: the damage, which is written down once, beside the other wrong versions
 that the checks must catch.
@@ -19,8 +19,8 @@ PAD, BOS, EOS = 0, 1, 2
 
 def conversation_ids(past: Sequence[int], message: str,
                      characters: str) -> dict[str, list[int]]:
-    """What a character-level model reads after the user's next message: {"input_ids": [...],
-    "positions": [...]}.
+    """What a character-level model reads after the user's next message: {"input_ids":
+    [...], "positions": [...]}.
 
     past: the ids of the conversation so far, empty at its beginning; left as it is. characters:
     the alphabet, each character once. Ids 0, 1 and 2 are PAD, BOS and EOS and no character's;
@@ -48,8 +48,8 @@ def conversation_ids(past: Sequence[int], message: str,
 
 def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
                                                      dict[str, list[int]]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless
-    `conversation_ids` is right.
+    """A test: raises AssertionError, or whatever the tested function raises,
+    unless `conversation_ids` is right.
 
     It passes on every function that does what the docstring of `conversation_ids` says, and on
     no other that anybody has yet written into a tutorial.
@@ -70,8 +70,8 @@ def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
 
 def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
                encode: Callable[..., list[int]]) -> list[int]:
-    """The ids that a model reads for a request: {"messages": [...]}, a conversation, or
-    {"prompt": "..."}, a text.
+    """The ids that a model reads for a request: {"messages":
+    [...]}, a conversation, or {"prompt": "..."}, a text.
 
     template: the model's chat template, for `render_chat`; bos_token: the text of its BOS.
     encode: the model's own `Tokenizer.encode`, called as encode(text, add_special_tokens=...),
@@ -98,8 +98,8 @@ def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
 
 def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str,
                                           Callable[..., list[int]]], list[int]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless
-    `prompt_ids` is right.
+    """A test: raises AssertionError, or whatever the tested function raises,
+    unless `prompt_ids` is right.
 
     It passes on every function that does what the docstring of `prompt_ids` says, whichever
     way, and fails on those that have been found in servers: BOS twice, BOS never, an answer
@@ -148,8 +148,8 @@ def split_heads(qkv: np.ndarray, num_heads: int,
 
 def split_heads_test(split_heads: Callable[[np.ndarray, int, int],
                                            tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless
-    `split_heads` is right.
+    """A test: raises AssertionError, or whatever the tested function raises,
+    unless `split_heads` is right.
 
     It passes on every function that does what the docstring of `split_heads` says, and fails on
     those that deal the numbers out otherwise: to other tokens, to other heads, to other places
@@ -169,8 +169,8 @@ def split_heads_test(split_heads: Callable[[np.ndarray, int, int],
 
 def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarray,
                  v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Store this step's keys and values in a layer's memory, and give what this step's queries
-    may look at.
+    """Store this step's keys and values in a layer's memory,
+    and give what this step's queries may look at.
 
     keys, values: (K, capacity, d), the memory, of which the first `length` tokens are filled;
     it is written in place, behind them, and nothing else of it is touched. k, v: (T, K, d), the
@@ -190,8 +190,8 @@ def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarra
 
 
 def update_cache_test(update_cache: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless
-    `update_cache` is right.
+    """A test: raises AssertionError, or whatever the tested function raises,
+    unless `update_cache` is right.
 
     It passes on every function that does what the docstring of `update_cache` says, and fails
     on those that lose a token, show one too many, or store it in another place.
@@ -221,8 +221,8 @@ WRAPPERS = ("module", "_orig_mod")
 
 def load_state(parameters: Mapping[str, np.ndarray],
                checkpoint: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parameters of a model after a checkpoint has been loaded into it, by name, in the
-    model's order.
+    """The parameters of a model after a checkpoint has been loaded into it, by name,
+    in the model's order.
 
     parameters: what the model was initialised with, random numbers by name. checkpoint: what a
     training run saved, arrays by name. A name is made of parts with dots between them. A tool
@@ -251,8 +251,8 @@ def load_state(parameters: Mapping[str, np.ndarray],
 
 def load_state_test(load_state: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
                                          dict[str, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless
-    `load_state` is right.
+    """A test: raises AssertionError, or whatever the tested function raises,
+    unless `load_state` is right.
 
     It passes on every function that does what the docstring of `load_state` says, and fails on
     those that let a parameter keep its random numbers, or overlook what does not fit.
@@ -279,8 +279,8 @@ def load_state_test(load_state: Callable[[Mapping[str, np.ndarray], Mapping[str,
 
 
 def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
-    """What a reader is shown of a text that arrives in pieces, and ends before a stop string.
-    stop: not empty.
+    """What a reader is shown of a text that arrives in pieces,
+    and ends before a stop string. stop: not empty.
 
     Returns one string for each piece, what is shown when it has arrived, and one more, what is
     shown when the text is over. Nothing of the stop string is ever shown, nothing before it is
@@ -311,8 +311,8 @@ def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
 
 
 def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises, unless
-    `stream_pieces` is right.
+    """A test: raises AssertionError, or whatever the tested function raises,
+    unless `stream_pieces` is right.
 
     It passes on every function that does what the docstring of `stream_pieces` says, and fails
     on those that show a part of the stop string, lose a part of the text, or show it later than

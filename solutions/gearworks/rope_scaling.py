@@ -45,8 +45,8 @@ def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
 
 def _linear(head_dim: int, theta: float, scaling: RopeScaling,
             length: int) -> tuple[np.ndarray, float]:
-    """Every pair turns slower by the same factor. Source: Chen et al. 2023, "Positional
-    Interpolation"."""
+    """Every pair turns slower by the same factor. Source: Chen et al.
+    2023, "Positional Interpolation"."""
     return rope_frequencies(head_dim, theta) / np.float32(scaling.factor), 1.0
 
 
@@ -65,8 +65,8 @@ def _dynamic(head_dim: int, theta: float, scaling: RopeScaling,
 
 def llama3_frequencies(frequencies: np.ndarray, factor: float, low_freq_factor: float,
                        high_freq_factor: float, original_context: int) -> np.ndarray:
-    """Slow the pairs that never finish a turn within the original context, and leave the fast
-    ones alone.
+    """Slow the pairs that never finish a turn within the original context,
+    and leave the fast ones alone.
 
     frequencies: (d/2,) float32; returns the same. A pair that turns fewer than
     `low_freq_factor` times within `original_context` tokens is slowed by `factor`; one that
@@ -92,8 +92,8 @@ def _llama3(head_dim: int, theta: float, scaling: RopeScaling,
 
 def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
           length: int) -> tuple[np.ndarray, float]:
-    """Slow pairs are slowed, fast ones are not, with a ramp between; attention gets sharper to
-    make up for it.
+    """Slow pairs are slowed, fast ones are not, with a ramp between;
+    attention gets sharper to make up for it.
 
     Source: Peng et al. 2023, "YaRN"; `mscale` as in DeepSeek-V2's configuration.
     """
@@ -119,8 +119,8 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
-    """How much sharper attention gets in a context that is `factor` times as long. Source:
-    YaRN, section 3.4."""
+    """How much sharper attention gets in a context that is `factor` times as long.
+    Source: YaRN, section 3.4."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

@@ -91,8 +91,8 @@ def logit_bias(logits: np.ndarray, bias: Mapping[int, float]) -> np.ndarray:
 
 def repetition_penalty(logits: np.ndarray, penalty: float,
                        ids: Sequence[int] | Sequence[Sequence[int]]) -> np.ndarray:
-    """Make tokens that occurred already less likely: positive logits are divided, negative ones
-    multiplied.
+    """Make tokens that occurred already less likely:
+    positive logits are divided, negative ones multiplied.
 
     logits: (V,); penalty: above 0, where 1 changes nothing; ids: the prompt and what was
     generated so far. Of logits (B, V), each row has ids of its own, a list for each. Returns
@@ -114,8 +114,8 @@ def repetition_penalty(logits: np.ndarray, penalty: float,
 
 def presence_frequency(logits: np.ndarray, presence: float, frequency: float,
                        generated: Sequence[int] | Sequence[Sequence[int]]) -> np.ndarray:
-    """Subtract from tokens that were generated: once for being there, and once more for each
-    time.
+    """Subtract from tokens that were generated:
+    once for being there, and once more for each time.
 
     logits: (V,); generated: the generated ids, without the prompt. Of logits (B, V), each row
     has ids of its own, a list for each. Returns the shape of logits.
@@ -134,8 +134,8 @@ def presence_frequency(logits: np.ndarray, presence: float, frequency: float,
 
 
 def allow_only(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Rule out every token that is not allowed. allowed: (V,) or the shape of logits, bool;
-    returns the shape of logits.
+    """Rule out every token that is not allowed.
+    allowed: (V,) or the shape of logits, bool; returns the shape of logits.
 
     >>> allow_only(np.array([1., 2., 3.], np.float32), np.array([True, False, True]))
     array([  1., -inf,   3.], dtype=float32)
@@ -155,8 +155,8 @@ def temperature(logits: np.ndarray, value: float) -> np.ndarray:
 
 
 def top_k(logits: np.ndarray, k: int) -> np.ndarray:
-    """Rule out all but the k most likely tokens; tokens tied with the k-th stay, as in HF's
-    TopKLogitsWarper.
+    """Rule out all but the k most likely tokens;
+    tokens tied with the k-th stay, as in HF's TopKLogitsWarper.
 
     logits: (V,) or (B, V); k: at least 1, and k >= V keeps all. Returns the shape of logits.
 
@@ -169,8 +169,8 @@ def top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def top_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """Keep the smallest set of most likely tokens whose probabilities reach p together; rule
-    out the others.
+    """Keep the smallest set of most likely tokens whose probabilities reach p together;
+    rule out the others.
 
     logits: (V,) or (B, V); p: in (0, 1]. The token that crosses p is kept, so at least one is;
     of tokens tied at the border, the higher ids stay. The sum is right to a few tokens, however
@@ -216,8 +216,8 @@ def min_p(logits: np.ndarray, p: float) -> np.ndarray:
 
 
 def typical(logits: np.ndarray, p: float) -> np.ndarray:
-    """Keep the tokens whose surprise is closest to what is expected, until their probabilities
-    reach p together.
+    """Keep the tokens whose surprise is closest to what is expected,
+    until their probabilities reach p together.
 
     logits: (V,) or (B, V); p: in (0, 1]. Of tokens equally close at the border, all stay; a row
     of nothing but -inf is left as it is. Returns the shape of logits.
@@ -275,8 +275,8 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
 
 
 def shortlist(logits: np.ndarray, k: int) -> np.ndarray:
-    """The ids of the k largest logits and those tied with them, and some others; cheaper than
-    to find just these.
+    """The ids of the k largest logits and those tied with them, and some others;
+    cheaper than to find just these.
 
     logits: (V,); returns (n,), ascending. What is ruled out already, as by a grammar, is not
     among them.
@@ -290,8 +290,8 @@ def shortlist(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def truncate(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """The processors after top-k, in order: top-p, min-p, typical, as far as `params` asks for
-    them. (V,) to (V,)."""
+    """The processors after top-k, in order:
+    top-p, min-p, typical, as far as `params` asks for them. (V,) to (V,)."""
     if params.top_p < 1:
         logits = top_p(logits, params.top_p)
     if params.min_p:
@@ -359,8 +359,8 @@ def mirostat(logits: np.ndarray, mu: float, tau: float, eta: float,
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """The logarithms of softmax(logits), without its underflow. logits: (..., V); returns the
-    same shape.
+    """The logarithms of softmax(logits), without its underflow.
+    logits: (..., V); returns the same shape.
 
     >>> log_softmax(np.array([0., 0., -100.], np.float32)).round(2)
     array([  -0.69,   -0.69, -100.69], dtype=float32)
@@ -371,8 +371,8 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token that was chosen, how likely the model itself found it, and the likeliest
-    alternatives, best first."""
+    """A token that was chosen, how likely the model itself found it,
+    and the likeliest alternatives, best first."""
 
     id: int
     logprob: float

@@ -1,5 +1,5 @@
-"""Speculative decoding: guess several tokens cheaply, check them all in one forward pass, keep
-what holds.
+"""Speculative decoding: guess several tokens cheaply,
+check them all in one forward pass, keep what holds.
 
 A forward pass over one token and over five reads the same weights, so on a machine that waits
 for memory five cost less than five passes. Whoever guesses well gets several tokens for little
@@ -29,8 +29,8 @@ from gearworks.sampling import SamplingParams, choose, process, refuse_unusable
 
 @dataclass(frozen=True)
 class Proposal:
-    """Guessed tokens. probabilities: (k, V), what each was drawn from; None when they were not
-    drawn but copied."""
+    """Guessed tokens. probabilities: (k, V), what each was drawn from;
+    None when they were not drawn but copied."""
 
     ids: list[int]
     probabilities: np.ndarray | None = None
@@ -99,8 +99,8 @@ def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray
 
 
 def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    """Draw an index, each with a probability in proportion to its weight. weights: (V,)
-    float64, not all zero.
+    """Draw an index, each with a probability in proportion to its weight.
+    weights: (V,) float64, not all zero.
 
     >>> draw(np.array([0., 0., 0.25]), np.random.default_rng(0))
     2
@@ -111,8 +111,8 @@ def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
 
 @dataclass
 class Tally:
-    """What speculation did: guessed and accepted tokens, forward passes of the target, and
-    tokens that came out.
+    """What speculation did: guessed and accepted tokens, forward passes of the target,
+    and tokens that came out.
 
     Those that were accepted count even where the text ended before them.
     """
@@ -178,8 +178,8 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *,
 def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None,
                 params: SamplingParams, text: Sequence[int], prompt_length: int,
                 rng: np.random.Generator) -> list[int]:
-    """The accepted guesses and the token after them, 1 to k + 1 ids, with every processor at
-    every place.
+    """The accepted guesses and the token after them, 1 to k + 1 ids,
+    with every processor at every place.
 
     logits: (k + 1, V), the target's after the last token of `text` and after each guess;
     guesses: k ids; draft: (k, V), what they were drawn from, or None; text: all tokens before
@@ -230,8 +230,8 @@ class NgramProposer:
 
 
 class DraftModel:
-    """Lets a smaller model guess, with a cache of its own that is rewound to what the target
-    kept."""
+    """Lets a smaller model guess, with a cache of its own that is rewound
+    to what the target kept."""
 
     def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams(),
                  prompt_length: int = 0):

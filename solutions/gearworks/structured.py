@@ -162,8 +162,8 @@ class TokenGrammar:
 
     @classmethod
     def from_regex(cls, vocabulary: GrammarVocabulary, pattern: str) -> "TokenGrammar":
-        """The whole text matches a regular expression (of Rust's kind: no look-around, no
-        back-references).
+        """The whole text matches a regular expression (of Rust's kind:
+        no look-around, no back-references).
 
         Raises ModelError for a pattern that is not one.
         """

@@ -49,8 +49,8 @@ CACHED_LENGTH = 32          # characters of a piece that is worth remembering
 
 
 def bytes_to_unicode() -> dict[int, str]:
-    """The character by which a byte-level vocabulary writes each byte: byte (0 to 255) -> one
-    printable character.
+    """The character by which a byte-level vocabulary writes each byte:
+    byte (0 to 255) -> one printable character.
 
     Bytes that are printable in Latin-1 ("!" to "~", "¡" to "¬", "®" to "ÿ") stand for
     themselves. The others (space, controls, U+007F to U+00A0, U+00AD), in order, are the
@@ -67,8 +67,8 @@ def bytes_to_unicode() -> dict[int, str]:
 
 
 def gpt2_pattern(letter: str, number: str) -> str:
-    """GPT-2's rule for cutting text into pieces, as a pattern for `regex`. Its matches cover
-    any text.
+    """GPT-2's rule for cutting text into pieces, as a pattern for `regex`.
+    Its matches cover any text.
 
     letter, number: what matches one letter, one number: r"\\p{L}", or a class in square
     brackets. Each may stand alone, be repeated, or stand between [ and ]. White space is what
@@ -92,8 +92,8 @@ def gpt2_pattern(letter: str, number: str) -> str:
 
 
 def splitter(name: str) -> str:
-    """The rule of a pre-tokenizer as a pattern for `regex`, whose matches are the pieces and
-    cover any text.
+    """The rule of a pre-tokenizer as a pattern for `regex`,
+    whose matches are the pieces and cover any text.
 
     "gpt2": as `gpt2_pattern`.
     "llama3": at each place the first that fits. 1. a contraction in any case; 2. letters, with
@@ -144,8 +144,8 @@ def pre_tokenize(text: str, splitters: Sequence[str]) -> list[str]:
 
 
 def count_pairs(words: Iterable[tuple[Sequence[int], int]]) -> Counter[tuple[int, int]]:
-    """How often each pair of neighbouring symbols occurs in all words together: (left id, right
-    id) -> count.
+    """How often each pair of neighbouring symbols occurs in all words together:
+    (left id, right id) -> count.
 
     words: the symbols of each different piece, and how often the piece occurs. Pairs may
     overlap: three equal symbols hold their pair twice. A pair that does not occur has no entry.
@@ -224,8 +224,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int,
 
 def encode_piece(symbols: Sequence[int],
                  merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """Merge the symbols of one piece until no neighbours have a merge, and return what is left:
-    token ids.
+    """Merge the symbols of one piece until no neighbours have a merge,
+    and return what is left: token ids.
 
     merges: (left id, right id) -> (rank, merged id). Of all merges that are possible at a
     moment the one with the lowest rank is made, at the leftmost of its places. The cost may
@@ -248,8 +248,8 @@ def encode_piece(symbols: Sequence[int],
 
 def encode_long_piece(symbols: Sequence[int],
                       merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """The same result as `encode_piece`, at a cost of n log n for n symbols: a million of them
-    take seconds.
+    """The same result as `encode_piece`, at a cost of n log n for n symbols:
+    a million of them take seconds.
 
     >>> encode_long_piece([0, 1, 2], {(0, 1): (7, 3), (1, 2): (5, 4)})
     [0, 4]
@@ -296,8 +296,8 @@ def any_of(contents: tuple[str, ...]) -> re.Pattern:
 def encode(text: str, added_tokens: Collection[AddedToken],
            encode_ordinary: Callable[[str], list[int]],
            parse_special: bool = True) -> list[int]:
-    """Encode a text with added tokens in it: each becomes its id, `encode_ordinary` gives the
-    ids of what is between.
+    """Encode a text with added tokens in it:
+    each becomes its id, `encode_ordinary` gives the ids of what is between.
 
     Where several added tokens fit, the one that begins first wins, then the longest. A match
     does not count, and is ordinary text from end to end, if the token is `single_word` and a
@@ -344,8 +344,8 @@ def encode(text: str, added_tokens: Collection[AddedToken],
 
 
 def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
-    """The text of token ids. Bytes that are not UTF-8 read U+FFFD; ids that are not in
-    `token_bytes` read nothing.
+    """The text of token ids. Bytes that are not UTF-8 read U+FFFD;
+    ids that are not in `token_bytes` read nothing.
 
     token_bytes: id -> the bytes that the token stands for. A character may be spread over
     several tokens.
@@ -357,8 +357,8 @@ def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
 
 
 class IncrementalDetokenizer:
-    """Turns ids into text one by one, for a reader who watches: what it has given, joined, is
-    `decode` of all the ids.
+    """Turns ids into text one by one, for a reader who watches:
+    what it has given, joined, is `decode` of all the ids.
 
     tokenizer: gives the bytes of an id by `tokenizer.decode_bytes([id], skip_special)`.
     skip_special: special tokens read nothing, as in `Tokenizer.decode`.
@@ -375,8 +375,8 @@ class IncrementalDetokenizer:
         self._pending = b""                  # the beginning of a character, at most three bytes
 
     def push(self, id: int) -> str:
-        """Take one id, and return the text that is now certain: whole characters, or the empty
-        string."""
+        """Take one id, and return the text that is now certain:
+        whole characters, or the empty string."""
         data = self._pending + self._tokenizer.decode_bytes([id], self._skip_special)
         # A byte from 0xC0 on begins a character of two, three or four bytes and is never inside
         # one, so text may be cut before it. All that matters is whether the last such byte has
@@ -394,15 +394,15 @@ class IncrementalDetokenizer:
         return data[:cut].decode("utf-8", errors="replace")
 
     def flush(self) -> str:
-        """The end of the text: U+FFFD if the last character never became whole, else the empty
-        string."""
+        """The end of the text: U+FFFD if the last character never became whole,
+        else the empty string."""
         rest, self._pending = self._pending, b""
         return rest.decode("utf-8", errors="replace")
 
 
 class Tokenizer:
-    """A vocabulary and its rules, ready for use. Ids are Python ints; any number of threads may
-    use one tokenizer.
+    """A vocabulary and its rules, ready for use.
+    Ids are Python ints; any number of threads may use one tokenizer.
 
     vocabulary: what it was made from; vocab_size: the largest id plus one (an embedding may
     have more rows, never fewer); bos_id, eos_id, unk_id, pad_id: the tokens with these roles,
@@ -476,8 +476,8 @@ class Tokenizer:
     @classmethod
     def from_json(cls, tokenizer: Mapping[str, Any],
                   config: Mapping[str, Any] | None = None) -> "Tokenizer":
-        """Build from what `tokenizer.json` and `tokenizer_config.json` hold; errors as
-        `read_vocabulary`."""
+        """Build from what `tokenizer.json` and `tokenizer_config.json` hold;
+        errors as `read_vocabulary`."""
         return cls(read_vocabulary(tokenizer, config))
 
     @classmethod
@@ -530,8 +530,8 @@ class Tokenizer:
         return self._encode_ordinary(data.decode("utf-8", errors="surrogateescape"))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of ids. What is not UTF-8 reads U+FFFD; an id without a token (a row of
-        padding) reads nothing."""
+        """The text of ids. What is not UTF-8 reads U+FFFD;
+        an id without a token (a row of padding) reads nothing."""
         return decode(ids, self._readable_bytes if skip_special else self._token_bytes)
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False) -> bytes:
@@ -548,8 +548,8 @@ class Tokenizer:
         return self._token_bytes[id]
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of an added token, or of one written in the characters of `bytes_to_unicode`;
-        None if unknown."""
+        """The id of an added token, or of one written in the characters
+        of `bytes_to_unicode`; None if unknown."""
         added = next((entry.id for entry in self.vocabulary.added_tokens
                       if entry.content == token), None)
         return self.vocabulary.tokens.get(token) if added is None else added

@@ -28,8 +28,8 @@ FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a checkpoint of this configuration must hold: Hugging Face's name to
-    shape."""
+    """Every tensor that a checkpoint of this configuration must hold:
+    Hugging Face's name to shape."""
     model, layers = layout(config)
     return {part.name: part.shape for fields in (model, *layers) for parts in fields.values()
             for part in parts}
@@ -49,8 +49,8 @@ _GEMMA3_GGUF_NAMES = {
 
 
 def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
-    """What a GGUF file calls the tensor that Hugging Face calls `name`. architecture: Hugging
-    Face's, of the config.
+    """What a GGUF file calls the tensor that Hugging Face calls `name`.
+    architecture: Hugging Face's, of the config.
 
     >>> gguf_name("model.layers.7.mlp.up_proj.weight"), gguf_name(
     ...     "model.layers.0.self_attn.q_proj.bias")
@@ -65,8 +65,8 @@ def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
 
 
 def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, str]:
-    """Decide which tensor of a file is which weight, and accept nothing less than a complete
-    match.
+    """Decide which tensor of a file is which weight,
+    and accept nothing less than a complete match.
 
     found: the file's names and shapes, in Hugging Face's naming (with or without the prefix
     `model.`) or in GGUF's. Returns Hugging Face's name to the file's name, for every weight of
@@ -104,8 +104,8 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
 
 
 def _require_plausible(config: ModelConfig, tensors: int) -> None:
-    """Refuse more layers or experts than the file has tensors: its numbers must not decide how
-    much memory is taken."""
+    """Refuse more layers or experts than the file has tensors:
+    its numbers must not decide how much memory is taken."""
     announced = config.num_hidden_layers
     if config.experts is not None:
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
@@ -170,8 +170,8 @@ def load_checkpoint(
 
 
 def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
-    """A model's configuration, and the open file or files that hold its weights; errors as
-    `load_checkpoint`.
+    """A model's configuration, and the open file or files that hold its weights;
+    errors as `load_checkpoint`.
 
     Of several formats in one folder, safetensors wins over pickles, and one file over several.
     """
@@ -199,8 +199,8 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
 
 
 def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
-    """The engine's memory for a model, still empty, and by Hugging Face's name each tensor's
-    place in it, a view.
+    """The engine's memory for a model, still empty,
+    and by Hugging Face's name each tensor's place in it, a view.
 
     A place has the shape that a file keeps. What the places do not cover is nothing: together
     they are all of it.
@@ -285,8 +285,8 @@ def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
 
 
 def read_json(path: Path) -> dict:
-    """Read a JSON object from a file. Raises NotAvailableError or FormatError, with the file's
-    name."""
+    """Read a JSON object from a file. Raises NotAvailableError or FormatError,
+    with the file's name."""
     try:
         if path.exists() and not path.is_file():     # a pipe or a device could be read for ever
             raise NotAvailableError(f"cannot read {path}", "it is no plain file",

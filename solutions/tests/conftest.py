@@ -1,5 +1,5 @@
-"""What the tests share: the real SmolLM2, and tiny random models that Hugging Face makes on the
-spot.
+"""What the tests share: the real SmolLM2,
+and tiny random models that Hugging Face makes on the spot.
 
 `pytest solutions/tests --engine my_engine` runs them on an engine that `autograder assemble`
 has made.
@@ -76,8 +76,8 @@ def hf_smollm2(smollm2_folder):
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory) -> Callable:
-    """A function that makes a random model of a family: tiny_model("Llama", seed, **config) ->
-    (HF model, folder).
+    """A function that makes a random model of a family:
+    tiny_model("Llama", seed, **config) -> (HF model, folder).
 
     The family is the beginning of the names of its classes in transformers. The weights are
     large and the norms are not ones, so that a wrong formula shows in the logits.
@@ -132,8 +132,8 @@ def tiny_model(tmp_path_factory) -> Callable:
 
 @pytest.fixture(scope="session")
 def tiny_llama(tiny_model) -> Callable:
-    """A function that makes a random Llama: tiny_llama(seed, **config) -> (HF model,
-    folder)."""
+    """A function that makes a random Llama:
+    tiny_llama(seed, **config) -> (HF model, folder)."""
     return lambda seed, **settings: tiny_model("Llama", seed, **settings)
 
 

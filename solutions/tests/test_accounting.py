@@ -1,5 +1,5 @@
-"""The arithmetic of cost against Hugging Face's counts, PyTorch's FLOP counter, and files of
-known size. About 15 s."""
+"""The arithmetic of cost against Hugging Face's counts, PyTorch's FLOP counter,
+and files of known size. About 15 s."""
 
 import json
 from dataclasses import asdict, fields, replace

@@ -1,5 +1,5 @@
-"""Beam search against Hugging Face's, on tiny models, whose texts end at many places, and the
-real one. About 9 s."""
+"""Beam search against Hugging Face's, on tiny models, whose texts end at many places,
+and the real one. About 9 s."""
 
 import itertools
 

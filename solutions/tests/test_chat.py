@@ -1,5 +1,5 @@
-"""Chat templates against `apply_chat_template`, and what bad templates and bad messages come
-to. About 10 s."""
+"""Chat templates against `apply_chat_template`,
+and what bad templates and bad messages come to. About 10 s."""
 
 import pytest
 

@@ -1,5 +1,5 @@
-"""The command line as a shell user meets it: real processes, exit codes, standard output and
-standard error."""
+"""The command line as a shell user meets it:
+real processes, exit codes, standard output and standard error."""
 
 import json
 import os

@@ -1,5 +1,5 @@
-"""The first divergence: nothing where the engines agree, and the right place where one of them
-is broken."""
+"""The first divergence: nothing where the engines agree,
+and the right place where one of them is broken."""
 
 import json
 import subprocess
@@ -196,8 +196,8 @@ def test_the_command_on_the_real_model(smollm2_folder):
 
 def test_the_command_reads_gguf_and_names_what_is_broken(smollm2_gguf, smollm2_folder,
                                                          monkeypatch, capsys):
-    """Rows of q and k left as GGUF has them: the file speaks English, and Hugging Face shows
-    what is wrong with it."""
+    """Rows of q and k left as GGUF has them:
+    the file speaks English, and Hugging Face shows what is wrong with it."""
     monkeypatch.setattr("gearworks.weights.unpermute_rope", lambda weight, num_heads: weight)
     monkeypatch.setattr("gearworks.comparison.compare.load_hf",
                         lambda folder: load_hf(smollm2_folder))

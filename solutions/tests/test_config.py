@@ -1,5 +1,5 @@
-"""What a config.json means: as transformers reads it, whatever it leaves out, or an error that
-says why not.
+"""What a config.json means: as transformers reads it, whatever it leaves out,
+or an error that says why not.
 
 Takes about 5 s.
 """
@@ -217,8 +217,8 @@ HOSTILE = [None, True, False, 0, -1, 1, 10**12, 10**400, 2.5, 1e300, float("nan"
 
 @pytest.mark.parametrize("architecture", SUPPORTED_ARCHITECTURES)
 def test_hostile_values_are_read_or_refused(architecture):
-    """Whatever stands in a field, nothing but ModelError comes of it, its message is short, and
-    nothing large is made."""
+    """Whatever stands in a field, nothing but ModelError comes of it, its message is short,
+    and nothing large is made."""
     more = {"use_sliding_window": True, "moe_intermediate_size": 10**9}
     fields = json.loads(json.dumps(explicit(architecture, OWN.get(architecture, SIZES)))) | {
         name: value for name, value in more.items() if name in READ[architecture]}

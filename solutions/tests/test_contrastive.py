@@ -1,5 +1,5 @@
-"""Contrastive decoding and contrastive search, by their papers' formulas, and Mirostat by its
-aim. About 8 s."""
+"""Contrastive decoding and contrastive search, by their papers' formulas,
+and Mirostat by its aim. About 8 s."""
 
 import numpy as np
 import pytest
@@ -34,8 +34,8 @@ def test_contrastive_scores_by_the_formula(rng):
 
 
 def test_contrastive_search_by_the_definition(tiny_llama, rng):
-    """Each step again, without a cache: the hidden states of all texts that are one token
-    longer."""
+    """Each step again, without a cache: the hidden states of all texts
+    that are one token longer."""
     import torch
     network, folder = tiny_llama(60)
     model, ids = Model.load(folder), rng.integers(0, 211, 6).tolist()
@@ -84,8 +84,8 @@ def test_mirostat_refuses_broken_logits(logits, rng):
 
 @pytest.mark.parametrize("tau", [1.5, 3.0, 5.0])
 def test_mirostat_keeps_the_surprise_that_is_wanted(tau, rng):
-    """Over many steps, the mean surprise of what was drawn comes to tau, whatever the
-    logits."""
+    """Over many steps, the mean surprise of what was drawn comes to tau,
+    whatever the logits."""
     mu, surprises = 2 * tau, []
     for step in range(1500):
         logits = temperature(rng.standard_normal(500).astype(np.float32),

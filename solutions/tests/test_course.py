@@ -1,5 +1,5 @@
-"""course.py, run for real: in a copy of the course whose requirements are one tiny wheel, so
-that no network is needed.
+"""course.py, run for real: in a copy of the course whose requirements are one tiny wheel,
+so that no network is needed.
 
 The wheel stands in for the installed course: its `gearworks` and `jupyterlab` print how they
 were started. Only the last test starts the real JupyterLab. 40 to 55 s on two idle cores, most
@@ -117,8 +117,8 @@ class Copy:
         return done
 
     def slow_down_pip(self):
-        """Ask for a package whose build waits for the file `go` (see SLOW_BACKEND); returns its
-        folder."""
+        """Ask for a package whose build waits for the file `go` (see SLOW_BACKEND);
+        returns its folder."""
         folder = self.root / "slow"
         folder.mkdir()
         write_wheel(folder / WHEEL.format("0.2"), "0.2")
@@ -132,8 +132,8 @@ class Copy:
 
 
 def write_wheel(path, version):
-    """Write the stand-in: packages `gearworks` and `jupyterlab` that print how they were
-    run."""
+    """Write the stand-in: packages `gearworks` and `jupyterlab`
+    that print how they were run."""
     info = f"gearworks-{version}.dist-info"
     files = {f"{info}/METADATA": "Metadata-Version: 2.1\nName: gearworks\nVersion: "
                                  f"{version}\n",
@@ -171,8 +171,8 @@ def site_packages(prefix):
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-    """A copy of the course and its first command that came to its end: the one before was
-    killed early.
+    """A copy of the course and its first command that came to its end:
+    the one before was killed early.
 
     The console is ASCII, the folder's name is not.
     """
@@ -192,8 +192,8 @@ def new(tmp_path):
 
 @pytest.fixture
 def ready(tmp_path, first_run):
-    """A copy of the course that has been set up and then moved here; its environment is its
-    own."""
+    """A copy of the course that has been set up and then moved here;
+    its environment is its own."""
     shutil.copytree(first_run[0].root, tmp_path / "course", symlinks=True)
     copy = Copy(tmp_path / "course")
     copy.log.unlink(missing_ok=True)    # so that it is there only if pip runs again
@@ -243,8 +243,8 @@ def test_the_second_command_goes_straight_on(first_run):
 
 
 def test_changed_requirements_are_installed(ready):
-    """A folder that was moved, and then requirements that changed, are each installed once
-    more."""
+    """A folder that was moved, and then requirements that changed,
+    are each installed once more."""
     assert ready.run("chat").returncode == 0 and ready.log.exists()
     ready.ask_for_version("0.3")
     assert [call["version"] for call in ready.run("chat").calls] == ["0.3", "0.3"]
@@ -253,8 +253,8 @@ def test_changed_requirements_are_installed(ready):
 
 
 def test_what_decides_about_set_up(course, new, monkeypatch):
-    """The requirements, the package's metadata and the place count; settings of other tools do
-    not."""
+    """The requirements, the package's metadata and the place count;
+    settings of other tools do not."""
     monkeypatch.setattr(course, "ROOT", new.root)
     pyproject = new.root / "pyproject.toml"
     text = pyproject.read_text(encoding="utf-8")
@@ -300,8 +300,8 @@ def test_what_does_not_count_as_active(course, tmp_path, monkeypatch):
 
 
 def test_packages_installed_by_hand_are_not_installed_again(ready):
-    """The conventional route first, then course.py: everything is there, so pip is not
-    called."""
+    """The conventional route first, then course.py:
+    everything is there, so pip is not called."""
     see_the_packages_of_this_environment(ready)
     pins = ["gearworks==0.1", f"packaging=={metadata.version('packaging')}",
             "nothing==1.0 ; sys_platform == 'amiga'"]
@@ -319,8 +319,8 @@ def test_packages_installed_by_hand_are_not_installed_again(ready):
 
 
 def see_the_packages_of_this_environment(copy):
-    """Let the copy's .venv import what the tests' own environment holds, after its own
-    packages."""
+    """Let the copy's .venv import what the tests' own environment holds,
+    after its own packages."""
     (site_packages(copy.venv) / "outer.pth").write_text(sysconfig.get_path("purelib") + "\n",
                                                         encoding="utf-8")
 
@@ -361,8 +361,8 @@ def test_an_editable_install_of_another_folder_does_not_count(course, tmp_path, 
 
 
 def test_a_half_made_environment_is_made_again(first_run):
-    """The command before the first was killed in the middle of `python -m venv`: no pip yet,
-    perhaps no Python."""
+    """The command before the first was killed in the middle of `python -m venv`:
+    no pip yet, perhaps no Python."""
     copy, done = first_run
     assert done.stdout.startswith("Removing a Python environment that does not work")
     assert not (copy.venv / "gearworks-unfinished").exists()
@@ -402,8 +402,8 @@ def test_killed_in_the_middle_of_pip(ready):
 
 
 def test_a_package_that_pip_left_half_installed(ready):
-    """pip takes a package for installed as soon as its metadata is there; a killed pip may have
-    got no further."""
+    """pip takes a package for installed as soon as its metadata is there;
+    a killed pip may have got no further."""
     assert ready.run("chat").returncode == 0
     ready.record.write_text('{"key": "", "complete": false}\n', encoding="utf-8")
     packages = site_packages(ready.venv)
@@ -477,8 +477,8 @@ def test_no_network(ready):
 
 
 def test_the_model_cannot_be_fetched(settled):
-    """Fetching says itself what is wrong: its exit code is passed on, and the command is not
-    run."""
+    """Fetching says itself what is wrong:
+    its exit code is passed on, and the command is not run."""
     done = settled.run("chat", FETCH_EXIT_CODE="7")
     assert done.returncode == 7
     assert [call["argv"][1] for call in done.calls] == ["fetch"]
@@ -613,8 +613,8 @@ def test_only_the_standard_library_is_imported():
 
 
 def test_pip_is_missing(ready):
-    """A venv without pip gets Python's own; where that is missing too, the message says how to
-    get one."""
+    """A venv without pip gets Python's own;
+    where that is missing too, the message says how to get one."""
     for pip in site_packages(ready.venv).glob("pip*"):
         shutil.rmtree(pip)
     lacking = ready.root / "lacking"
@@ -717,8 +717,8 @@ def test_the_suite_runs_and_its_exit_code_is_passed_on(new):
 
 
 def test_the_real_jupyterlab_answers(new, tmp_path):
-    """`lab --no-browser`, in the environment that runs these tests, serves the chapters until
-    it is told to stop."""
+    """`lab --no-browser`, in the environment that runs these tests,
+    serves the chapters until it is told to stop."""
     (new.root / "chapters").mkdir()
     (new.root / "chapters" / "01_overview.ipynb").write_text(
         '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}', encoding="utf-8"

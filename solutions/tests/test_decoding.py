@@ -1,5 +1,5 @@
-"""Generation with the real model: Hugging Face's text, streaming, limits, and a conversation's
-cache. About 65 s."""
+"""Generation with the real model: Hugging Face's text, streaming, limits,
+and a conversation's cache. About 65 s."""
 
 from types import SimpleNamespace
 
@@ -116,8 +116,8 @@ def test_several_eos_ids(smollm2):
 
 @pytest.fixture(scope="module")
 def small(smollm2, tiny_llama) -> LanguageModel:
-    """A random model with SmolLM2's tokenizer and a context of 256 tokens: limits and caches
-    need no good text."""
+    """A random model with SmolLM2's tokenizer and a context of 256 tokens:
+    limits and caches need no good text."""
     from gearworks.model import Model
     _, folder = tiny_llama(11, vocab_size=49152)
     return LanguageModel(Model.load(folder), smollm2.tokenizer, smollm2.settings, frozenset())
@@ -147,8 +147,8 @@ def test_nothing_wanted_costs_nothing(small):
 
 
 def test_a_conversation_computes_only_what_is_new(small, monkeypatch):
-    """A prompt that begins like the last one reuses its keys, and the text is the same as from
-    a cold start."""
+    """A prompt that begins like the last one reuses its keys,
+    and the text is the same as from a cold start."""
     rows = []
     forward = small.model.forward
     monkeypatch.setattr(small.model, "forward",
@@ -208,8 +208,8 @@ def test_times_are_measured(small):
                                  "🦊"]), max_size=12),
        st.lists(st.sampled_from(["END", "ab", "aab", "ba", "🦊E", "b"]), max_size=3))
 def test_stop_strings_do_not_depend_on_the_pieces(pieces, stops):
-    """Against the definition: letter by letter, the text ends at the first letter at which some
-    stop string is complete."""
+    """Against the definition: letter by letter,
+    the text ends at the first letter at which some stop string is complete."""
     text, expected, found = "".join(pieces), "".join(pieces), None
     for end in range(len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
@@ -226,8 +226,8 @@ def test_stop_strings_do_not_depend_on_the_pieces(pieces, stops):
 
 
 class Reciter:
-    """A model that says given ids, one after the other, whatever it is asked: made of what
-    `Context` needs of one."""
+    """A model that says given ids, one after the other, whatever it is asked:
+    made of what `Context` needs of one."""
 
     def __init__(self, ids, prompt_length):
         self.ids, self.prompt_length = ids, prompt_length
@@ -244,8 +244,8 @@ class Reciter:
 
 
 def as_defined(tokenizer, ids, limit, stops):
-    """What a reader sees, how many ids there are, and why they end: token by token, from all of
-    the text each time."""
+    """What a reader sees, how many ids there are, and why they end:
+    token by token, from all of the text each time."""
     for count in range(limit):
         if ids[count] == 2:                                             # the EOS
             return tokenizer.decode(ids[:count]), count, "stop"
@@ -272,8 +272,8 @@ STOPS = ["END", "EN", "a", "ab", "🦊", "\u200d", "👩‍👧", "度", "\u0301
 @settings(max_examples=100, deadline=None)
 def test_any_end_shows_what_it_should(smollm2, scraps, stops, limit, eos_at,
                                       whole_text_is_a_stop):
-    """Stop strings anywhere, across tokens and inside characters, beside an EOS, a limit and
-    the end of the context."""
+    """Stop strings anywhere, across tokens and inside characters, beside an EOS,
+    a limit and the end of the context."""
     tokenizer = smollm2.tokenizer
     ids = tokenizer.encode("".join(scraps)) * 3
     ids = [*ids[:eos_at], 2, *ids[eos_at:], *[67] * 64]
@@ -311,8 +311,8 @@ def test_empty_stop_strings_are_refused():
 
 
 def test_stop_strings_across_token_borders(smollm2):
-    """Every substring of an answer, as a stop string, ends it where it first occurs, streamed
-    and whole."""
+    """Every substring of an answer, as a stop string, ends it where it first occurs,
+    streamed and whole."""
     whole = smollm2.generate(PROMPTS[0], max_tokens=24)
     for start in range(0, len(whole.text) - 6, 5):
         stop = whole.text[start:start + 6]
@@ -338,8 +338,8 @@ def test_stop_ids_end_the_text_and_are_not_part_of_it(smollm2):
 
 
 def test_logprobs_are_the_models_own(smollm2, hf_smollm2):
-    """Of every token, before any processor; the chosen token's number is the very same in both
-    lists."""
+    """Of every token, before any processor;
+    the chosen token's number is the very same in both lists."""
     params = SamplingParams(temperature=2.0, top_k=3, seed=1)
     answer = smollm2.generate(PROMPTS[1], max_tokens=8, params=params, top_logprobs=5)
     ids = torch.tensor([[*answer.prompt_ids, *answer.ids]])
@@ -354,8 +354,8 @@ def test_logprobs_are_the_models_own(smollm2, hf_smollm2):
 
 
 def test_a_seed_means_the_same_text_however_it_is_asked_for(small):
-    """Streamed or not, with log-probabilities or without, warm or cold, with a stop string that
-    never comes."""
+    """Streamed or not, with log-probabilities or without, warm or cold,
+    with a stop string that never comes."""
     params, context = SamplingParams(temperature=1.3, top_p=0.95, seed=5), Context(small.model)
     plain = small.generate("one two", max_tokens=9, params=params)
     for options in ({"top_logprobs": 0}, {"top_logprobs": 20}, {"top_logprobs": 10**6},
@@ -377,8 +377,8 @@ WARM = [SamplingParams(temperature=1.3, seed=5),
 
 
 def test_a_request_draws_the_same_whatever_its_neighbours_do(small):
-    """A generator for each request: one that is answered between any two tokens of another
-    changes nothing."""
+    """A generator for each request: one that is answered between any two tokens
+    of another changes nothing."""
     alone = [small.generate(prompt, max_tokens=8, params=params).ids
              for prompt, params in zip(PROMPTS, WARM)]
     for prompt, params, expected in zip(PROMPTS, WARM, alone):
@@ -392,8 +392,8 @@ def test_a_request_draws_the_same_whatever_its_neighbours_do(small):
 
 
 def test_in_a_batch_a_seed_gives_the_text_that_it_gives_alone(small):
-    """All requests share each forward pass; each has a generator, settings and ids of its
-    own."""
+    """All requests share each forward pass;
+    each has a generator, settings and ids of its own."""
     alone = [small.generate(prompt, max_tokens=8, params=params)
              for prompt, params in zip(PROMPTS, WARM)]
     prompts = [answer.prompt_ids for answer in alone]

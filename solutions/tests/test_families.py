@@ -1,5 +1,5 @@
-"""Every family against Hugging Face, on tiny random models of odd shapes, and against
-itself."""
+"""Every family against Hugging Face, on tiny random models of odd shapes,
+and against itself."""
 
 import json
 import sys
@@ -166,8 +166,8 @@ def test_logits_equal_hf(tiny_model, rng, family, settings):
        ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}})],
     ids=name)
 def test_cached_chunked_and_ragged_equal_whole(tiny_model, rng, family, settings):
-    """Sequences in different phases share one call, and however they are cut into steps, their
-    logits are the same."""
+    """Sequences in different phases share one call, and however they are cut into steps,
+    their logits are the same."""
     _, folder = tiny_model(family, 3, **settings)
     model = Model.load(folder)
     pasts, counts = [0, 33, 5, 0, 12], [70, 1, 8, 1, 0]
@@ -304,8 +304,8 @@ def test_a_router_that_likes_no_expert_gives_no_nan():
 
 
 def test_the_latent_is_all_that_the_cache_holds(tiny_model):
-    """DeepSeek's published sizes: 576 numbers for a token and layer, whatever the number of
-    heads."""
+    """DeepSeek's published sizes: 576 numbers for a token and layer,
+    whatever the number of heads."""
     _, folder = tiny_model("DeepseekV3", 0, kv_lora_rank=512, qk_rope_head_dim=64,
                            num_hidden_layers=2)
     config = Model.load(folder).config

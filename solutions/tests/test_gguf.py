@@ -1,5 +1,5 @@
-"""The GGUF reader against the `gguf` package: metadata, tensor table and every dequantized bit.
-About 10 s."""
+"""The GGUF reader against the `gguf` package:
+metadata, tensor table and every dequantized bit. About 10 s."""
 
 import doctest
 import os
@@ -27,8 +27,8 @@ SCALES = {TensorType.Q4_1: (0, 2), TensorType.Q5_1: (0, 2), TensorType.Q2_K: (80
 
 def random_bytes(rng: np.random.Generator, kind: TensorType,
                  shape: tuple[int, ...]) -> np.ndarray:
-    """Bytes of a tensor whose scales are finite and of both signs; all other bits are
-    random."""
+    """Bytes of a tensor whose scales are finite and of both signs;
+    all other bits are random."""
     block = BLOCK_FORMATS[kind]
     n = int(np.prod(shape)) // block.size
     if kind == TensorType.BF16:
@@ -73,8 +73,8 @@ def write_gguf(path: Path, tensors: dict[str, tuple[TensorType, np.ndarray, tupl
 
 def random_tensors(rng: np.random.Generator) -> dict[
     str, tuple[TensorType, np.ndarray, tuple[int, ...]]]:
-    """Two tensors of every type, in mixed order, of 1 to 4 dimensions, few of them ending on an
-    aligned byte."""
+    """Two tensors of every type, in mixed order, of 1 to 4 dimensions,
+    few of them ending on an aligned byte."""
     tensors = {}
     for i, kind in enumerate(TYPES + TYPES[::-1]):
         columns = (BLOCK_FORMATS[kind].size * int(rng.integers(1, 4))
@@ -86,8 +86,8 @@ def random_tensors(rng: np.random.Generator) -> dict[
 
 @pytest.mark.parametrize("alignment", [None, 1, 8, 32, 64, 4096])
 def test_tensors_equal_those_of_the_gguf_package(tmp_path, alignment):
-    """Names, order, shapes, places in the file and every bit of the values, whatever the
-    alignment."""
+    """Names, order, shapes, places in the file and every bit of the values,
+    whatever the alignment."""
     tensors = random_tensors(np.random.default_rng(alignment))
     path = write_gguf(tmp_path / "small.gguf", tensors, alignment=alignment)
     with GGUFFile.open(path) as file:
@@ -113,8 +113,8 @@ TEXTS = ["", "a", "ĠHello", "中文", "👩‍👩‍👧", "\0nul\n", "e\u0301
 
 
 def test_metadata_of_every_type(tmp_path):
-    """Scalars, arrays of every type and arrays in arrays; 64-bit extremes and Unicode
-    survive."""
+    """Scalars, arrays of every type and arrays in arrays;
+    64-bit extremes and Unicode survive."""
     metadata = [(f"one.{kind.name}", values[0], kind, None) for kind, values in NUMBERS.items()]
     metadata += [(f"many.{kind.name}", values, OracleType.ARRAY, kind)
                  for kind, values in NUMBERS.items()]
@@ -155,8 +155,8 @@ ITEMS = {**{kind: st.integers(min(values), max(values)) for kind, values in NUMB
                           for kind, items in ITEMS.items())))
 @settings(max_examples=60, deadline=None, database=None)
 def test_values_follow_each_other(entries):
-    """Any sequence of values that the gguf package packs is read back, value after value, to
-    the last byte."""
+    """Any sequence of values that the gguf package packs is read back, value after value,
+    to the last byte."""
     writer = oracle.GGUFWriter(None, "llama")
     data = b"".join(writer._pack_val(values, OracleType.ARRAY, add_vtype=False, sub_type=kind)
                     + writer._pack_val(values[0], kind, add_vtype=False)
@@ -195,8 +195,8 @@ def test_all_half_floats(kind):
 
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_blocks_with_any_bits(kind):
-    """Random blocks, zero, subnormal, infinite and NaN scales included: the same bits as the
-    gguf package."""
+    """Random blocks, zero, subnormal, infinite and NaN scales included:
+    the same bits as the gguf package."""
     rng = np.random.default_rng(kind)
     block = BLOCK_FORMATS[kind]
     raw = rng.integers(0, 256, 500 * block.nbytes, dtype=np.uint8)
@@ -209,8 +209,8 @@ def test_blocks_with_any_bits(kind):
                          [TensorType.Q8_0, TensorType.Q4_0, TensorType.Q4_1, TensorType.Q5_0,
                           TensorType.Q5_1])
 def test_what_the_package_quantizes(tmp_path, kind):
-    """Normal weights, quantized by the gguf package into a file: its values come out, and they
-    are near the weights."""
+    """Normal weights, quantized by the gguf package into a file:
+    its values come out, and they are near the weights."""
     weights = np.random.default_rng(9).normal(size=(12, 96)).astype(np.float32)
     raw = oracle.quants.quantize(weights, oracle.GGMLQuantizationType(kind))
     path = write_gguf(tmp_path / "quantized.gguf",
@@ -260,8 +260,8 @@ def test_low_nibbles_are_the_first_half_of_a_block():
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_dequantize_into_given_memory(kind):
-    """Across chunk borders; contiguous, sliced and transposed memory get the same values, the
-    rest stays untouched."""
+    """Across chunk borders; contiguous, sliced and transposed memory get the same values,
+    the rest stays untouched."""
     rng = np.random.default_rng(5)
     columns = max(96, BLOCK_FORMATS[kind].size)
     rows = CHUNK_VALUES // columns * 2 + 3
@@ -281,8 +281,8 @@ def test_dequantize_into_given_memory(kind):
 
 
 def test_dequantize_never_fills_a_hidden_copy():
-    """Memory that cannot be seen as rows is refused, not filled in a copy that is thrown
-    away."""
+    """Memory that cannot be seen as rows is refused,
+    not filled in a copy that is thrown away."""
     raw = random_bytes(np.random.default_rng(6), TensorType.Q8_0, (3, 4, 64))
     with pytest.raises(ValueError):
         dequantize(raw, TensorType.Q8_0, (3, 4, 64), out=np.empty((64, 4, 3), np.float32).T)
@@ -298,8 +298,8 @@ def test_dequantize_refuses_what_does_not_fit():
 
 
 def test_views_outlive_the_file_and_cannot_be_written(tmp_path):
-    """F32 tensors are views of the mapping, so they are free; closing the file must not pull
-    the memory away."""
+    """F32 tensors are views of the mapping, so they are free;
+    closing the file must not pull the memory away."""
     rng = np.random.default_rng(7)
     tensors = random_tensors(rng)
     name = next(name for name, (kind, *_) in tensors.items() if kind == TensorType.F32)
@@ -325,8 +325,8 @@ def test_errors_name_the_file(tmp_path):
 
 
 def test_smollm2_equals_the_gguf_package(smollm2_gguf):
-    """All 272 tensors of the real model, bit for bit; types, counts and vocabulary as its maker
-    published them."""
+    """All 272 tensors of the real model, bit for bit;
+    types, counts and vocabulary as its maker published them."""
     with GGUFFile.open(smollm2_gguf) as file:
         counts = Counter(info.type for info in file.tensors.values())
         assert counts == {TensorType.Q4_1: 210, TensorType.F32: 61, TensorType.Q8_0: 1}
@@ -341,8 +341,8 @@ def test_smollm2_equals_the_gguf_package(smollm2_gguf):
 
 @pytest.mark.skipif("GEARWORKS_GEMMA" not in os.environ, reason="GEARWORKS_GEMMA names no file")
 def test_a_file_of_k_quants_equals_the_gguf_package():
-    """Any real file that GEARWORKS_GEMMA names, such as a Q4_K_M of Gemma 3 270M: every tensor,
-    bit for bit."""
+    """Any real file that GEARWORKS_GEMMA names, such as a Q4_K_M of Gemma 3 270M:
+    every tensor, bit for bit."""
     with GGUFFile.open(os.environ["GEARWORKS_GEMMA"]) as file:
         assert ({TensorType.Q4_K, TensorType.Q6_K}
                 <= {info.type for info in file.tensors.values()})

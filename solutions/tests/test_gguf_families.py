@@ -1,5 +1,5 @@
-"""GGUF files of every architecture that is read from them, written with the `gguf` package and
-its own tensor names."""
+"""GGUF files of every architecture that is read from them,
+written with the `gguf` package and its own tensor names."""
 
 import gguf
 import numpy as np

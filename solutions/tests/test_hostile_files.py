@@ -1,5 +1,5 @@
-"""Truncated, corrupt and hostile model files: read rightly or refused clearly, at once, in
-little memory. About 30 s.
+"""Truncated, corrupt and hostile model files:
+read rightly or refused clearly, at once, in little memory. About 30 s.
 
 The files are made here byte by byte, so that each differs from a good one in one thing.
 """
@@ -39,8 +39,8 @@ MB = 2**20
 
 @contextmanager
 def frugal(megabytes: float = 4, seconds: float = 1):
-    """The body must end within a second of computing and must not hold more memory than this at
-    any moment."""
+    """The body must end within a second of computing
+    and must not hold more memory than this at any moment."""
     tracemalloc.start()
     started = process_time()
     try:
@@ -123,8 +123,8 @@ def only(value_type: int, value: bytes, key: str | bytes = "key") -> bytes:
 
 
 def aligned_by(value_type: int, value: bytes) -> bytes:
-    """A file with this alignment and one tensor, which any alignment suits, before plenty of
-    data."""
+    """A file with this alignment and one tensor, which any alignment suits,
+    before plenty of data."""
     return gguf_file([entry("general.alignment", value_type, value)], GOOD_ROWS[:1],
                      data_bytes=10_000)
 
@@ -251,8 +251,8 @@ def test_hostile_gguf_tensor(tmp_path, fault):
 
 
 def test_gguf_cut_anywhere():
-    """Every beginning of the file but the whole is refused: no border between two fields is
-    special."""
+    """Every beginning of the file but the whole is refused:
+    no border between two fields is special."""
     data = gguf_file()
     read_everything(data, GGUFFile)
     with frugal(seconds=60):
@@ -317,8 +317,8 @@ def test_mutated_gguf():
 
 @pytest.mark.parametrize("kind", BLOCK_FORMATS)
 def test_any_bytes_are_values_of_every_type(tmp_path, kind):
-    """A file of one tensor of each type, whose bytes are random: float32 of its shape, whatever
-    the scales are."""
+    """A file of one tensor of each type, whose bytes are random:
+    float32 of its shape, whatever the scales are."""
     block = BLOCK_FORMATS[kind]
     data = gguf_file(rows=[row("w", (3 * block.size, 2), kind, 0)], data_bytes=0)
     data += np.random.default_rng(kind).bytes(6 * block.nbytes)
@@ -329,8 +329,8 @@ def test_any_bytes_are_values_of_every_type(tmp_path, kind):
 
 
 def test_mutated_smollm2_header(smollm2_gguf):
-    """The same with the header of the real model: its vocabulary, 272 tensors and 98 MB of data
-    behind it."""
+    """The same with the header of the real model:
+    its vocabulary, 272 tensors and 98 MB of data behind it."""
     data = bytearray(smollm2_gguf.read_bytes())
     with GGUFFile.open(smollm2_gguf) as file:
         header_end = file.data_start
@@ -359,8 +359,8 @@ def test_mutated_smollm2_header(smollm2_gguf):
 
 
 def test_a_string_that_swallows_the_tensors(smollm2_gguf):
-    """The first string claims 64 MB of weights, which the file has: no such memory is reserved
-    to decode them."""
+    """The first string claims 64 MB of weights, which the file has:
+    no such memory is reserved to decode them."""
     data = bytearray(smollm2_gguf.read_bytes())
     at = data.index(text("llama"), 24)
     for length in (2**26, MAX_STRING_BYTES + 1):
@@ -370,8 +370,8 @@ def test_a_string_that_swallows_the_tensors(smollm2_gguf):
 
 
 def test_smollm2_cut_short(smollm2_gguf):
-    """Cut at random places of the header and of the data, as an interrupted download leaves
-    it."""
+    """Cut at random places of the header and of the data,
+    as an interrupted download leaves it."""
     data = memoryview(smollm2_gguf.read_bytes())
     with GGUFFile.open(smollm2_gguf) as file:
         header_end = file.data_start
@@ -398,8 +398,8 @@ def tensor(shape: list, begin: int, end: int, dtype: str = "F32") -> dict:
 
 
 def st_tensor(**changes) -> bytes:
-    """A file of one tensor, "a.weight", with these members of its entry changed; None takes a
-    member away."""
+    """A file of one tensor, "a.weight", with these members of its entry changed;
+    None takes a member away."""
     members = {**tensor([2, 3], 0, 24), **changes}
     return st_file({"a.weight": {key: value for key, value in members.items()
                                  if value is not None}}, bytes(24))
@@ -541,8 +541,8 @@ def test_safetensors_cut_anywhere():
 
 
 def agrees_with_the_package(data: bytes) -> bool:
-    """Refuse, or read what the safetensors package reads: never accept what it refuses. Returns
-    whether it is read."""
+    """Refuse, or read what the safetensors package reads: never accept what it refuses.
+    Returns whether it is read."""
     try:
         tensors, _ = read_header(data)
     except FormatError:
@@ -606,8 +606,8 @@ SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), 
 @given(SPANS, st.integers(0, 12))
 @settings(max_examples=400, deadline=1000, database=None)
 def test_spans_are_accepted_when_they_tile_the_data(spans, size):
-    """Spans of bytes, otherwise right: accepted exactly where they follow each other from first
-    byte to last."""
+    """Spans of bytes, otherwise right: accepted exactly where they follow each other
+    from first byte to last."""
     entries = {str(i): tensor([end - begin], begin, end, "U8")
                for i, (begin, end) in enumerate(spans)}
     data = st_file(entries, bytes(size))
@@ -667,8 +667,8 @@ def test_mutated_torch_file():
 
 
 def test_mutated_pickle():
-    """3,000 damaged pickles in a whole archive; instructions are swapped for any other, numbers
-    for extremes."""
+    """3,000 damaged pickles in a whole archive;
+    instructions are swapped for any other, numbers for extremes."""
     good = torch_file()
     with zipfile.ZipFile(io.BytesIO(good)) as archive:
         program = archive.read("archive/data.pkl")

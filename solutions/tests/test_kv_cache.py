@@ -66,8 +66,8 @@ def test_tokens_are_written_in_place(rng):
 
 
 def test_a_step_that_does_not_fit_stores_nothing_in_any_cache(rng):
-    """The first sequence has room, the second has not: after the error both are as they
-    were."""
+    """The first sequence has room, the second has not:
+    after the error both are as they were."""
     roomy, full = KVCache(CONFIG, 50), KVCache(CONFIG, 2)
     with pytest.raises(ModelError, match="full"):
         RaggedBatch([roomy, full], [3, 3]).attend(0, *step(rng, 6))

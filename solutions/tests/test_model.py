@@ -1,5 +1,5 @@
-"""The decoder against Hugging Face, and against itself: cached = uncached, chunked = whole,
-batched = alone."""
+"""The decoder against Hugging Face, and against itself:
+cached = uncached, chunked = whole, batched = alone."""
 
 import numpy as np
 import pytest
@@ -83,8 +83,8 @@ def test_cached_equals_uncached_on_smollm2(smollm2):
 
 
 def test_ragged_batch_equals_solo_runs(tiny_llama, rng):
-    """Sequences in different phases and of different lengths share one call and do not see each
-    other."""
+    """Sequences in different phases and of different lengths share one call
+    and do not see each other."""
     _, folder = tiny_llama(2, num_attention_heads=6, num_key_value_heads=3, head_dim=14)
     model = Model.load(folder)
     pasts, counts = [0, 33, 5, 0], [70, 1, 8, 1]
@@ -119,8 +119,8 @@ def test_ids_outside_the_vocabulary_are_refused(tiny_llama, ids):
 
 
 def test_no_warning_on_extreme_inputs(tiny_llama, rng):
-    """A warning on standard error costs a learner the exercise, so large activations must pass
-    quietly."""
+    """A warning on standard error costs a learner the exercise,
+    so large activations must pass quietly."""
     _, folder = tiny_llama(6)
     model = Model.load(folder)
     for layer in model.weights.layers:
@@ -205,8 +205,8 @@ def test_configuration_survives_the_round_trip(tiny_llama):
 
 @pytest.fixture
 def flops(monkeypatch):
-    """Counts the floating-point operations of all matrix products of the engine, masked ones
-    included."""
+    """Counts the floating-point operations of all matrix products of the engine,
+    masked ones included."""
     import gearworks.attention
     import gearworks.kv_cache
     import gearworks.model
@@ -231,8 +231,8 @@ def shape_of(config: ModelConfig) -> ModelShape:
 
 
 def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
-    """With the cache a token costs O(S), in attention alone; without it, O(S) in the products
-    and O(S^2) in attention."""
+    """With the cache a token costs O(S), in attention alone;
+    without it, O(S) in the products and O(S^2) in attention."""
     _, folder = tiny_llama(9)
     model = Model.load(folder)
     shape, lengths, costs = shape_of(model.config), (64, 128, 256), {"with": [], "without": []}
@@ -259,8 +259,8 @@ def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
 
 
 def test_no_scores_are_larger_than_a_block_needs(tiny_llama, rng, monkeypatch):
-    """A long prompt never has an (H, T, S) array: at most a block of queries looks at all keys
-    at a time."""
+    """A long prompt never has an (H, T, S) array:
+    at most a block of queries looks at all keys at a time."""
     import gearworks.attention
     _, folder = tiny_llama(10)
     model, largest, real = Model.load(folder), [], gearworks.attention.softmax

@@ -1,5 +1,5 @@
-"""Operators one by one: an example worked by hand, an independent formula in float64, and the
-laws that must hold."""
+"""Operators one by one: an example worked by hand, an independent formula in float64,
+and the laws that must hold."""
 
 import numpy as np
 import pytest

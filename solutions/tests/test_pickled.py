@@ -1,5 +1,5 @@
-"""Checkpoints of torch.save read by hand, against torch.load; pickles that would run code are
-refused. About 8 s."""
+"""Checkpoints of torch.save read by hand, against torch.load;
+pickles that would run code are refused. About 8 s."""
 
 import io
 import os
@@ -53,8 +53,8 @@ def values_of(tensor: torch.Tensor) -> np.ndarray:
 
 
 def assert_reads_as(file: PickledFile, expected: dict[str, torch.Tensor]) -> None:
-    """The same names in the same order, the same values, whether in new memory or in memory
-    that is given."""
+    """The same names in the same order, the same values,
+    whether in new memory or in memory that is given."""
     assert list(file.tensors) == list(expected)
     for name, tensor in expected.items():
         values = values_of(tensor)
@@ -80,8 +80,8 @@ def every_dtype() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_reads_what_torch_writes(tmp_path, protocol):
-    """Every dtype; contiguous, transposed, sliced, scalar and empty; most share a storage with
-    others."""
+    """Every dtype; contiguous, transposed, sliced, scalar and empty;
+    most share a storage with others."""
     torch.save(every_dtype(), tmp_path / "model.bin", pickle_protocol=protocol)
     # torch's own restricted reader knows protocol 2
     with PickledFile.open(tmp_path / "model.bin") as file:
@@ -89,8 +89,8 @@ def test_reads_what_torch_writes(tmp_path, protocol):
 
 
 def test_reads_state_dicts_and_parameters():
-    """What model.state_dict() gives, with its attributes and tied weights, and a dictionary of
-    parameters."""
+    """What model.state_dict() gives, with its attributes and tied weights,
+    and a dictionary of parameters."""
     model = torch.nn.Sequential(torch.nn.Embedding(9, 6), torch.nn.LayerNorm(6),
                                 torch.nn.Linear(6, 9, bias=False))
     model[2].weight = model[0].weight
@@ -105,8 +105,8 @@ def test_reads_state_dicts_and_parameters():
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
 def test_any_view_of_a_storage(data):
-    """Random offsets, permutations, steps and dtypes of up to four dimensions, as torch reads
-    them."""
+    """Random offsets, permutations, steps and dtypes of up to four dimensions,
+    as torch reads them."""
     dtype = data.draw(st.sampled_from(FLOATS + OTHERS))
     shape = data.draw(st.lists(st.integers(1, 5), max_size=4))
     tensor = (torch.randn(tuple(shape)) * 40).abs().to(dtype)
@@ -118,8 +118,8 @@ def test_any_view_of_a_storage(data):
 
 
 def test_float32_is_not_copied_and_nothing_else_is_read():
-    """Contiguous or transposed, it is a read-only view of the file; other tensors may be
-    damaged."""
+    """Contiguous or transposed, it is a read-only view of the file;
+    other tensors may be damaged."""
     contents = {"w": torch.randn(40, 30), "t": torch.randn(40, 30).T,
                 "broken": torch.randn(500)}
     data = bytearray(saved(contents))

@@ -1,5 +1,5 @@
-"""The request loop over black boxes: what it asks for, when it stops, and what it hands
-back."""
+"""The request loop over black boxes:
+what it asks for, when it stops, and what it hands back."""
 
 import pytest
 

@@ -53,8 +53,8 @@ def test_a_row_does_not_feel_its_neighbours(columns, rng):
 
 
 def test_the_matrix_is_taken_in_blocks_that_a_cache_holds(rng, monkeypatch):
-    """All rows meet a block before the next one is read, so that a large matrix comes from
-    memory once."""
+    """All rows meet a block before the next one is read,
+    so that a large matrix comes from memory once."""
     sizes = []
 
     def vecmat(a, b, out):

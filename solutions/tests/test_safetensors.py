@@ -1,5 +1,5 @@
-"""safetensors read and written by hand, against the `safetensors` package, in both directions.
-About 10 s."""
+"""safetensors read and written by hand, against the `safetensors` package,
+in both directions. About 10 s."""
 
 import doctest
 import errno
@@ -124,8 +124,8 @@ def test_bfloat16_is_widened_exactly(tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_float8_is_widened_exactly(tmp_path, dtype):
-    """All 256 codes, against torch: subnormals, both zeros, infinities and nan; a scalar and an
-    empty tensor too."""
+    """All 256 codes, against torch: subnormals, both zeros, infinities and nan;
+    a scalar and an empty tensor too."""
     codes = torch.arange(256, dtype=torch.int32).to(torch.uint8)
     tensors = {"all": codes.view(dtype).reshape(16, 16), "one": torch.tensor(-1.75).to(dtype),
                "none": torch.zeros((0, 3)).to(dtype)}
@@ -150,8 +150,8 @@ def test_other_float8_kinds_are_listed_but_not_read(tmp_path):
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.int64])
 def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
-    """Into contiguous, transposed and sliced memory, in pieces; whole rows or less, scalars and
-    empty ones."""
+    """Into contiguous, transposed and sliced memory, in pieces;
+    whole rows or less, scalars and empty ones."""
     torch.manual_seed(1)
     tensors = {"w": (torch.randn(1500, 700) * 9).to(dtype), "one": torch.tensor(3).to(dtype),
                "none": torch.zeros((0, 4)).to(dtype),
@@ -177,8 +177,8 @@ def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
 
 
 def test_float32_is_not_copied():
-    """A view of the file: free, and protected against writing even where the bytes are
-    writable."""
+    """A view of the file: free, and protected against writing even
+    where the bytes are writable."""
     data = bytearray(safetensors.numpy.save({"w": np.float32([[1, 2, 3], [4, 5, 6]])}))
     view = read_tensor(data, read_header(data)[0]["w"])
     assert np.shares_memory(view, np.frombuffer(data, np.uint8))

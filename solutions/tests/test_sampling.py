@@ -1,5 +1,5 @@
-"""Processors against Hugging Face's, draws against their distribution, and the edges. About 6
-s."""
+"""Processors against Hugging Face's, draws against their distribution,
+and the edges. About 6 s."""
 
 import numpy as np
 import pytest
@@ -69,8 +69,8 @@ def test_processors_equal_hf(rng, kind, ours, theirs):
 @pytest.mark.parametrize("kind", ["normal", "large", "impossible", "one", "a row of nothing"])
 @pytest.mark.parametrize("p", [0.9999, 0.9, 0.2, 0.01])
 def test_typical_equals_hf(rng, kind, p):
-    """Not of tiny logits: there all surprises are equal but for the rounding, which decides who
-    is closest."""
+    """Not of tiny logits: there all surprises are equal but for the rounding,
+    which decides who is closest."""
     logits = logits_of(rng, kind)
     np.testing.assert_allclose(typical(logits, p), by_hf(hf.TypicalLogitsWarper(p), logits),
                                rtol=1e-6, atol=1e-6)
@@ -133,8 +133,8 @@ def test_all_processors_in_hf_order(rng):
 @pytest.mark.parametrize("k", [1, 7, 40, 70, 200, 9999])
 @pytest.mark.parametrize("kind", ["normal", "ties", "steep", "impossible", "all at the end"])
 def test_a_short_list_is_as_good_as_the_whole_vocabulary(rng, kind, k):
-    """`process` looks at what top-k could leave alone; each processor by itself, over all
-    tokens, leaves the same."""
+    """`process` looks at what top-k could leave alone;
+    each processor by itself, over all tokens, leaves the same."""
     size = 5003
     logits = (3 * rng.standard_normal(size)).astype(np.float32)
     logits = {"normal": logits, "ties": np.round(logits), "steep": logits * 50,
@@ -197,8 +197,8 @@ def test_only_one_possible_token_stays_possible():
      *((lambda x, p=p: typical(x, p), hf.TypicalLogitsWarper(p))
        for p in (1e-9, 0.1, 0.35, 0.9))])
 def test_ties_are_treated_as_hf_treats_them(values, ours, theirs):
-    """As many tokens stay, and as likely ones. Which of several that are tied at top-p's border
-    is up to HF's sort."""
+    """As many tokens stay, and as likely ones.
+    Which of several that are tied at top-p's border is up to HF's sort."""
     logits = np.tile(np.ravel(values), (2, 24 // np.size(values))).astype(np.float32)
     result, expected = ours(logits), by_hf(theirs, logits)
     np.testing.assert_array_equal(np.sort(result), np.sort(expected))
@@ -207,8 +207,8 @@ def test_ties_are_treated_as_hf_treats_them(values, ours, theirs):
 
 @pytest.mark.parametrize("spread", [0, 0.1, 1, 3])
 def test_top_p_adds_up_as_exactly_as_hf(rng, spread):
-    """Over a large vocabulary sums in float32 drift by hundreds of tokens; the number that
-    stays is Hugging Face's.
+    """Over a large vocabulary sums in float32 drift by hundreds of tokens;
+    the number that stays is Hugging Face's.
 
     Give or take a few tokens, or a millionth of the probability, which a softmax in float32 may
     lose.
@@ -255,8 +255,8 @@ def test_logprobs_are_one_array(rng):
 
 
 def test_no_processor_sorts_the_whole_vocabulary(rng, monkeypatch):
-    """What is sorted is what can still win: a few hundred of 151,936 tokens, of logits as
-    models have them."""
+    """What is sorted is what can still win:
+    a few hundred of 151,936 tokens, of logits as models have them."""
     logits = (2 * rng.standard_normal(151_936)).astype(np.float32)
     logits[rng.integers(0, len(logits), 60)] += np.linspace(5, 15, 60, dtype=np.float32)
     sizes, argsort = [], np.argsort
@@ -276,8 +276,8 @@ def test_top_k_keeps_ties():
 
 
 def test_draws_follow_the_distribution(rng):
-    """χ² over 20,000 draws, with the processors on; the 99.9 % quantile of 19 degrees of
-    freedom is 43.8."""
+    """χ² over 20,000 draws, with the processors on;
+    the 99.9 % quantile of 19 degrees of freedom is 43.8."""
     logits = rng.standard_normal(40).astype(np.float32)
     params = SamplingParams(temperature=0.8, top_k=20)
     expected = 20_000 * softmax(process(logits, params, []))
@@ -325,8 +325,8 @@ def test_broken_logits_are_an_error(rng, bad, params):
 
 @pytest.mark.parametrize("left", [1, 3, 39, 41, 900])
 def test_a_mask_that_leaves_few_tokens_leaves_few_to_look_at(rng, left):
-    """A grammar often allows one token; the others are all tied for the 40th place, and must
-    cost nothing."""
+    """A grammar often allows one token; the others are all tied for the 40th place,
+    and must cost nothing."""
     allowed = np.isin(np.arange(49_152), rng.choice(49_152, left, replace=False))
     masked = allow_only(rng.standard_normal(49_152).astype(np.float32), allowed)
     looked_at = shortlist(masked, 40)

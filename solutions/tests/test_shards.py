@@ -1,5 +1,5 @@
-"""Checkpoints in several files, as transformers writes them; indices that lie are refused.
-About 5 s."""
+"""Checkpoints in several files, as transformers writes them;
+indices that lie are refused. About 5 s."""
 
 import json
 from pathlib import Path

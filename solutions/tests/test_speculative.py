@@ -127,8 +127,8 @@ def test_a_reader_who_has_enough_ends_the_text(model, rng):
 
 
 def test_a_stop_string_inside_an_accepted_run_ends_the_text(smollm2):
-    """Guesses that are all right run past it in one pass; what is shown is what plain decoding
-    shows."""
+    """Guesses that are all right run past it in one pass;
+    what is shown is what plain decoding shows."""
     prompt = "1, 2, 3, 4, 5,"
     ids = smollm2.tokenizer.encode(prompt)
     whole = smollm2.generate(prompt, max_tokens=16).ids
@@ -179,8 +179,8 @@ def one_by_one(model, ids, params, capacity, eos_ids, enough):
 
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_every_family_and_every_end(tiny_model, family, rng):
-    """Windows, latent attention, learned positions, experts; an EOS, a reader, a limit or a
-    full cache inside a run."""
+    """Windows, latent attention, learned positions, experts;
+    an EOS, a reader, a limit or a full cache inside a run."""
     model = Model.load(tiny_model(family, 33, **FAMILIES[family])[1])
     for trial in range(6):
         ids = rng.integers(0, V, int(rng.integers(1, 14))).tolist() * int(rng.integers(1, 3))
@@ -259,8 +259,8 @@ def test_without_guesses_a_seed_draws_what_it_always_draws(model, rng):
 
 
 def test_a_warm_draft_counts_what_was_generated_alone(model, rng):
-    """With the target's own weights and penalties, every guess of a draft stays; the prompt is
-    not punished."""
+    """With the target's own weights and penalties, every guess of a draft stays;
+    the prompt is not punished."""
     ids, tally = rng.integers(0, 30, 40).tolist(), Tally()
     params = SamplingParams(1.0, presence_penalty=3.0, frequency_penalty=2.0, seed=4)
     speculate(Context(model), ids, DraftModel(model, 100, params, len(ids)), params=params,
@@ -279,8 +279,8 @@ LIMIT_6, LIMIT_48 = 22.46, 84.04
 
 @pytest.mark.parametrize("kind", ["close", "far", "disjoint", "equal", "certain"])
 def test_the_first_token_has_the_targets_distribution(kind):
-    """Whatever the draft says: accepted or drawn anew, the token is distributed as the target's
-    own."""
+    """Whatever the draft says: accepted or drawn anew,
+    the token is distributed as the target's own."""
     rng = np.random.default_rng(5)
     target = softmax(rng.standard_normal((2, 7)).astype(np.float32))
     draft = {"close": softmax(np.log(target[:1])
@@ -297,8 +297,8 @@ def test_the_first_token_has_the_targets_distribution(kind):
 
 
 def test_sampled_text_has_the_targets_distribution(model, rng):
-    """Two tokens after a prompt, drawn with guesses of a draft model, against the target's
-    exact joint distribution."""
+    """Two tokens after a prompt, drawn with guesses of a draft model,
+    against the target's exact joint distribution."""
     params = SamplingParams(temperature=1.0, top_k=7)
     ids = rng.integers(0, V, 6).tolist()
     context = Context(model)

@@ -19,8 +19,8 @@ def vocabulary(smollm2):
 
 
 def random_schema(rng, depth: int = 0) -> dict:
-    """A schema of a few levels whose values are bounded, so that a text of random tokens comes
-    to an end."""
+    """A schema of a few levels whose values are bounded,
+    so that a text of random tokens comes to an end."""
     kinds = ["string", "pattern", "integer", "boolean", "enum", "const", "null", "number",
              "between", "nothing"]
     kinds += ["object", "array", "anyOf", "tuple"] * (depth < 2) + ["reference"] * (depth == 0)
@@ -70,8 +70,8 @@ def random_schema(rng, depth: int = 0) -> dict:
 
 
 def random_text(grammar, tokenizer, eos_ids, rng, limit: int = 400) -> str:
-    """Tokens drawn from all that are allowed, with a liking for the end: what a very bad model
-    would say."""
+    """Tokens drawn from all that are allowed, with a liking for the end:
+    what a very bad model would say."""
     ids = []
     for _ in range(limit):
         allowed = np.flatnonzero(grammar.allowed())
@@ -112,8 +112,8 @@ def test_texts_match_their_pattern(smollm2, vocabulary, rng, pattern):
 
 
 def test_the_mask_is_exactly_what_can_continue(smollm2, vocabulary):
-    """Against the definition: a token is allowed when the text with it is the beginning of some
-    match."""
+    """Against the definition: a token is allowed when the text
+    with it is the beginning of some match."""
     grammar = TokenGrammar.from_regex(vocabulary, "(abc|abd){1,2}")
     grammar.advance(smollm2.tokenizer.encode("a")[0])
     beginnings = {text[:length]
@@ -210,8 +210,8 @@ def test_wrong_patterns_are_refused(vocabulary, pattern, complaint):
                          [(r"[^\s\S]", ""), (r"\x04", ""), ("ab\U00040000", "ab")],
                          ids=["no-text-at-all", "no-token-for-a-byte", "no-token-later-on"])
 def test_where_no_token_can_go_on_there_is_a_message(smollm2, vocabulary, pattern, beginning):
-    """SmolLM2's vocabulary lacks some bytes, such as U+0004, and 0xF1, with which U+40000
-    begins."""
+    """SmolLM2's vocabulary lacks some bytes, such as U+0004, and 0xF1,
+    with which U+40000 begins."""
     grammar = TokenGrammar.from_regex(vocabulary, pattern)
     with pytest.raises(ModelError, match="no token can continue this text") as error:
         for token in smollm2.tokenizer.encode(beginning):

@@ -1,5 +1,5 @@
-"""Byte-level BPE against the `tokenizers` library, llama.cpp's ids, and the laws of a lossless
-code. About 50 s."""
+"""Byte-level BPE against the `tokenizers` library, llama.cpp's ids,
+and the laws of a lossless code. About 50 s."""
 
 import copy
 import json
@@ -54,8 +54,8 @@ WORDS = ["Hello", " world", "don't", "WE'LL", "it's", "'ſ", "naïve", " café",
 
 
 def random_texts(count: int, seed: int, extra: tuple[str, ...] = ()) -> list[str]:
-    """Texts of every kind: words glued together, characters of all planes, of one script, of
-    controls and spaces."""
+    """Texts of every kind: words glued together, characters of all planes, of one script,
+    of controls and spaces."""
     rng = random.Random(seed)
     pools = [[*WORDS, *extra], [*extra, *WORDS[:8], " ", "\n", "x"], EVERY_CHARACTER,
              [chr(code) for code in range(0x2000) if code not in SURROGATES],
@@ -220,8 +220,8 @@ def assert_same_cuts(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", CUT_BY)
 def test_every_character_is_cut_as_by_hf(name):
-    """Letters, numbers and white space are those of the library, whatever Unicode the installed
-    `regex` knows."""
+    """Letters, numbers and white space are those of the library,
+    whatever Unicode the installed `regex` knows."""
     assert_same_cuts(name,
                      "".join(f"x{character}x1{character}\n'{character}x"
                              for character in ASSIGNED_PLANES))
@@ -243,8 +243,8 @@ def test_other_planes_hold_neither_letters_nor_numbers(name):
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
 def test_every_character_is_normalized_as_by_hf(form):
-    """The library's tables are years older than Python's; characters that are new since then
-    must not be touched."""
+    """The library's tables are years older than Python's;
+    characters that are new since then must not be touched."""
     hf = getattr(normalizers, form)()
     contexts = ["{}", "a{}\u0301", "\u0301{}\u0327{}\u0345", "\u0915{}\u093c"]
     for start in range(0, len(ASSIGNED_PLANES), 2**12):
@@ -315,8 +315,8 @@ def test_what_a_token_has_swallowed_is_no_token(smol):
 
 
 def random_merges(rng: random.Random) -> dict[tuple[int, int], tuple[int, int]]:
-    """Merges over a small alphabet, in any order of rank; two ways to the same string give the
-    same id."""
+    """Merges over a small alphabet, in any order of rank;
+    two ways to the same string give the same id."""
     tokens, pairs = list("abc"), []                   # short strings are likelier to meet again
     for _ in range(rng.choice([3, 10, 30, 80])):
         left, right = rng.choice(tokens[:8]), rng.choice(tokens[:8])
@@ -353,8 +353,8 @@ def test_short_and_long_way_agree(seed):
 
 
 def test_merges_worked_by_hand():
-    """ids: 0 a, 1 b, 2 c, 3 ab, 4 bc, 5 aa. In "aaab" the pair aa overlaps itself: the leftmost
-    one merges."""
+    """ids: 0 a, 1 b, 2 c, 3 ab, 4 bc, 5 aa.
+    In "aaab" the pair aa overlaps itself: the leftmost one merges."""
     merges = {(1, 2): (0, 4), (0, 0): (1, 5), (0, 1): (2, 3)}
     for merge in (encode_piece, encode_long_piece):
         assert merge([0, 1, 2],
@@ -505,8 +505,8 @@ def test_streaming_shows_whole_characters_at_once(smol):
 
 
 def test_nothing_waits_behind_a_broken_byte():
-    """A first byte whose character is cut short by ASCII will never be finished: all of it is
-    shown at once."""
+    """A first byte whose character is cut short by ASCII will never be finished:
+    all of it is shown at once."""
     for chunks in ([b"\xff", b"a"], [b"\xe4", b"x"], [b"\xf0", b"\x9fz"], [b"\xc3", b"\xc3b"]):
         ours, ids = from_chunks(chunks)
         detokenizer = IncrementalDetokenizer(ours)
@@ -581,8 +581,8 @@ def test_add_special_tokens_equals_hf():
 
 
 def test_bos_and_roles_equal_transformers(tmp_path):
-    """The post-processor decides about BOS, whatever the config says; a token with a role
-    becomes an added token."""
+    """The post-processor decides about BOS, whatever the config says;
+    a token with a role becomes an added token."""
     from transformers import AutoTokenizer
 
     with_template(train("llama3")).save(str(tmp_path / "tokenizer.json"))

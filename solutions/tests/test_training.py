@@ -1,5 +1,5 @@
-"""Training of byte-level BPE, equal to the trainer of `tokenizers`, ties included. About 6
-s."""
+"""Training of byte-level BPE, equal to the trainer of `tokenizers`,
+ties included. About 6 s."""
 
 import json
 import random
@@ -70,8 +70,8 @@ def test_training_on_prose_equals_hf(splitters):
 
 
 def test_ties_by_hand():
-    """All pairs occur once, and "a" has id 64: so ab goes before ac, and both before dc, the
-    first in the text."""
+    """All pairs occur once, and "a" has id 64:
+    so ab goes before ac, and both before dc, the first in the text."""
     ids = train_bpe([], 256).tokens
     assert (ids["!"], ids["a"], ids["Ġ"], max(ids.values())) == (0, 64, 220, 255)
     assert [*train_bpe(["dc", "ac", "ab"], 258).tokens][-2:] == ["ab", "ac"]
@@ -104,8 +104,8 @@ def test_trained_vocabularies_lose_nothing():
 
 
 def test_encoding_repeats_the_training():
-    """What training left of a piece is what encoding makes of it: the law that ties the two
-    together."""
+    """What training left of a piece is what encoding makes of it:
+    the law that ties the two together."""
     vocabulary = train_bpe([ENGLISH], 420)
     tokenizer = Tokenizer(vocabulary)
     characters = bytes_to_unicode()

@@ -1,5 +1,5 @@
-"""Figures without a browser: the trace schema, the HTML's form, and that what is shown is what
-was given. About 8 s."""
+"""Figures without a browser: the trace schema, the HTML's form,
+and that what is shown is what was given. About 8 s."""
 
 import html
 import json
@@ -74,8 +74,8 @@ FLOPS = {"with": [forward_flops(SHAPES["Llama-3.1-8B"], 1, n - 1) for n in LENGT
 
 @pytest.fixture(scope="session")
 def figures(tokenizer) -> dict[str, viz.Figure]:
-    """One of each, with a text that would break out of careless HTML wherever text can be
-    given."""
+    """One of each, with a text that would break out
+    of careless HTML wherever text can be given."""
     hostile = Trace(
         HOSTILE,
         [Step(HOSTILE, [Lane(HOSTILE, [Cell(HOSTILE, HOSTILE, "new", HOSTILE)], HOSTILE)], [],
@@ -210,8 +210,8 @@ def test_words_say_what_the_picture_shows():
 
 
 class Page(HTMLParser):
-    """Checks that every element is closed in order; keeps the text, the attributes and the data
-    of the player."""
+    """Checks that every element is closed in order;
+    keeps the text, the attributes and the data of the player."""
 
     def __init__(self):
         super().__init__(convert_charrefs=True)
@@ -614,8 +614,8 @@ FORMATS = {known.name: known for known in viz.FLOAT_FORMATS}
 
 
 def awkward_numbers() -> np.ndarray:
-    """Float32 numbers on, between and beside those of the small formats, and everything
-    special."""
+    """Float32 numbers on, between and beside those of the small formats,
+    and everything special."""
     rng = np.random.default_rng(8)
     neighbours = []
     for name in TORCH:

@@ -1,5 +1,5 @@
-"""Figures in real Chromium: what buttons and keys change, light and dark, narrow and wide.
-About 60 s.
+"""Figures in real Chromium: what buttons and keys change, light and dark,
+narrow and wide. About 60 s.
 
 The fixture `browser` (conftest.py at the root) says what they need.
 """
@@ -24,8 +24,8 @@ STEPS = viz.player(Trace("Numbers",
 
 @pytest.fixture
 def show(browser):
-    """A function that opens a page with these figures; at the end, no page has said or fetched
-    anything."""
+    """A function that opens a page with these figures;
+    at the end, no page has said or fetched anything."""
     pages, said = [], []
 
     def open_page(*shown, host="<html lang='en'><body>", width=1280, **settings):

@@ -1,5 +1,5 @@
-"""Figures of decoding, without a browser: what they hold is what sampling and speculation did.
-About 3 s."""
+"""Figures of decoding, without a browser:
+what they hold is what sampling and speculation did. About 3 s."""
 
 import html
 import re
@@ -20,8 +20,8 @@ V = 49_152
 
 
 def steep(seed: int, V: int = V) -> np.ndarray:
-    """Logits like a model's: a few tokens ahead, a long tail, ties at the top, and a token that
-    is ruled out."""
+    """Logits like a model's: a few tokens ahead, a long tail, ties at the top,
+    and a token that is ruled out."""
     logits = (np.random.default_rng(seed).standard_normal(V) * 2.5).astype(np.float32)
     logits[100:140] += np.linspace(14, 4, 40, dtype=np.float32)
     logits[[7, 5, 9]] = logits[110]

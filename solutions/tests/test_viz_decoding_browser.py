@@ -1,5 +1,5 @@
-"""Figures of decoding in real Chromium: the page's arithmetic is gearworks.sampling's. About 20
-s.
+"""Figures of decoding in real Chromium:
+the page's arithmetic is gearworks.sampling's. About 20 s.
 
 The fixture `browser` (conftest.py at the root) says what they need.
 """

@@ -53,8 +53,8 @@ def test_tied_weights_are_one_array(tiny_llama):
 
 
 def test_unpermute_rope_brings_neighbours_back_to_halves(rng):
-    """Against the permutation as converters to GGUF write it, for more than one head and a head
-    of more than two pairs."""
+    """Against the permutation as converters to GGUF write it,
+    for more than one head and a head of more than two pairs."""
     heads, d, columns = 3, 10, 7
     weight = rng.standard_normal((heads * d, columns)).astype(np.float32)
     in_file = weight.reshape(heads, 2, d // 2, columns).swapaxes(1, 2).reshape(weight.shape)
@@ -233,8 +233,8 @@ def test_lower_precisions_are_widened_exactly(tiny_model, tmp_path, dtype):
 
 
 def test_every_place_is_of_its_own_and_together_they_are_everything():
-    """Written one after the other with different numbers, no place changes another, and no
-    number is left over."""
+    """Written one after the other with different numbers, no place changes another,
+    and no number is left over."""
     config = ModelConfig("LlamaForCausalLM", 31, 24, 20, 2, 6, 2, 4, 64, 1e-5, 1e4, False,
                          qkv_bias=True, qk_norm=True)
     weights, places = reserve(config)

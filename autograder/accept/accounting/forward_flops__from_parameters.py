@@ -1,5 +1,5 @@
-"""Two FLOPs for each parameter that multiplies, taken from the number of parameters; attention
-on top."""
+"""Two FLOPs for each parameter that multiplies, taken from the number of parameters;
+attention on top."""
 
 from dataclasses import replace
 

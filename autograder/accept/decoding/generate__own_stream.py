@@ -1,5 +1,5 @@
-"""The request loop with a class of its own for what it remembers, and the text put together
-from parts."""
+"""The request loop with a class of its own for what it remembers,
+and the text put together from parts."""
 
 import time
 

@@ -1,5 +1,5 @@
-"""Positive and negative numbers by formulas of their own, so that exp never sees a positive
-one."""
+"""Positive and negative numbers by formulas of their own,
+so that exp never sees a positive one."""
 
 import numpy as np
 

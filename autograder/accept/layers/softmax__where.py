@@ -1,5 +1,5 @@
-"""With masks in place of -inf, and a division that skips the rows in which nothing is
-possible."""
+"""With masks in place of -inf, and a division that skips the rows in
+which nothing is possible."""
 
 import numpy as np
 

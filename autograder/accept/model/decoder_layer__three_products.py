@@ -1,5 +1,5 @@
-"""Three separate products, each with its own rows of the fused matrix, as the textbooks draw a
-layer."""
+"""Three separate products, each with its own rows of the fused matrix,
+as the textbooks draw a layer."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""With plain RoPE angles, which is all that these families need, and the rows picked inside of
-the last layer."""
+"""With plain RoPE angles, which is all that these families need,
+and the rows picked inside of the last layer."""
 
 import numpy as np
 

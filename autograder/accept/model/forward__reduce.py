@@ -1,5 +1,5 @@
-"""The layers as a fold, the embedding as a product with a one-hot matrix, the head at the very
-end."""
+"""The layers as a fold, the embedding as a product with a one-hot matrix,
+the head at the very end."""
 
 from functools import reduce
 

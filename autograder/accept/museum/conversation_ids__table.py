@@ -1,5 +1,5 @@
-"""A table that holds the special tokens too, and a KeyError turned into the error that is
-wanted."""
+"""A table that holds the special tokens too,
+and a KeyError turned into the error that is wanted."""
 
 from gearworks.errors import ModelError
 from gearworks.museum import BOS, EOS, PAD

@@ -1,5 +1,5 @@
-"""What is seen is put together from the past and the new tokens; the memory is written beside
-that."""
+"""What is seen is put together from the past and the new tokens;
+the memory is written beside that."""
 
 import numpy as np
 

@@ -1,5 +1,5 @@
-"""A law: tokens one by one, in parts or at once end in the same memory, and the last step sees
-all of it."""
+"""A law: tokens one by one, in parts or at once end in the same memory,
+and the last step sees all of it."""
 
 import numpy as np
 

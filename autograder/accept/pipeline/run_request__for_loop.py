@@ -1,5 +1,5 @@
-"""A for loop whose `else` is the limit, and a tuple that is rebuilt instead of a list that
-grows."""
+"""A for loop whose `else` is the limit,
+and a tuple that is rebuilt instead of a list that grows."""
 
 from gearworks.pipeline import Completion
 

@@ -1,5 +1,5 @@
-"""An ndarray made over the buffer, and bfloat16 by multiplication with 2**16 in unsigned
-integers."""
+"""An ndarray made over the buffer, and bfloat16 by multiplication with 2**16
+in unsigned integers."""
 
 import numpy as np
 

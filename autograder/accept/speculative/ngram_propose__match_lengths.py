@@ -1,5 +1,5 @@
-"""How far the text before each place agrees with its end; the best place wins, the later one of
-two."""
+"""How far the text before each place agrees with its end;
+the best place wins, the later one of two."""
 
 
 def ngram_propose(ids, count, longest=3):

@@ -1,5 +1,5 @@
-"""Looks for an end at which the rest could still become a character, by trying the error that
-Python reports."""
+"""Looks for an end at which the rest could still become a character,
+by trying the error that Python reports."""
 
 
 def decode(ids, token_bytes):

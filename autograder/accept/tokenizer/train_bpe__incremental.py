@@ -1,5 +1,5 @@
-"""Only words that hold the pair are looked at again, and counts are corrected instead of made
-anew."""
+"""Only words that hold the pair are looked at again,
+and counts are corrected instead of made anew."""
 
 from collections import Counter, defaultdict
 

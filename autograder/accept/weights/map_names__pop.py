@@ -1,5 +1,5 @@
-"""Takes each name that it understands out of a copy; what is left at the end was not
-expected."""
+"""Takes each name that it understands out of a copy;
+what is left at the end was not expected."""
 
 from gearworks.errors import ModelError
 from gearworks.weights import expected_shapes, gguf_name

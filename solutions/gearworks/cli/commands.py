@@ -110,8 +110,8 @@ def _runs_in(engine: Path) -> bool:
 
 
 def _run_in(engine: Path, arguments: Sequence[str]) -> int:
-    """Run a command in another engine, in a process that finds that one first; returns its exit
-    code, if at all."""
+    """Run a command in another engine, in a process that finds that one first;
+    returns its exit code, if at all."""
     try:
         gears = json.loads((engine / "gears.json").read_text(encoding="utf-8"))["gears"]
         own = [name for name, gear in gears.items() if gear["from"] == "learner"]
@@ -332,8 +332,8 @@ def _chat_help() -> str:
 
 
 def _summary(generation) -> str:
-    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s; 30 of 42
-    prompt tokens were cached`."""
+    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s;
+    30 of 42 prompt tokens were cached`."""
     count = len(generation.ids)
     speed = (f" at {count / generation.decode_seconds:.1f}/s"
              if count > 1 and generation.decode_seconds else "")
@@ -412,8 +412,8 @@ def _run_side_by_side(options: argparse.Namespace) -> None:
 
 
 def _model_and_ids(path: Path, prompt: str | None):
-    """A model, and the ids for it to run over: those of the prompt, or random ones where there
-    is no tokenizer."""
+    """A model, and the ids for it to run over:
+    those of the prompt, or random ones where there is no tokenizer."""
     import random
 
     from gearworks.language_model import LanguageModel

@@ -35,8 +35,8 @@ AXES = {"queries": ("position", "head", "element"), "keys": ("position", "head",
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where an array differs from the one it should be. place: axis by axis, of the first
-    element that does."""
+    """Where an array differs from the one it should be.
+    place: axis by axis, of the first element that does."""
 
     layer: int | None
     operator: str
@@ -62,8 +62,8 @@ class Divergence:
 
 
 class TrailCache:
-    """A cache that remembers the last step's queries, keys, values and attention of every
-    layer, in a trail."""
+    """A cache that remembers the last step's queries, keys,
+    values and attention of every layer, in a trail."""
 
     def __init__(self, cache: Cache):
         self.cache = cache
@@ -79,8 +79,8 @@ class TrailCache:
 
 
 def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergence | None:
-    """The first array of `expected`, in its order, from which `got` differs; None when there is
-    none.
+    """The first array of `expected`, in its order, from which `got` differs;
+    None when there is none.
 
     tolerance: relative to the largest magnitude in the expected array, or to 1 where that is
     larger. Arrays that only one of the trails has are not compared. An array of another shape
@@ -108,8 +108,8 @@ def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergenc
 
 
 def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
-    """For each operator, the largest difference over all layers, relative as for
-    `first_divergence`.
+    """For each operator, the largest difference over all layers,
+    relative as for `first_divergence`.
 
     It is inf where a number is nan, or an array has another shape.
     """
@@ -125,8 +125,8 @@ def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
 
 
 def _difference(array: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """How far each element is from the truth; inf where that is no number, so that nan exceeds
-    every tolerance."""
+    """How far each element is from the truth;
+    inf where that is no number, so that nan exceeds every tolerance."""
     with np.errstate(invalid="ignore"):
         error = np.abs(array - truth)
     return np.where(np.isnan(error), np.float32(np.inf), error)
@@ -137,8 +137,8 @@ def _where(layer: int | None) -> str:
 
 
 def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
-    """The trail of a model of `transformers` over one sequence. network: in float32, from
-    `from_pretrained`."""
+    """The trail of a model of `transformers` over one sequence.
+    network: in float32, from `from_pretrained`."""
     import torch
     from transformers import AttentionInterface
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
@@ -228,16 +228,16 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found: the first divergence, if any, and each operator's largest
-    relative difference."""
+    """What a comparison found: the first divergence, if any,
+    and each operator's largest relative difference."""
 
     divergence: Divergence | None
     errors: Mapping[str, float]
     tokens: int
 
     def table(self) -> str:
-        """The operators in the order of the computation, with their largest differences, as
-        text."""
+        """The operators in the order of the computation,
+        with their largest differences, as text."""
         width = max(map(len, self.errors))
         return "\n".join(f"{operator:<{width}}  {error:.1e}"
                          for operator, error in self.errors.items())

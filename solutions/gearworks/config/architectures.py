@@ -1,5 +1,5 @@
-"""How each family's `config.json` names the fields of a `ModelConfig`, and what it means by
-those it leaves out."""
+"""How each family's `config.json` names the fields of a `ModelConfig`,
+and what it means by those it leaves out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -56,8 +56,8 @@ class ExpertsConfig:
 
 @dataclass(frozen=True)
 class LatentConfig:
-    """Multi-head latent attention: sizes of the compressed queries, keys and values. Names are
-    Hugging Face's."""
+    """Multi-head latent attention: sizes of the compressed queries, keys and values.
+    Names are Hugging Face's."""
 
     q_lora_rank: int | None             # None: queries are not compressed
     kv_lora_rank: int                   # the latent, from which keys and values are made
@@ -113,8 +113,8 @@ def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers 5 keeps theta and scaling together in `rope_parameters`; older files have
-    two fields."""
+    """transformers 5 keeps theta and scaling together in `rope_parameters`;
+    older files have two fields."""
     newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
     if newer and older and newer != older:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
@@ -154,8 +154,8 @@ def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any
 
 
 def _qwen_windows(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The layers that look back over a window only: those that `layer_types` names, else all
-    but the first ones."""
+    """The layers that look back over a window only:
+    those that `layer_types` names, else all but the first ones."""
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
     layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
     if types is None:
@@ -273,8 +273,8 @@ def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gemma3_windows(window: int | None, layers: int, pattern: int) -> dict[str, Any]:
-    """Of every `pattern` layers, the last one looks at everything, the others look back over
-    the window."""
+    """Of every `pattern` layers, the last one looks at everything,
+    the others look back over the window."""
     pattern = size("sliding_window_pattern", pattern)
     types = ["sliding_attention" if (layer + 1) % pattern else "full_attention"
              for layer in layer_range(layers)]

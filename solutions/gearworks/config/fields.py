@@ -36,16 +36,16 @@ def count(config: Mapping[str, Any], name: str) -> int:
 
 
 def size(name: str, value: Any) -> int:
-    """A positive whole number. The bound, which no model comes near, keeps products of sizes
-    printable."""
+    """A positive whole number. The bound, which no model comes near,
+    keeps products of sizes printable."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**40:
         raise bad_config(f"{name} is {value!r:.80}, where a positive integer is needed")
     return value
 
 
 def layer_range(layers: Any) -> range:
-    """The layers to describe one by one. A number in a file must not decide how much memory
-    that takes."""
+    """The layers to describe one by one.
+    A number in a file must not decide how much memory that takes."""
     if size("num_hidden_layers", layers) > 100_000:
         raise bad_config(f"num_hidden_layers is {layers}, and no model has so many")
     return range(layers)
@@ -58,8 +58,8 @@ def require_sizes(config: Any, *names: str) -> None:
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """Refuse a configuration unless each of these attributes is a positive number in float32's
-    range."""
+    """Refuse a configuration unless each of these attributes is a positive number
+    in float32's range."""
     for name in names:
         value = getattr(config, name)
         if (not isinstance(value, (int, float)) or isinstance(value, bool)

@@ -108,8 +108,8 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tied: bool) -> "ModelConfig":
-        """Read a GGUF file's metadata. `tied`: whether the file has no `output.weight` of its
-        own.
+        """Read a GGUF file's metadata. `tied`:
+        whether the file has no `output.weight` of its own.
 
         Raises ModelError as `from_hf` does.
         """
@@ -187,8 +187,8 @@ class ModelConfig:
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The object to write as `config.json`, as `transformers` 5 reads it; `from_hf` is its
-        inverse.
+        """The object to write as `config.json`, as `transformers` 5 reads it;
+        `from_hf` is its inverse.
 
         Raises ModelError for a model that has no plain form: of another family than Llama,
         Qwen2 and Qwen3, or with scaled RoPE.
@@ -228,8 +228,8 @@ _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
 
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
-    """Weights that mean something only together with their scales must not be taken for plain
-    numbers."""
+    """Weights that mean something only together with their scales must not be taken
+    for plain numbers."""
     for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
         quantization = config.get(field)
         if quantization is not None:

@@ -38,8 +38,8 @@ class RopeScaling:
     @classmethod
     def from_hf(cls, parameters: Mapping[str, Any],
                 max_position_embeddings: int) -> "RopeScaling | None":
-        """Read `rope_parameters` (or the older `rope_scaling`); None where it says that nothing
-        is scaled.
+        """Read `rope_parameters` (or the older `rope_scaling`);
+        None where it says that nothing is scaled.
 
         Raises ModelError for a kind that is not computed here, and for a parameter that is
         missing or impossible.

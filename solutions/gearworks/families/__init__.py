@@ -1,2 +1,2 @@
-"""The families that a Llama-like decoder does not describe: how their weights are kept, and
-their own forward."""
+"""The families that a Llama-like decoder does not describe:
+how their weights are kept, and their own forward."""

@@ -37,8 +37,8 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
 
 def decoder_layer(x: np.ndarray, weights: LatentLayer, config: ModelConfig, cos: np.ndarray,
                   sin: np.ndarray, cache: Cache, index: int) -> np.ndarray:
-    """One layer; cos, sin: (T, 1, t); index: its number in the cache. x: (T, D); returns (T,
-    D)."""
+    """One layer; cos, sin: (T, 1, t); index: its number in the cache.
+    x: (T, D); returns (T, D)."""
     hidden = rms_norm(x, weights.input_layernorm, config.rms_norm_eps)
     x = x + latent_attention(hidden, weights, config, cos, sin, cache, index)
     hidden = rms_norm(x, weights.post_attention_layernorm, config.rms_norm_eps)
@@ -53,8 +53,8 @@ def decoder_layer(x: np.ndarray, weights: LatentLayer, config: ModelConfig, cos:
 
 def latent_attention(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig,
                      cos: np.ndarray, sin: np.ndarray, cache: Cache, index: int) -> np.ndarray:
-    """Attention over latents. hidden: (T, D), normed; returns (T, D). The cache receives (T, 1,
-    r + t)."""
+    """Attention over latents. hidden: (T, D), normed; returns (T, D).
+    The cache receives (T, 1, r + t)."""
     latent, T, H = config.latent, len(hidden), config.num_attention_heads
     cached = latent_keys(hidden, weights, config, cos, sin)
     queries = absorbed_queries(hidden, weights, config, cos, sin)
@@ -68,8 +68,8 @@ def latent_attention(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
 
 def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, cos: np.ndarray,
                 sin: np.ndarray) -> np.ndarray:
-    """What the cache receives of each token, for all heads together: its latent, then the part
-    of the key that turns.
+    """What the cache receives of each token, for all heads together:
+    its latent, then the part of the key that turns.
 
     hidden: (T, D), normed; cos, sin: (T, 1, t) of the tokens' positions; returns (T, 1, r + t)
     float32. `weights.kv_a_proj` gives both parts at once, in this order. The latent has a norm
@@ -87,8 +87,8 @@ def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, c
 
 def absorbed_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig,
                      cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Each head's query, carried to where the cached vectors are, so that `attention` can score
-    them as its keys.
+    """Each head's query, carried to where the cached vectors are,
+    so that `attention` can score them as its keys.
 
     hidden: (T, D), normed; cos, sin: (T, 1, t) of the tokens' positions; returns (T, H, r + t)
     float32. `weights.kv_b_proj`, (H · (n + value), r), makes of a latent the keys and values of
@@ -113,8 +113,8 @@ def absorbed_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
 
 
 def head_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig) -> np.ndarray:
-    """The queries of all heads before they turn: (T, H, n + t), still part first. hidden: (T,
-    D), normed."""
+    """The queries of all heads before they turn: (T, H, n + t), still part first.
+    hidden: (T, D), normed."""
     if weights.q_proj is not None:
         q = linear(hidden, weights.q_proj)
     else:
@@ -126,16 +126,16 @@ def head_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig) 
 
 
 def turn(x: np.ndarray, config: ModelConfig, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """RoPE over (T, heads, t), where the rows of a pair may be neighbours; the result has them
-    in halves."""
+    """RoPE over (T, heads, t), where the rows of a pair may be neighbours;
+    the result has them in halves."""
     if config.rope_interleaved:
         x = np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)
     return apply_rope(x, cos, sin)
 
 
 def score_scale(config: ModelConfig) -> float:
-    """What attention scores are multiplied by: one over the root of a query's size, more in
-    stretched contexts."""
+    """What attention scores are multiplied by:
+    one over the root of a query's size, more in stretched contexts."""
     scale = (config.latent.qk_nope_head_dim + config.latent.qk_rope_head_dim) ** -0.5
     scaling = config.rope_scaling
     if scaling is not None and scaling.mscale_all_dim:

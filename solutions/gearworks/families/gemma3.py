@@ -1,5 +1,5 @@
-"""Gemma-3, text only: a norm before and after each half of a layer, and layers that look back
-over a window only.
+"""Gemma-3, text only: a norm before and after each half of a layer,
+and layers that look back over a window only.
 
 The layers with a window turn their heads by another theta than the others. The embedding is
 scaled by the root of its size, and attention scores by a number of the configuration.
@@ -34,8 +34,8 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
 
 def decoder_layer(x: np.ndarray, weights: Gemma3Layer, config: ModelConfig, cos: np.ndarray,
                   sin: np.ndarray, cache: Cache, index: int) -> np.ndarray:
-    """One layer; cos, sin: (T, 1, d); index: its number in the cache. x: (T, D); returns (T,
-    D)."""
+    """One layer; cos, sin: (T, 1, d); index: its number in the cache.
+    x: (T, D); returns (T, D)."""
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     eps = config.rms_norm_eps
     hidden = rms_norm(x, weights.input_layernorm, eps)

@@ -1,5 +1,5 @@
-"""How the engine keeps the weights of each family, and which tensors of a checkpoint they are
-made of.
+"""How the engine keeps the weights of each family,
+and which tensors of a checkpoint they are made of.
 
 A layer is described by its fields, as `LayerWeights` or the family's own kind of layer names
 them; a field is made of the parts that a file keeps, stacked along the first axis. So one
@@ -38,8 +38,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Gemma3Layer(LayerWeights):
-    """A layer with a norm before and after each half; the weights of all norms are counted from
-    zero, not from one."""
+    """A layer with a norm before and after each half;
+    the weights of all norms are counted from zero, not from one."""
 
     pre_feedforward_layernorm: np.ndarray | None = None         # (D,), as the three others
     post_feedforward_layernorm: np.ndarray | None = None
@@ -47,8 +47,8 @@ class Gemma3Layer(LayerWeights):
 
 @dataclass(frozen=True)
 class LatentLayer:
-    """A layer of DeepSeek-V2 or V3. Matrices are (out, in); norms have the size of what they
-    scale.
+    """A layer of DeepSeek-V2 or V3. Matrices are (out, in);
+    norms have the size of what they scale.
 
     Of queries, either `q_proj` is there or the three that make them by way of a latent of their
     own. The feed-forward network is that of `LayerWeights`.
@@ -75,8 +75,8 @@ class LatentLayer:
 
 @dataclass(frozen=True)
 class GPT2Layer:
-    """One layer of GPT-2. Matrices are (out, in), biases (out,), norms and their biases
-    (D,)."""
+    """One layer of GPT-2. Matrices are (out, in), biases (out,),
+    norms and their biases (D,)."""
 
     qkv_proj: np.ndarray                        # (3D, D): queries, keys, values
     qkv_bias: np.ndarray
@@ -126,8 +126,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a checkpoint. transposed: the file keeps (in, out), and the engine (out,
-    in)."""
+    """One tensor of a checkpoint. transposed:
+    the file keeps (in, out), and the engine (out, in)."""
 
     name: str
     shape: Shape

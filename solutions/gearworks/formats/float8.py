@@ -1,5 +1,5 @@
-"""Floats of eight bits, widened to float32. Every one of their 256 codes is a float32, so
-nothing is rounded.
+"""Floats of eight bits, widened to float32.
+Every one of their 256 codes is a float32, so nothing is rounded.
 
     E4M3   sign, 4 bits of exponent (bias 7), 3 bits of fraction; no infinity: the two codes
            with all other bits set are

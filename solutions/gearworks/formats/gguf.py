@@ -1,5 +1,5 @@
-"""The GGUF format, read by hand: a container for one model, with its settings, its vocabulary
-and its tensors.
+"""The GGUF format, read by hand: a container for one model, with its settings,
+its vocabulary and its tensors.
 
 A file is, little-endian throughout:
     "GGUF" | version (uint32) | number of tensors (uint64) | number of metadata entries (uint64)
@@ -81,8 +81,8 @@ SMALLEST = {**{kind: dtype.itemsize for kind, dtype in NUMBERS.items()}, ValueTy
 
 
 class TensorType(IntEnum):
-    """How a tensor's values are stored, as the file numbers it. Only those in `BLOCK_FORMATS`
-    can be read."""
+    """How a tensor's values are stored, as the file numbers it.
+    Only those in `BLOCK_FORMATS` can be read."""
 
     F32 = 0
     F16 = 1
@@ -113,8 +113,8 @@ class TensorType(IntEnum):
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One row of the tensor table. shape: as in NumPy, slowest first; offset: bytes from the
-    data section's start."""
+    """One row of the tensor table. shape: as in NumPy, slowest first; offset:
+    bytes from the data section's start."""
 
     name: str
     shape: tuple[int, ...]
@@ -124,8 +124,8 @@ class TensorRow:
 
 
 def require_bytes(data: bytes | memoryview, offset: int, nbytes: int, what: str) -> None:
-    """Raise FormatError unless `nbytes` bytes follow `offset` in `data`; `what` says what they
-    are."""
+    """Raise FormatError unless `nbytes` bytes follow `offset` in `data`;
+    `what` says what they are."""
     if nbytes > len(data) - offset:
         why = f"it takes {nbytes} bytes, and only {max(len(data) - offset, 0)} follow"
         raise FormatError(f"cannot read {what} at byte {offset}", why, FETCH_AGAIN)
@@ -192,8 +192,8 @@ def read_value(data: bytes | memoryview, offset: int, value_type: int,
 
 def read_numbers(data: bytes | memoryview, offset: int, value_type: int,
                  count: int) -> tuple[np.ndarray, int]:
-    """Read `count` numbers of one `ValueType` at once. Returns ((count,) of the stored dtype,
-    own memory; next offset).
+    """Read `count` numbers of one `ValueType` at once.
+    Returns ((count,) of the stored dtype, own memory; next offset).
 
     Raises FormatError where they do not end inside `data`, and for a bool other than 0 or 1.
 
@@ -212,8 +212,8 @@ def read_numbers(data: bytes | memoryview, offset: int, value_type: int,
 
 def read_metadata(data: bytes | memoryview, offset: int,
                   count: int) -> tuple[dict[str, object], int]:
-    """Read `count` metadata entries. Returns (values by key, next offset). Raises FormatError,
-    also for a key twice.
+    """Read `count` metadata entries. Returns (values by key, next offset).
+    Raises FormatError, also for a key twice.
 
     >>> read_metadata(b"\\x01\\0\\0\\0\\0\\0\\0\\0k" + b"\\x07\\0\\0\\0" + b"\\x01", 0, 1)
     ({'k': True}, 14)
@@ -350,8 +350,8 @@ def dequantize_q4_1(blocks: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How one TensorType is stored: `size` values in `nbytes` bytes; dequantize: (n, nbytes)
-    uint8 -> (n, size)."""
+    """How one TensorType is stored: `size` values in `nbytes` bytes; dequantize:
+    (n, nbytes) uint8 -> (n, size)."""
 
     size: int
     nbytes: int
@@ -423,8 +423,8 @@ def dequantize(raw: np.ndarray, type: int, shape: tuple[int, ...],
 
 
 class GGUFFile:
-    """A GGUF file, open for reading: a context manager, mapped into memory, every name, type
-    and offset checked.
+    """A GGUF file, open for reading: a context manager, mapped into memory, every name,
+    type and offset checked.
 
     path: where it is; version: 2 or 3; metadata: values by key; tensors: TensorRow by name;
     data_start: the file offset of the data section.
@@ -451,8 +451,8 @@ class GGUFFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "GGUFFile":
-        """Map the file and check all but the values. Raises NotAvailableError or FormatError;
-        both name the file."""
+        """Map the file and check all but the values.
+        Raises NotAvailableError or FormatError; both name the file."""
         try:
             return cls(Path(path), map_file(path))
         except FormatError as error:
@@ -460,8 +460,8 @@ class GGUFFile:
                               error.hint) from error
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the bytes of one tensor: uint8, one dimension, a read-only view of the
-        file."""
+        """Return the bytes of one tensor: uint8, one dimension,
+        a read-only view of the file."""
         if self._data is None:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
@@ -472,8 +472,8 @@ class GGUFFile:
         return np.frombuffer(self._data, np.uint8, info.nbytes, self.data_start + info.offset)
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor as float32, as `dequantize` gives it: F32 without `out` is a
-        read-only view of the file."""
+        """Return one tensor as float32, as `dequantize` gives it:
+        F32 without `out` is a read-only view of the file."""
         raw = self.raw(name)
         info = self.tensors[name]
         values = dequantize(raw, info.type, info.shape, out)
@@ -483,8 +483,8 @@ class GGUFFile:
         return values
 
     def close(self) -> None:
-        """Let go of the file. Views that were given out stay valid: the mapping lives as long
-        as they do."""
+        """Let go of the file. Views that were given out stay valid:
+        the mapping lives as long as they do."""
         self._data = None
 
     def __enter__(self) -> "GGUFFile":
@@ -533,8 +533,8 @@ def _align(offset: int, alignment: int) -> int:
 
 def _check_placement(tensors: dict[str, TensorRow], data_start: int, alignment: int,
                      file_size: int) -> None:
-    """Tensors must fill the data section one after the other, each padded to the alignment, as
-    llama.cpp requires."""
+    """Tensors must fill the data section one after the other, each padded to the alignment,
+    as llama.cpp requires."""
     expected = 0
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         where = f"cannot place tensor {info.name[:80]!r}"

@@ -1,5 +1,5 @@
-"""The block formats of GGUF beside those that chapter 3 builds: plain floats, and blocks of 32
-five-bit values.
+"""The block formats of GGUF beside those that chapter 3 builds:
+plain floats, and blocks of 32 five-bit values.
 
 Every function maps (n, bytes of a block) uint8 to (n, values of a block) float32.
 Shapes: n blocks. Source: ggml-common.h in the ggml repository.
@@ -21,8 +21,8 @@ def dequantize_f16(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_bf16(blocks: np.ndarray) -> np.ndarray:
-    """Widen bfloat16 values, the upper halves of float32. blocks: (n, 2) uint8; returns (n, 1)
-    float32."""
+    """Widen bfloat16 values, the upper halves of float32.
+    blocks: (n, 2) uint8; returns (n, 1) float32."""
     # widen first: shifted as uint16, every bit would be lost
     bits = blocks.view("<u2").astype(np.uint32)
     bits <<= 16
@@ -65,8 +65,8 @@ def dequantize_q5_1(blocks: np.ndarray) -> np.ndarray:
 
 
 def unpack_five_bits(fifth: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Join 32 values of five bits. fifth: (n, 4) uint8; low: (n, 16) uint8; returns (n, 32)
-    uint8.
+    """Join 32 values of five bits. fifth: (n, 4) uint8; low: (n, 16) uint8;
+    returns (n, 32) uint8.
 
     The low four bits lie as in Q4_0; `fifth` holds the fifth bit of value 0 in the lowest bit
     of its first byte.

@@ -1,5 +1,5 @@
-"""The K-quants of GGUF: blocks of 256 values in sub-blocks, whose scales are themselves small
-integers with a scale.
+"""The K-quants of GGUF: blocks of 256 values in sub-blocks,
+whose scales are themselves small integers with a scale.
 
 Two levels of scales cost less than one float16 for every 32 values, so the bits go to the
 values: a block of Q4_K holds 256 four-bit values, eight scales and eight minimums of six bits,
@@ -22,8 +22,8 @@ PAIR_SHIFTS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
 
 
 def dequantize_q4_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 four-bit values, in eight sub-blocks of 32 with a scale and a
-    minimum each.
+    """Expand blocks of 256 four-bit values,
+    in eight sub-blocks of 32 with a scale and a minimum each.
 
     blocks: (n, 144) uint8: scale of the scales (float16), scale of the minimums (float16), 12
     bytes that `unpack_scales` reads, then four runs of 32 bytes. The low four bits of run i are
@@ -43,8 +43,8 @@ def dequantize_q4_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q5_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 five-bit values, in eight sub-blocks of 32 with a scale and a
-    minimum each.
+    """Expand blocks of 256 five-bit values,
+    in eight sub-blocks of 32 with a scale and a minimum each.
 
     blocks: (n, 176) uint8: two float16 and 12 bytes as in Q4_K, 32 bytes of fifth bits, then
     the low four bits as in Q4_K. Bit i of byte j is the fifth bit of value j of sub-block i.
@@ -64,8 +64,8 @@ def dequantize_q5_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q6_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 six-bit values around zero, in 16 sub-blocks of 16 with a scale
-    each.
+    """Expand blocks of 256 six-bit values around zero,
+    in 16 sub-blocks of 16 with a scale each.
 
     blocks: (n, 210) uint8: 128 bytes with the low four bits, 64 bytes with the high two bits,
     16 scales (int8), then the scale of the scales (float16). The block is two halves of 128
@@ -102,8 +102,8 @@ def dequantize_q6_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q3_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 three-bit values around zero, in 16 sub-blocks of 16 with a scale
-    each.
+    """Expand blocks of 256 three-bit values around zero,
+    in 16 sub-blocks of 16 with a scale each.
 
     blocks: (n, 110) uint8: 32 bytes of third bits, 64 bytes of low two bits, 12 bytes with 16
     six-bit scales, then the scale of the scales (float16). The two bits lie as in Q2_K, the
@@ -134,8 +134,8 @@ def dequantize_q3_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q2_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 two-bit values, in 16 sub-blocks of 16 with a scale and a minimum
-    each.
+    """Expand blocks of 256 two-bit values,
+    in 16 sub-blocks of 16 with a scale and a minimum each.
 
     blocks: (n, 84) uint8: 16 bytes with a four-bit scale (low) and a four-bit minimum (high)
     each, two runs of 32 bytes that `unpack_bit_pairs` reads, scale of the scales (float16),
@@ -155,8 +155,8 @@ def dequantize_q2_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def unpack_scales(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unpack the eight scales and eight minimums of 6 bits that a block of Q4_K or Q5_K keeps
-    in 12 bytes.
+    """Unpack the eight scales and eight minimums of 6 bits that a block of Q4_K
+    or Q5_K keeps in 12 bytes.
 
     packed: (n, 12) uint8. Returns (scales, minimums), each (n, 8) uint8, 0 to 63. With
     sub-block j from 0 to 3:
@@ -198,8 +198,8 @@ def sub_block_scales(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unpack_nibbles(packed: np.ndarray) -> np.ndarray:
-    """Unpack runs of 32 bytes: (n, 128) to (n, 8, 32), both uint8. The low four bits of a run
-    come before its high.
+    """Unpack runs of 32 bytes: (n, 128) to (n, 8, 32), both uint8.
+    The low four bits of a run come before its high.
 
     >>> unpack_nibbles(np.full((1, 128), 0x53, np.uint8))[0, [0, 1], 0]
     array([3, 5], dtype=uint8)
@@ -209,8 +209,8 @@ def unpack_nibbles(packed: np.ndarray) -> np.ndarray:
 
 
 def unpack_bit_pairs(packed: np.ndarray) -> np.ndarray:
-    """Unpack runs of 32 bytes: (n, 64) to (n, 8, 32), both uint8. A run gives its lowest two
-    bits first.
+    """Unpack runs of 32 bytes: (n, 64) to (n, 8, 32), both uint8.
+    A run gives its lowest two bits first.
 
     >>> unpack_bit_pairs(np.full((1, 64), 0b11_10_01_00, np.uint8))[0, :5, 0]
     array([0, 1, 2, 3, 0], dtype=uint8)

@@ -1,5 +1,5 @@
-"""PyTorch's own checkpoints (`pytorch_model.bin`, `.pt`, `.pth`), read without PyTorch and
-without running them.
+"""PyTorch's own checkpoints (`pytorch_model.bin`, `.pt`, `.pth`),
+read without PyTorch and without running them.
 
 A file is a ZIP archive of stored, that is uncompressed, entries below one folder of any name:
     data.pkl    a pickle of the dictionary of tensors: shapes, strides and dtypes
@@ -65,8 +65,8 @@ class TensorView:
 
 
 def read_directory(data: memoryview) -> dict[str, range]:
-    """Read the table of contents of a ZIP archive. Returns the place in the file of each
-    entry's bytes, by name.
+    """Read the table of contents of a ZIP archive.
+    Returns the place in the file of each entry's bytes, by name.
 
     Raises FormatError for what is no archive, an entry that is compressed or encrypted (a few
     bytes could claim to be gigabytes) or does not lie inside the file, a name twice, and a
@@ -112,8 +112,8 @@ def read_directory(data: memoryview) -> dict[str, range]:
 
 
 class _Bytes(io.RawIOBase):
-    """Bytes as a file for zipfile, without a copy. A read of more than a table of contents is
-    refused."""
+    """Bytes as a file for zipfile, without a copy.
+    A read of more than a table of contents is refused."""
 
     def __init__(self, data: memoryview):
         self._data, self._at = data, 0
@@ -147,8 +147,8 @@ class _Bytes(io.RawIOBase):
 
 
 def read_tensors(data: memoryview) -> dict[str, TensorView]:
-    """Read and check the description of all tensors of a checkpoint. data: all bytes of the
-    file.
+    """Read and check the description of all tensors of a checkpoint.
+    data: all bytes of the file.
 
     Returns a TensorView by name, in the file's order. Raises FormatError for everything that
     `read_directory` and `unpickle` refuse; for a file of another kind; for contents other than
@@ -264,8 +264,8 @@ def _read_packed(stored: np.ndarray, dtype: str) -> np.ndarray:
 
 
 class PickledFile:
-    """A checkpoint of torch.save, open for reading: a context manager, mapped into memory,
-    every view checked.
+    """A checkpoint of torch.save, open for reading:
+    a context manager, mapped into memory, every view checked.
 
     path: where it is; tensors: TensorView by name.
 
@@ -281,8 +281,8 @@ class PickledFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "PickledFile":
-        """Map the file and check all but the values. Raises NotAvailableError or FormatError;
-        both name the file."""
+        """Map the file and check all but the values.
+        Raises NotAvailableError or FormatError; both name the file."""
         try:
             return cls(Path(path), map_file(path))
         except FormatError as error:
@@ -290,8 +290,8 @@ class PickledFile:
                               error.hint) from error
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor, as `read_view` gives it. Raises FormatError if the file has none
-        of that name."""
+        """Return one tensor, as `read_view` gives it.
+        Raises FormatError if the file has none of that name."""
         if self._data is None:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
@@ -301,8 +301,8 @@ class PickledFile:
         return read_view(self._data, self.tensors[name], out)
 
     def close(self) -> None:
-        """Let go of the file. Views that `tensor` gave out stay valid: the mapping lives as
-        long as they do."""
+        """Let go of the file. Views that `tensor` gave out stay valid:
+        the mapping lives as long as they do."""
         self._data = None
 
     def __enter__(self) -> "PickledFile":

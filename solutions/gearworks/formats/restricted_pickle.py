@@ -44,16 +44,16 @@ REBUILD = {"collections.OrderedDict", "torch._utils._rebuild_tensor_v2",
 
 @dataclass(frozen=True)
 class Global:
-    """A name that a program asked for, as `module.name`: a label here, nothing that could be
-    called."""
+    """A name that a program asked for, as `module.name`:
+    a label here, nothing that could be called."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Storage:
-    """A run of stored bytes, by the key under which the archive has it. size: in items of
-    dtype."""
+    """A run of stored bytes, by the key under which the archive has it.
+    size: in items of dtype."""
 
     dtype: str
     key: str
@@ -62,8 +62,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class StridedTensor:
-    """A tensor as a view of a storage. dtype: its own; offset and strides: in items of
-    dtype."""
+    """A tensor as a view of a storage. dtype: its own; offset and strides:
+    in items of dtype."""
 
     storage: Storage
     dtype: str
@@ -73,8 +73,8 @@ class StridedTensor:
 
 
 def unpickle(program: bytes | memoryview) -> object:
-    """Run a pickle program that may only describe tensors, and return what it leaves on the
-    stack.
+    """Run a pickle program that may only describe tensors,
+    and return what it leaves on the stack.
 
     program: the bytes of a pickle of protocol 2 to 5. Returns dictionaries with strings as
     keys, lists, tuples, strings, numbers, bools, None, and a StridedTensor for each tensor or
@@ -191,8 +191,8 @@ def _look_up(name: str) -> Global:
 
 
 def _require(value: object, kind: type):
-    """Return the value if it is of exactly this kind: True is no int. The message shows no
-    value; it may be huge."""
+    """Return the value if it is of exactly this kind: True is no int.
+    The message shows no value; it may be huge."""
     if type(value) is not kind:
         why = (f"it holds a value of type {type(value).__name__} where one of type "
                f"{kind.__name__} belongs")
@@ -209,8 +209,8 @@ def _storage(identity: object) -> Storage:
 
 
 def _rebuild(function: str, arguments: tuple) -> object:
-    """What the call of a function of `REBUILD` would give. Two more arguments, on gradients,
-    are of no interest."""
+    """What the call of a function of `REBUILD` would give.
+    Two more arguments, on gradients, are of no interest."""
     match function, arguments:
         case "collections.OrderedDict", ():
             return {}

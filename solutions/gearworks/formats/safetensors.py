@@ -56,8 +56,8 @@ WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where one tensor lies. dtype: a key of `DTYPES`; start, end: byte offsets from the
-    beginning of the file."""
+    """Where one tensor lies. dtype: a key of `DTYPES`; start, end:
+    byte offsets from the beginning of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -66,8 +66,8 @@ class TensorInfo:
 
 
 def map_file(path: str | Path) -> memoryview:
-    """Return the file's bytes as a read-only view, mapped into memory: pages are read when they
-    are touched.
+    """Return the file's bytes as a read-only view, mapped into memory:
+    pages are read when they are touched.
 
     The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile
     ends the process: the operating system has no other way to say so. An empty file gives an
@@ -123,8 +123,8 @@ def names_like(name: str, names: Iterable[str]) -> str:
 
 
 def let_go(data: memoryview, start: int, end: int) -> None:
-    """Tell the operating system that this part of a mapped file has been read, so that it does
-    not stay in memory.
+    """Tell the operating system that this part of a mapped file has been read,
+    so that it does not stay in memory.
 
     data: from `map_file`; start, end: byte offsets. Touched again, the part is read again. Does
     nothing where the system has no such call.
@@ -318,8 +318,8 @@ def read_tensor(data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
 
 
 def read_tensor_into(out: np.ndarray, data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
-    """Read one tensor into given memory, in pieces, so that it is never held twice. Returns
-    `out`.
+    """Read one tensor into given memory, in pieces,
+    so that it is never held twice. Returns `out`.
 
     out: of the shape that `info` names, in any layout and of any dtype that can hold the
     values. Raises FormatError as `read_tensor` does, and ValueError for another shape.
@@ -346,8 +346,8 @@ def read_tensor_into(out: np.ndarray, data: bytes | memoryview, info: TensorInfo
 
 
 class SafetensorsFile:
-    """A safetensors file, open for reading: a context manager, mapped into memory, every name
-    and offset checked.
+    """A safetensors file, open for reading:
+    a context manager, mapped into memory, every name and offset checked.
 
     path: where it is; tensors: TensorInfo by name; metadata: the strings under "__metadata__".
 
@@ -363,8 +363,8 @@ class SafetensorsFile:
 
     @classmethod
     def open(cls, path: str | Path) -> "SafetensorsFile":
-        """Map the file and check its header. Raises NotAvailableError or FormatError; both name
-        the file."""
+        """Map the file and check its header.
+        Raises NotAvailableError or FormatError; both name the file."""
         try:
             return cls(Path(path), map_file(path))
         except FormatError as error:
@@ -372,8 +372,8 @@ class SafetensorsFile:
                               error.hint) from error
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor, as `read_tensor` gives it, or in the memory of `out`, which then
-        is filled in place.
+        """Return one tensor, as `read_tensor` gives it, or in the memory of `out`,
+        which then is filled in place.
 
         Raises FormatError if the file has none of that name, ValueError if `out` has another
         shape.
@@ -396,8 +396,8 @@ class SafetensorsFile:
                               error.hint) from error
 
     def close(self) -> None:
-        """Let go of the file. Views that `tensor` gave out stay valid: the mapping lives as
-        long as they do."""
+        """Let go of the file. Views that `tensor` gave out stay valid:
+        the mapping lives as long as they do."""
         self._data = None
 
     def __enter__(self) -> "SafetensorsFile":
@@ -409,8 +409,8 @@ class SafetensorsFile:
 
 @dataclass(frozen=True)
 class LazyTensor:
-    """A tensor that `write` asks for only when its turn comes. load() must give an array of
-    this shape and dtype."""
+    """A tensor that `write` asks for only when its turn comes.
+    load() must give an array of this shape and dtype."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -419,8 +419,8 @@ class LazyTensor:
 
 def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
           metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, one tensor after the other, so that only one LazyTensor is in
-    memory at a time.
+    """Write a safetensors file, one tensor after the other,
+    so that only one LazyTensor is in memory at a time.
 
     tensors: arrays or LazyTensors by name, of any NumPy dtype in `DTYPES`, in any memory layout
     and byte order; wide dtypes come first in the file, then in order of names, so that each

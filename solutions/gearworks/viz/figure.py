@@ -1,5 +1,5 @@
-"""A figure for notebooks and pages: one piece of HTML that needs no network, no kernel and no
-other file.
+"""A figure for notebooks and pages: one piece of HTML that needs no network,
+no kernel and no other file.
 
 It shows in JupyterLab, VS Code, Colab, nbconvert's HTML and the book, in light and in dark.
 Where scripts or HTML do not run, its words remain. It holds no element ids, so any number of
@@ -86,8 +86,8 @@ def interactive(kind: str, title: str, data: str, words: str, choice: str = "") 
 
 
 def framed(title: str, body: str, kind: str = "", choice: str = "") -> str:
-    """The HTML of a figure: its style, a title, the body and, for a kind, its script. `body` is
-    HTML, `title` text.
+    """The HTML of a figure: its style, a title, the body and, for a kind, its script.
+    `body` is HTML, `title` text.
 
     >>> framed("A & B", "<p>…</p>").count("A &amp; B")
     2

@@ -1,5 +1,5 @@
-"""The map of the engine: the seven steps of a request, the gears that take them, and what is
-built so far."""
+"""The map of the engine: the seven steps of a request, the gears that take them,
+and what is built so far."""
 
 import math
 from collections.abc import Collection
@@ -11,8 +11,8 @@ from gearworks.viz.trace import FigureError
 
 @dataclass(frozen=True)
 class Gear:
-    """A part of the engine: its name in `engine_map`, its title on the map, its chapter, and
-    what it does."""
+    """A part of the engine: its name in `engine_map`, its title on the map, its chapter,
+    and what it does."""
 
     name: str
     title: str

@@ -16,8 +16,8 @@ from gearworks.viz.trace import KINDS, Cell, FigureError, Lane, Line, Mark, Poin
 
 @dataclass(frozen=True)
 class Machine:
-    """flops: floating-point operations a second at best. bandwidth: bytes a second between
-    memory and processor.
+    """flops: floating-point operations a second at best.
+    bandwidth: bytes a second between memory and processor.
 
     >>> laptop = Machine("laptop", flops=100e9, bandwidth=12.5e9)
     >>> laptop.attainable(intensity=1), laptop.attainable(intensity=1000)
@@ -29,8 +29,8 @@ class Machine:
     bandwidth: float
 
     def attainable(self, intensity: float) -> float:
-        """FLOP/s at best for work of this intensity, in FLOPs per byte moved. Source: Williams
-        et al. 2009."""
+        """FLOP/s at best for work of this intensity, in FLOPs per byte moved.
+        Source: Williams et al. 2009."""
         return min(self.flops, intensity * self.bandwidth)
 
 
@@ -48,8 +48,8 @@ class Workload:
 def roofline(machines: Machine | Sequence[Machine],
              steps: Sequence[Workload] | Mapping[str, Sequence[Workload]],
              step_name: str = "Batch", title: str = "What the machine allows") -> Figure:
-    """Workloads under the roofs of one or several machines (three at most), on logarithmic
-    axes.
+    """Workloads under the roofs of one or several machines (three at most),
+    on logarithmic axes.
 
     steps: the workloads; or, for a slider, the slider's positions with the workloads of each
     ({"1": […], "8": […]}). step_name: what the slider selects. Each workload stands where a

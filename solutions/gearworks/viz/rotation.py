@@ -1,5 +1,5 @@
-"""Rotary positions: how pairs of numbers turn, and why a score knows only how far apart two
-tokens are.
+"""Rotary positions: how pairs of numbers turn,
+and why a score knows only how far apart two tokens are.
 
 Shapes: N positions, d head size. Everything that turns here is turned by
 `attention.apply_rope`.
@@ -19,8 +19,8 @@ from gearworks.viz.trace import FigureError
 def rope_rotation(q: np.ndarray, k: np.ndarray, frequencies: np.ndarray, pairs: int = 4,
                   positions: int = 48,
                   title: str = "Positions turn pairs of numbers") -> Figure:
-    """Some pairs of a query as dials that turn with the position; and the score of that query
-    and a key, anywhere.
+    """Some pairs of a query as dials that turn with the position;
+    and the score of that query and a key, anywhere.
 
     q, k: (d,), one head's query and key before rotation. frequencies: (d/2,), from
     `attention.rope_frequencies`. pairs: how many dials, from the fastest pair to the slowest.

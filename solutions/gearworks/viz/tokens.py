@@ -84,8 +84,8 @@ def merge_stepper(texts: str | Sequence[str], tokenizer: Tokenizer,
 
 def token_borders(text: str, tokenizers: Tokenizer | Mapping[str, Tokenizer],
                   title: str = "Where the tokens end") -> Figure:
-    """A text cut into its tokens, under one tokenizer or, one below the other, under several
-    with names.
+    """A text cut into its tokens, under one tokenizer or, one below the other,
+    under several with names.
 
     Pointing at a token, or moving to it with the arrow keys, shows its number, id and bytes.
     Text is ordinary text here: special tokens are spelled out.
@@ -187,8 +187,8 @@ def _token_cell(id: int, tokenizer: Tokenizer, place: str = "", emphasis: str = 
 
 
 def visible(data: bytes) -> str:
-    """Bytes as text in which white space and control characters show, and bytes that are no
-    character are hexadecimal.
+    """Bytes as text in which white space and control characters show,
+    and bytes that are no character are hexadecimal.
 
     >>> visible(b" caf\\xc3\\xa9\\n"), visible(b"\\xe4\\xb8")
     ('␣café⏎', '<E4 B8>')

@@ -118,8 +118,8 @@ class Step(_Frozen):
 
 @dataclass(frozen=True)
 class Trace(_Frozen):
-    """A title and the steps. The fields from `view` on say how to draw them; see the table
-    above.
+    """A title and the steps. The fields from `view` on say how to draw them;
+    see the table above.
 
     legend: kind -> what it means, at most `KINDS` of them. limit: where the scale of a bar view
     ends; longer bars fade out there (0: no limit). step_name: what the slider selects.
@@ -178,8 +178,8 @@ class Trace(_Frozen):
                  f"the legend explains {', '.join(map(repr, self.legend)) or 'no kinds'}")
 
     def to_json(self) -> str:
-        """The trace as JSON in ASCII, with its version. Fields that have their default value
-        are left out.
+        """The trace as JSON in ASCII, with its version.
+        Fields that have their default value are left out.
 
         Most cells come again and again, so each one is written once, in a list "pool", and the
         lanes hold places in it.
@@ -191,8 +191,8 @@ class Trace(_Frozen):
 
     @classmethod
     def from_json(cls, text: str) -> "Trace":
-        """Read what `to_json` wrote. Raises FigureError, naming the place, for anything
-        else."""
+        """Read what `to_json` wrote. Raises FigureError, naming the place,
+        for anything else."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:

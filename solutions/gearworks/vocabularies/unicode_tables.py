@@ -1,5 +1,5 @@
-"""Letters, numbers and normal forms, as the `tokenizers` library knows them, whatever Unicode
-this Python knows.
+"""Letters, numbers and normal forms, as the `tokenizers` library knows them,
+whatever Unicode this Python knows.
 
 Left out on purpose: what to do with them, which is the subject of `gearworks.tokenizer`.
 """

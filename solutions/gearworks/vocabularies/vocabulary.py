@@ -1,5 +1,5 @@
-"""Vocabularies of byte-level BPE, read from a Hugging Face `tokenizer.json` or from the
-metadata of a GGUF file.
+"""Vocabularies of byte-level BPE, read from a Hugging Face `tokenizer.json` or
+from the metadata of a GGUF file.
 
 Both end in a `Vocabulary`, all that `gearworks.tokenizer.Tokenizer` needs. A GGUF vocabulary
 goes through `tokenizer.json`, so the file that `transformers` loads and the tokenizer that the
@@ -93,8 +93,8 @@ class Vocabulary:
 
 def read_vocabulary(tokenizer: Mapping[str, Any],
                     config: Mapping[str, Any] | None = None) -> Vocabulary:
-    """Read what `tokenizer.json` holds, and the special tokens that `tokenizer_config.json`
-    names.
+    """Read what `tokenizer.json` holds, and the special tokens
+    that `tokenizer_config.json` names.
 
     Without `config`, `specials` is empty. Whether BOS belongs before a text is said by the
     post-processor in `tokenizer.json`; `add_bos_token` in `tokenizer_config.json` changes
@@ -192,8 +192,8 @@ def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer_config_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The `tokenizer_config.json` that goes with `tokenizer_json_from_gguf`: special tokens,
-    context, chat template.
+    """The `tokenizer_config.json` that goes with `tokenizer_json_from_gguf`:
+    special tokens, context, chat template.
 
     `model_max_length` is the context in tokens. Raises FormatError like
     `tokenizer_json_from_gguf`.

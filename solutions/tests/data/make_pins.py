@@ -28,8 +28,8 @@ HF_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm",
 
 
 def tensors(path: Path) -> dict[str, dict]:
-    """The sha256 of every tensor as contiguous little-endian float32, by Hugging Face's
-    name."""
+    """The sha256 of every tensor as contiguous little-endian float32,
+    by Hugging Face's name."""
     import gguf
     pins = {}
     for tensor in gguf.GGUFReader(path).tensors:
