@@ -51,7 +51,8 @@ def test_one_measurement_runs_and_is_saved(tmp_path, smollm2_folder, start):
     command = [sys.executable, *start, "bench", "--only", "load", "--json", str(target)]
     result = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300)
     assert result.returncode == 0, result.stderr
-    assert "| load the GGUF |" in result.stdout and "Measured by `gearworks bench`" in result.stdout
+    assert ("| load the GGUF |" in result.stdout
+            and "Measured by `gearworks bench`" in result.stdout)
     report = json.loads(target.read_text(encoding="utf-8"))
     assert report["results"][0]["ours"] > 0
     assert report["versions"]["numpy"] and report["machine"]["processor"]
