@@ -715,22 +715,19 @@ def talk(command, arguments):
 
 
 def book(arguments):
-    later("book", "book/_ext", "the book arrives with the first chapters")
     prepare(MODEL)
     hand_over([sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build",
                ".", *arguments], ROOT)
 
 
 def grade(arguments):
-    later("grade", "autograder/class_grading.py",
+    later("grade", "autograder/classes/grading.py",
           "the grader for whole classes comes later; book/instructors.md has nbgrader's way")
     prepare(MODEL)
     hand_over([sys.executable, "-m", "autograder", "grade", *arguments])
 
 
 def progress(arguments):
-    later("progress", "autograder/progress.py",
-          "the progress page arrives with the first chapters")
     prepare(MODEL)    # some checks are about its vocabulary and its weights
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
 

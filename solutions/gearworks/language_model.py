@@ -11,12 +11,12 @@ from gearworks.config.fields import says_nothing
 from gearworks.config.settings import GENERATION_REFUSED
 from gearworks.decoding import Generation, generate
 from gearworks.errors import FormatError, ModelError
+from gearworks.formats.files import read_json, refuse_lfs_pointer
 from gearworks.formats.gguf import GGUFFile
-from gearworks.formats.safetensors import refuse_lfs_pointer
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
-from gearworks.weights import load_checkpoint, read_json
+from gearworks.weights import load_checkpoint
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,12 @@ from typing import Any
 import regex
 
 from gearworks.errors import FormatError, ModelError
+from gearworks.formats.files import read_json
 from gearworks.vocabularies.unicode_tables import (DIGIT, LETTER, NUMBER, WHITE_SPACE,
                                                    WORD_CHARACTER, normalize)
 from gearworks.vocabularies.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary,
                                                read_vocabulary, tokenizer_config_from_gguf,
                                                tokenizer_json_from_gguf)
-from gearworks.weights import read_json
 
 # symbols from which the heap of `encode_long_piece` beats scanning again and again
 LONG_PIECE = 16

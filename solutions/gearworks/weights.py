@@ -6,7 +6,6 @@ same input share one block of memory, so that one product computes q, k and v, a
 gate and up; `q_proj` and the others are views of it.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from math import prod
@@ -19,7 +18,8 @@ from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
 from gearworks.formats.gguf import GGUFFile
 from gearworks.formats.pickled import PickledFile
-from gearworks.formats.safetensors import LFS_POINTER_BYTES, SafetensorsFile, refuse_lfs_pointer
+from gearworks.formats.files import read_json
+from gearworks.formats.safetensors import SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
 
 Checkpoint = GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
@@ -282,29 +282,3 @@ def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
         raise ModelError(f"cannot load {path}",
                          "its configuration ties the head to the embedding, and the file holds "
                          "a head of its own", "set tie_word_embeddings to false in config.json")
-
-
-def read_json(path: Path) -> dict:
-    """Read a JSON object from a file. Raises NotAvailableError or FormatError,
-    with the file's name."""
-    try:
-        if path.exists() and not path.is_file():     # a pipe or a device could be read for ever
-            raise NotAvailableError(f"cannot read {path}", "it is no plain file",
-                                    "fetch the model again")
-        raw = path.read_bytes()
-        refuse_lfs_pointer(path, raw[:LFS_POINTER_BYTES])
-        value = json.loads(raw.decode("utf-8"))
-    except FileNotFoundError:
-        raise NotAvailableError(f"cannot read {path}", "there is no such file",
-                                f"give a complete model folder, or fetch {path.name} to make "
-                                f"{path.parent} one") from None
-    except OSError as error:
-        raise NotAvailableError(f"cannot read {path}", error.strerror or str(error),
-                                "check the path and its permissions") from None
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"cannot read {path}", f"it is not JSON: {error}",
-                          "fetch the model again") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"cannot read {path}", "it does not hold a JSON object",
-                          "fetch the model again")
-    return value

@@ -139,7 +139,7 @@ def write_wheel(path, version):
                                  f"{version}\n",
              f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\n"
                               "Tag: py3-none-any\n"}
-    for module in ("gearworks", "jupyterlab"):
+    for module in ("gearworks", "jupyterlab", "autograder"):
         files[f"{module}/__init__.py"] = ""
         files[f"{module}/__main__.py"] = STAND_IN.replace(
             "VERSION", repr(version)).replace("MODULE", module)
@@ -672,14 +672,18 @@ def test_usage_errors(new, arguments, words):
 
 @pytest.mark.parametrize("command, promise",
                          [("serve", "the server arrives with chapter 6"),
-                          ("book", "the book arrives"),
-                          ("grade", "the grader for whole classes comes later"),
-                          ("progress", "the progress page arrives")])
+                          ("grade", "the grader for whole classes comes later")])
 def test_commands_that_come_later(new, command, promise):
     """They say so at once, and set nothing up for it."""
     done = new.run(command)
     assert done.returncode == 1 and promise in done.stderr
     assert not new.venv.exists()
+
+
+def test_progress_asks_the_autograder(settled):
+    done = settled.run("progress")
+    assert [call["argv"] for call in done.calls] == [["gearworks", "fetch", "smollm2"],
+                                                     ["autograder", "progress"]]
 
 
 def test_a_command_works_as_soon_as_its_part_exists(settled):

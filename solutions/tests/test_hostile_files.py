@@ -32,7 +32,7 @@ from gearworks.formats.restricted_pickle import unpickle
 from gearworks.formats.safetensors import (MAX_HEADER_BYTES, SafetensorsFile, read_header,
                                            read_tensor)
 from gearworks.formats.shards import ShardedSafetensors
-from gearworks.weights import read_json
+from gearworks.formats.files import read_json
 
 MB = 2**20
 
@@ -738,7 +738,7 @@ POINTER = (b"version https://git-lfs.github.com/spec/v1\n"
     (SafetensorsFile.open, "model.safetensors"), (PickledFile.open, "pytorch_model.bin"),
     (GGUFFile.open, "model.gguf"),
     (lambda path: ShardedSafetensors.open(path.parent), "model.safetensors.index.json"),
-    (read_json, "config.json"), (read_json, "tokenizer.json")], ids=str)
+    (read_json, "config.json"), (read_json, "tokenizer.json")])
 def test_a_git_lfs_pointer_is_called_so(tmp_path, open_file, name):
     (tmp_path / name).write_bytes(POINTER)
     with pytest.raises(NotAvailableError) as error:

@@ -19,8 +19,9 @@ from hypothesis import given, settings, strategies as st
 
 import gearworks.formats.safetensors
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.formats.safetensors import (LazyTensor, SafetensorsFile, TensorInfo, map_file,
-                                           read_header, read_tensor, write)
+from gearworks.formats.files import map_file
+from gearworks.formats.safetensors import (LazyTensor, SafetensorsFile, TensorInfo, read_header,
+                                           read_tensor, write)
 
 NUMPY_DTYPES = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?", "c8"]
 SHAPES = [(3, 5), (), (0,), (4, 0, 2), (2, 3, 1, 7), (1,)]

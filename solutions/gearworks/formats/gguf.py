@@ -31,12 +31,12 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.errors import FormatError
+from gearworks.formats.files import let_go, map_file, names_like
 from gearworks.formats.gguf_blocks import (dequantize_bf16, dequantize_f16, dequantize_f32,
                                            dequantize_q5_0, dequantize_q5_1)
 from gearworks.formats.gguf_k_quants import (
     dequantize_q2_k, dequantize_q3_k, dequantize_q4_k, dequantize_q5_k, dequantize_q6_k,
 )
-from gearworks.formats.safetensors import let_go, map_file, names_like
 
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
 WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another copy, or "

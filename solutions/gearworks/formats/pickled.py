@@ -24,10 +24,11 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.errors import FormatError
+from gearworks.formats.files import map_file, names_like
 from gearworks.formats.restricted_pickle import (FETCH_AGAIN, SAFETENSORS_INSTEAD, SAVE_AGAIN,
                                                  StridedTensor, unpickle)
 from gearworks.formats.safetensors import (
-    DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, map_file, names_like, read_tensor,
+    DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, read_tensor,
     read_tensor_into)
 
 MAX_DIRECTORY_BYTES = 2**22    # the archive's table of contents: some 65 bytes for each storage

@@ -13,19 +13,18 @@ Source: the format's description in the README of huggingface/safetensors.
 """
 
 import json
-import mmap
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from gearworks.errors import FormatError, NotAvailableError
+from gearworks.formats.files import let_go, map_file, names_like
 from gearworks.formats.float8 import widen_e4m3, widen_e5m2
 
 # What each dtype's bytes are in NumPy. BF16 and the float8 kinds have no NumPy dtype: these are
@@ -47,8 +46,6 @@ MAX_DIMS = 64                       # NumPy's limit
 # what `read_tensor_into` widens at once: it stays in the cache of one core
 PIECE_VALUES = 2**17
 
-LFS_POINTER_BYTES = 1024            # a pointer is shorter
-
 FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
 WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another copy, or have "
                "its writer save it again with the safetensors package")
@@ -63,76 +60,6 @@ class TensorInfo:
     shape: tuple[int, ...]
     start: int
     end: int
-
-
-def map_file(path: str | Path) -> memoryview:
-    """Return the file's bytes as a read-only view, mapped into memory:
-    pages are read when they are touched.
-
-    The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile
-    ends the process: the operating system has no other way to say so. An empty file gives an
-    empty view. Raises
-    NotAvailableError if there is no such file, it is not a plain file, it may not be read, or
-    it is a Git LFS pointer.
-    """
-    path = Path(path)
-    try:
-        # Opening a pipe would wait for a writer, so look first.
-        if path.exists() and not path.is_file():
-            raise NotAvailableError(f"cannot open {path}",
-                                    "it is a folder or a device, not a file",
-                                    "give the path of the model file itself")
-        with path.open("rb") as file:
-            refuse_lfs_pointer(path, file.read(LFS_POINTER_BYTES))
-            if os.fstat(file.fileno()).st_size == 0:
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except (OSError, ValueError) as error:      # ValueError: a path with a null character
-        reason = getattr(error, "strerror", None) or str(error)
-        raise NotAvailableError(f"cannot open {path}", reason,
-                                "check the path, and that you may read it") from error
-
-
-def refuse_lfs_pointer(path: Path, start: bytes) -> None:
-    """Raise NotAvailableError where a file is Git LFS's note about one that was not fetched.
-
-    start: the file's first `LFS_POINTER_BYTES` bytes, or all of them.
-    Source: docs/spec.md in the git-lfs repository.
-
-    >>> refuse_lfs_pointer(Path("model.gguf"), b"GGUF")
-    """
-    if not start.startswith(b"version https://git-lfs.github.com/spec/"):
-        return
-    size = re.search(rb"\nsize (\d{1,18})\n", start)
-    real = f"the file of {int(size[1]) / 1e6:,.1f} MB" if size else "the file"
-    raise NotAvailableError(f"cannot open {path}", "it is a Git LFS pointer: a few lines of "
-                            f"text in place of {real} itself, which was not fetched",
-                            f"run `git lfs pull` in {path.parent}, or download {path.name} "
-                            "from the model's page")
-
-
-def names_like(name: str, names: Iterable[str]) -> str:
-    """What to try where a tensor was asked for by a wrong name: some that are there.
-
-    >>> names_like("model.norm", ["model.norm.weight", "lm_head.weight"])
-    'ask for a name that is there, such as model.norm.weight (2 in all)'
-    """
-    names = list(names)
-    near = get_close_matches(name, names, 3) or names[:3]
-    return f"ask for a name that is there, such as {', '.join(near)} ({len(names)} in all)"
-
-
-def let_go(data: memoryview, start: int, end: int) -> None:
-    """Tell the operating system that this part of a mapped file has been read,
-    so that it does not stay in memory.
-
-    data: from `map_file`; start, end: byte offsets. Touched again, the part is read again. Does
-    nothing where the system has no such call.
-    """
-    if (isinstance(data.obj, mmap.mmap) and hasattr(data.obj, "madvise")
-        and hasattr(mmap, "MADV_DONTNEED")):
-        first = start - start % mmap.PAGESIZE
-        data.obj.madvise(mmap.MADV_DONTNEED, first, end - first)
 
 
 def parse_strict_json(raw: bytes | memoryview, what: str = "the header") -> dict:

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.errors import FormatError
+from gearworks.formats.files import map_file, names_like
 from gearworks.formats.pickled import PickledFile, TensorView
 from gearworks.formats.safetensors import (
-    MAX_HEADER_BYTES, SafetensorsFile, TensorInfo, map_file, names_like, parse_strict_json)
+    MAX_HEADER_BYTES, SafetensorsFile, TensorInfo, parse_strict_json)
 
 FETCH_AGAIN = "fetch the index and all its files again, from one place"
 
