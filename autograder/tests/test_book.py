@@ -306,6 +306,32 @@ def test_pages_fit_a_phone(show, name):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
+# The blocks of a page that are narrower than their lines, and the cells narrower than
+# 96 columns: what they hold, and by how much.
+TOO_NARROW = """() => [...document.querySelectorAll('.bd-article pre')].map((block) => {
+  const columns = document.createElement('span');
+  columns.style.cssText = 'position: absolute; visibility: hidden; white-space: pre';
+  columns.textContent = block.closest('.cell') && block.innerText ? '0'.repeat(96) : '';
+  block.append(columns);
+  const style = getComputedStyle(block);
+  const room = block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+  const over = Math.max(columns.getBoundingClientRect().width - room,
+                        block.scrollWidth - block.clientWidth);
+  columns.remove();
+  return [block.innerText.slice(0, 60), over];
+}).filter(([text, over]) => text && over > 0)"""
+
+
+@pytest.mark.parametrize("media, width", [("screen", 1280), ("print", 718)])
+def test_96_columns_fit_everywhere(show, pages, media, width):
+    """No cell scrolls sideways at 1280 px, and none is cut on paper: A4, 1 cm of margin."""
+    for name in pages:
+        page = show(name, width=width)
+        page.emulate_media(media=media)
+        assert page.evaluate(TOO_NARROW) == [], name
+        page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_plots_take_the_ink_of_the_page(show, scheme):
     page = show("chapters/01_overview.html", color_scheme=scheme)
