@@ -314,8 +314,8 @@ TOO_NARROW = """() => [...document.querySelectorAll('.bd-article pre')].map((blo
   columns.textContent = block.closest('.cell') && block.innerText ? '0'.repeat(96) : '';
   block.append(columns);
   const style = getComputedStyle(block);
-  const room = block.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-  const over = Math.max(columns.getBoundingClientRect().width - room,
+  const padding = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+  const over = Math.max(columns.getBoundingClientRect().width + padding - block.clientWidth,
                         block.scrollWidth - block.clientWidth);
   columns.remove();
   return [block.innerText.slice(0, 60), over];
