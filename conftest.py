@@ -56,8 +56,8 @@ def browser():
     """
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None or importlib.util.find_spec("playwright") is None:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium on the path, or no "
-                                                               "Playwright for Python")
+        give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+        give_up("no Chromium on the path, or no Playwright for Python")
     from playwright.sync_api import sync_playwright
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(

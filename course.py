@@ -1,5 +1,4 @@
-"""The front door of Gearworks: `python course.py COMMAND` sets up what the command needs, then
-runs it.
+"""The front door of Gearworks: `python course.py COMMAND` sets up what it needs, then runs it.
 
 Commands run in the active environment, else in the .venv beside this file, which the first one
 makes. What was installed is recorded in gearworks-setup.json inside that environment, so that
@@ -78,12 +77,12 @@ def require_supported_python():
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         others = ["python3.{}".format(minor) for minor in range(NEWEST[1], OLDEST[1] - 1, -1)]
         found = [name for name in others if answers(name)]
+        arguments = " ".join(sys.argv[1:])
         hint = "install Python 3.12 and run this command with it"
         if found:
-            hint = "{} course.py {}".format(found[0], " ".join(sys.argv[1:]))
+            hint = "{} course.py {}".format(found[0], arguments)
         elif os.name == "nt":
-            hint = "install Python 3.12, then: py -3.12 course.py {}".format(" ".join(sys.argv[
-                1:]))
+            hint = "install Python 3.12, then: py -3.12 course.py {}".format(arguments)
         if Path(sys.prefix).resolve() == VENV:
             hint = "delete the folder {}, then: {}".format(VENV, hint)
         elif sys.prefix != sys.base_prefix:
@@ -92,22 +91,20 @@ def require_supported_python():
                    "this is Python {} ({})".format(version, sys.executable), hint)
     if sys.maxsize < 2**32:
         raise Stop("The course needs a 64-bit {}".format(needed),
-                   "this is a 32-bit Python ({}), and PyTorch is built for 64 bits "
-                   "only".format(sys.executable),
+                   "this is a 32-bit Python ({}), and PyTorch is built for 64 bits only".format(
+                       sys.executable),
                    "install the 64-bit Python 3.12 and run this command with it")
 
 
 def answers(name):
-    """Whether a program of this name starts (a name
-    on the path may be a version manager's empty shell)."""
+    """Whether a program of this name starts: it may be a version manager's empty shell."""
     path = shutil.which(name)
     return (path is not None
             and subprocess.run([path, "-c", ""], capture_output=True).returncode == 0)
 
 
 def python_of(prefix):
-    """The interpreter of the environment in the folder `prefix`,
-    or None when there is none that exists."""
+    """The interpreter of the environment in the folder `prefix`, or None if there is none."""
     # POSIX; venv and conda on Windows
     for name in ("bin/python", "Scripts/python.exe", "python.exe"):
         if (prefix / name).is_file():
@@ -135,8 +132,7 @@ def active_prefix():
 
 
 def enter_environment():
-    """Go on where the packages belong: return if this interpreter is it,
-    else run this command again in the right one.
+    """Go on where the packages belong: return if this is there, else run this command there.
 
     Returns False where nothing may be installed and nothing need be: `pip install -r
     requirements.txt` was run outside of any environment.
@@ -161,8 +157,7 @@ def enter_environment():
 
 
 def usable(venv):
-    """Whether `venv` is whole: its interpreter and the Python that it was made from exist,
-    and pip was put in."""
+    """Whether `venv` is whole: with its interpreter, the Python it was made from, and pip."""
     try:
         lines = (venv / "pyvenv.cfg").read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -200,8 +195,7 @@ def make_venv():
 
 
 def remove_broken_venv():
-    """Remove what an interrupted `python -m venv` left,
-    and nothing that could be anybody's work."""
+    """Remove what an interrupted `python -m venv` left, nothing that could be somebody's."""
     parts = {"bin", "include", "lib", "lib64", "scripts", "share", "etc", "pyvenv.cfg",
              ".gitignore"}
     names = [entry.name for entry in VENV.iterdir()]
@@ -221,8 +215,7 @@ def remove_broken_venv():
 
 
 def set_up():
-    """Bring this interpreter's environment to requirements.txt,
-    unless its record says that it is there."""
+    """Bring this environment to requirements.txt, unless its record says it is there."""
     record = Path(sys.prefix) / "gearworks-setup.json"
     wanted = {"key": setup_key(), "complete": True}
     if read_record(record) == wanted:
@@ -249,8 +242,7 @@ def set_up():
 
 
 def setup_key():
-    """A digest of everything that decides what is installed:
-    change any of it and set-up runs again."""
+    """A digest of what decides what is installed: change any of it, and set-up runs again."""
     import hashlib
     import tomllib
 
@@ -303,8 +295,7 @@ def unmet_requirements():
 
 
 def is_met(requirement):
-    """Whether a version that `requirement` admits is installed (2.13.0+cpu meets ==2.13.0),
-    or none is asked for."""
+    """Whether `requirement` is met (2.13.0+cpu meets ==2.13.0), or asks for nothing here."""
     if requirement.marker and not requirement.marker.evaluate():
         return True
     version = installed_version(requirement.name)
@@ -348,14 +339,13 @@ def forget_half_installed(since):
             shutil.rmtree(leftover, ignore_errors=True)
         for metadata in folder.glob("*.dist-info"):
             if metadata.stat().st_mtime >= since - 2 and not is_whole(metadata):
-                say("Installing again, since it was interrupted: {}".format(metadata.name.split(
-                    "-")[0]))
+                package = metadata.name.split("-")[0]
+                say("Installing again, since it was interrupted: {}".format(package))
                 shutil.rmtree(metadata)
 
 
 def is_whole(metadata):
-    """Whether every file in the RECORD of a .dist-info folder is there,
-    with the recorded size."""
+    """Whether every file in a .dist-info folder's RECORD is there, with the recorded size."""
     import csv
 
     try:
@@ -369,19 +359,19 @@ def is_whole(metadata):
 
 
 def install(lock_file):
-    """Run pip on requirements.txt, its progress shown;
-    on failure stop with what its log says."""
+    """Run pip on requirements.txt, its progress shown; on failure stop with what it logged."""
     require_pip()
     torch_missing = ("torch==" in (ROOT / "requirements.txt").read_text(encoding="utf-8")
                      and not torch_is_pinned())
     require_space(3 * GB if torch_missing else 500 * MB)
     if torch_missing and sys.platform == "darwin" and os.uname().machine == "x86_64":
-        raise Stop("PyTorch cannot be installed here",
-                   "there are no builds of it for Macs with an Intel processor (or for an "
-                   "Intel Python on an Apple one)",
-                   "on Apple silicon: install the arm64 or universal Python 3.12 from "
-                   "python.org\non an Intel Mac: use conda's PyTorch in an active conda "
-                   "environment, or run the course on Colab")
+        raise Stop(
+            "PyTorch cannot be installed here",
+            "there are no builds of it for Macs with an Intel processor (or for an Intel "
+            "Python on an Apple one)",
+            "on Apple silicon: install the arm64 or universal Python 3.12 from python.org\n"
+            "on an Intel Mac: use conda's PyTorch in an active conda environment, or run the "
+            "course on Colab")
     if torch_missing:
         say("Installing the course's packages: about 400 MB to download, 1.7 GB on disk, 2 to "
             "10 minutes")
@@ -396,8 +386,8 @@ def install(lock_file):
     code = run([*pip, "install", "--disable-pip-version-check", "--no-input", "--log", log,
                 "-r", "requirements.txt"], env=pip_environment(), keep_open=lock_file)
     if code != 0:
-        raise pip_failure(
-            code, log.read_text(encoding="utf-8", errors="replace") if log.exists() else "")
+        logged = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        raise pip_failure(code, logged)
     say("Checking that the packages fit together (a few seconds)")
     checked = subprocess.run(
         [*pip, "check", "--disable-pip-version-check"],
@@ -424,8 +414,7 @@ def torch_is_pinned():
 
 
 def require_pip():
-    """Stop unless this interpreter has pip;
-    in a venv, put it in first if Python brings it along."""
+    """Stop unless this interpreter has pip; a venv gets it first, if Python brings it along."""
     if module_runs("pip", "help"):
         return
     if (sys.prefix != sys.base_prefix and module_runs("ensurepip", "--upgrade")
@@ -433,28 +422,27 @@ def require_pip():
         return
     raise Stop("Cannot install the course's packages",
                "this Python has no pip: {}".format(sys.executable),
-               "conda: conda install pip    uv: uv pip install pip    Debian and Ubuntu: sudo "
-               "apt install python3-pip\nor leave this environment (deactivate) and run this "
-               "command again: it makes one of its own")
+               "conda: conda install pip    uv: uv pip install pip    "
+               "Debian and Ubuntu: sudo apt install python3-pip\n"
+               "or leave this environment (deactivate) and run this command again: it makes "
+               "one of its own")
 
 
 def module_runs(*command):
     """Run `python -m ...` without a word and say whether it succeeded."""
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return (subprocess.run([sys.executable, "-m", *command], env=pip_environment(),
-                           **quiet).returncode == 0)
+    ended = subprocess.run([sys.executable, "-m", *command], env=pip_environment(), **quiet)
+    return ended.returncode == 0
 
 
 def pip_environment():
-    """Environment variables with which pip does not fail over a character
-    that the console cannot show."""
+    """Variables with which pip does not fail over a character that the console cannot show."""
     encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
     return {**os.environ, "PYTHONIOENCODING": encoding + ":replace"}
 
 
 def require_space(needed):
-    """Stop unless `needed` bytes are free for the packages,
-    and 1 GB where pip unpacks what it downloads."""
+    """Stop unless `needed` bytes are free for the packages, and 1 GB where pip unpacks them."""
     for folder, bytes_needed in ((Path(sys.prefix), needed),
                                  (Path(tempfile.gettempdir()), min(needed, 1 * GB))):
         free = shutil.disk_usage(folder).free
@@ -464,11 +452,11 @@ def require_space(needed):
 
 
 def no_space(why):
-    return Stop("There is not enough disk space to set the course up",
-                why,
+    return Stop("There is not enough disk space to set the course up", why,
                 "free some space (pip cache purge empties pip's cache), or move the course to "
-                "a larger disk;\nfor more room for temporary files set TMPDIR (Windows: TEMP) "
-                "to a folder on a larger disk")
+                "a larger disk;\n"
+                "for more room for temporary files set TMPDIR (Windows: TEMP) to a folder on a "
+                "larger disk")
 
 
 # What pip's log says, most telling first, and what to make of it.
@@ -503,7 +491,8 @@ def pip_failure(code, log):
     if logged(CERTIFICATE):
         return Stop("Cannot download the course's packages: the connection is not trusted", why,
                     "check the clock; behind a company's or school's proxy, set PIP_CERT to "
-                    "the file of its certificate;\nthen " + RESUME)
+                    "the file of its certificate;\n"
+                    "then " + RESUME)
     if logged(NETWORK):
         return Stop(
             "Cannot download the course's packages: no connection", why,
@@ -512,12 +501,13 @@ def pip_failure(code, log):
     if logged(DENIED):
         return Stop("Cannot write to the Python environment {}".format(sys.prefix), why,
                     "close programs that use it (JupyterLab, editors), or copy the course into "
-                    "a folder of your own;\nthen run this command again")
+                    "a folder of your own;\n"
+                    "then run this command again")
     if logged(NO_BUILD):
         return Stop("A package has no build for this Python or system", why,
                     "use Python 3.12 on a current 64-bit Linux, macOS or Windows (delete .venv "
-                    "to change Python);\nthe same message comes when the network is cut off: "
-                    "check that too")
+                    "to change Python);\n"
+                    "the same message comes when the network is cut off: check that too")
     return Stop(
         "The course's packages could not be installed", why,
         "{}; the whole log is in {}".format(RESUME, Path(sys.prefix) / "gearworks-setup.log"),
@@ -525,8 +515,7 @@ def pip_failure(code, log):
 
 
 def told_by(log):
-    """The lines of pip's log that name errors:
-    the first exception in it, and pip's own last words."""
+    """The lines of pip's log that name errors: its first exception, and pip's last words."""
     import re
 
     # without the time stamps
@@ -544,8 +533,7 @@ def last_lines(text, count=4):
 
 
 def report_conflicts(conflicts):
-    """Stop on a conflict that concerns the course's packages;
-    mention others, which were there before us."""
+    """Stop on a conflict of the course's packages; mention those that were there before."""
     import re
 
     def normalised(name):
@@ -568,8 +556,7 @@ def report_conflicts(conflicts):
 
 
 def run(command, keep_open=None, **options):
-    """Run a program in the course's folder to its end and return its exit code;
-    Ctrl-C ends it first.
+    """Run a program in the course's folder to its end, or to Ctrl-C; returns its exit code.
 
     keep_open: a file that the program inherits where the system can, and with it the lock on
     it; should this process be killed, the lock lasts as long as the program. options: as of
@@ -590,8 +577,7 @@ def run(command, keep_open=None, **options):
 
 
 def hand_over(command, folder=None):
-    """End as this program: it takes this process over, or on Windows, where none can,
-    this process waits for it."""
+    """End as this program, which takes this process over; on Windows, none can: it waits."""
     command = [str(part) for part in command]
     if folder is not None:
         os.chdir(str(folder))
@@ -707,8 +693,7 @@ def serve(arguments):
 
 
 def talk(command, arguments):
-    """Run a `gearworks` command on a model,
-    the course's own unless the first argument names another."""
+    """Run a `gearworks` command on the model that the first argument names, or the course's."""
     model = [] if arguments and not arguments[0].startswith("-") else [MODEL]
     prepare(*model)
     hand_over([sys.executable, "-m", "gearworks", *command, *model, *arguments])
@@ -755,8 +740,7 @@ COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "serve": serve
 
 
 def main(arguments):
-    """Run one command; returns the exit code,
-    if the command does not take this process over."""
+    """Run one command; returns the exit code, unless the command takes this process over."""
     if (not arguments or arguments[0] in ("help", "-h", "--help")
         or arguments[1:] in (["-h"], ["--help"])):
         print(HELP, end="")
@@ -794,8 +778,8 @@ def os_failure(error):
         return Stop("Cannot write where the course is set up",
                     str(error),
                     "copy the course into a folder of your own, or activate an environment of "
-                    "your own first;\nif a program holds the file open (JupyterLab, an "
-                    "editor), close it")
+                    "your own first;\n"
+                    "if a program holds the file open (JupyterLab, an editor), close it")
     return Stop("The set-up failed", str(error),
                 "check the file or folder named above, then run this command again")
 

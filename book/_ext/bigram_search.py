@@ -1,5 +1,4 @@
-"""Sphinx extension: the book's search finds Chinese, Japanese and Korean words,
-which no spaces separate.
+"""Sphinx extension: search finds words of Chinese, Japanese and Korean, without spaces.
 
 A run of such characters is indexed by its characters and by its pairs of neighbours; a query is
 split into the pairs.

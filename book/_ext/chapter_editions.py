@@ -48,8 +48,7 @@ def chapter_of(app: Sphinx, docname: str) -> Chapter | None:
 
 def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str],
                      removed: set[str]) -> list[str]:
-    """The pages to read again although their notebook is as it was:
-    the reference gives other outputs, for example."""
+    """The pages to read again though their notebook is as it was: other outputs, say."""
     try:
         chapters = {docname: chapter_of(app, docname)
                     for docname in env.found_docs - added - changed}
@@ -84,13 +83,12 @@ def without_dead_links(text: str, pages: set[str]) -> str:
     >>> without_dead_links("[one](01_a.ipynb), [two](02_b.ipynb#x)", {"chapters/01_a"})
     '[one](01_a.ipynb), two'
     """
-    return _CHAPTER_LINK.sub(lambda link: link[
-        0] if f"chapters/{link[2]}" in pages else link[1], text)
+    return _CHAPTER_LINK.sub(
+        lambda link: link[0] if f"chapters/{link[2]}" in pages else link[1], text)
 
 
 class Bar:
-    """Shows how far the execution of a chapter is;
-    says nothing when the chapter comes from the cache."""
+    """Shows how far a chapter's execution is; says nothing when it comes from the cache."""
 
     def __init__(self, stem: str):
         self.stem, self.bar = stem, None

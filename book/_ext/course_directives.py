@@ -76,11 +76,8 @@ def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.contain
 
 
 def _row(cells: list[str | nodes.Node]) -> nodes.row:
-    return nodes.row("",
-                     *(nodes.entry("",
-                                   nodes.paragraph("", "",
-                                                   nodes.Text(cell) if isinstance(cell, str)
-                                                   else cell)) for cell in cells))
+    shown = [nodes.Text(cell) if isinstance(cell, str) else cell for cell in cells]
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", node)) for node in shown))
 
 
 def setup(app: Sphinx) -> dict:

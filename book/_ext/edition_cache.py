@@ -1,5 +1,4 @@
-"""Executed chapters, kept: a chapter runs again only when something has changed
-that can change its outputs.
+"""Executed chapters, kept: one runs again only when what can change its outputs has changed.
 
 What decides: the chapter, every module of `gearworks` and `autograder` that it imports,
 directly or through others, the checks and exhibits of its exercises, the pins of the model,
@@ -58,8 +57,7 @@ def edition_key(chapter: Chapter) -> str:
 
 def imported_files(sources: Iterable[str],
                    packages: Mapping[str, Path]) -> tuple[set[Path], set[str]]:
-    """What code imports, directly and through others:
-    files of `packages`, and the names of all other packages.
+    """What code imports, also through others: files of `packages`, names of other packages.
 
     packages: name -> its folder. A package counts with the files in its folder that are no
     Python, such as scripts and styles. Imports inside functions count; `import_module` does

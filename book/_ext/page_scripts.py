@@ -1,5 +1,4 @@
-"""Sphinx extension: takes scripts off the pages that are there twice,
-or that serve nothing here.
+"""Sphinx extension: takes off the pages the scripts that are there twice or serve nothing here.
 
 `sphinx_thebe`, which Jupyter Book always loads, writes its settings into every page twice, so
 that the second one fails; and it would fetch a script from another host. Live kernels are

@@ -51,8 +51,8 @@ ROUNDS = 15             # of a comparison; one that takes long has fewer, always
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. A ratio says how many times better ours is,
-    whichever direction is better."""
+    """One line of the table.
+    A ratio says how many times better ours is, whichever direction is better."""
 
     what: str
     unit: str
@@ -69,8 +69,8 @@ class Result:
     @classmethod
     def of(cls, what: str, unit: str, ours: Sequence[float], beside: str,
            theirs: Sequence[float], target: float, amount: float = 0) -> "Result":
-        """From what each round measured. `amount` turns seconds into amount per second;
-        then more is better."""
+        """From what each round measured.
+        `amount` turns seconds into amount per second; then more is better."""
         ratios = [their / our for our, their in zip(ours, theirs)]
         shown = [amount / statistics.median(side) if amount else statistics.median(side)
                  for side in (ours, theirs)]
@@ -96,8 +96,7 @@ class Setting:
 
 
 def decode(setting: Setting) -> list[Result]:
-    """Greedy tokens at batch 1 after a prompt of 64,
-    and how close to the speed of memory they come."""
+    """Greedy tokens at batch 1 after a prompt of 64; how close to memory's speed they come."""
     model, count, prompt = setting.ours.model, 48, random_ids(64)
 
     def ours() -> float:
@@ -110,21 +109,22 @@ def decode(setting: Setting) -> list[Result]:
 
     def hugging_face() -> float:
         ids = torch.from_numpy(prompt)[None]
-        seconds = [timed(lambda: setting.theirs.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens,
-            min_new_tokens=tokens, do_sample=False, pad_token_id=0))
-                   for tokens in (1, 1 + count)]
-        return (seconds[1] - seconds[0]) / count
+
+        def seconds(tokens: int) -> float:
+            return timed(lambda: setting.theirs.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens,
+                min_new_tokens=tokens, do_sample=False, pad_token_id=0))
+        prefill_alone, whole = seconds(1), seconds(1 + count)
+        return (whole - prefill_alone) / count
 
     weights = np.ones(model.weights.nbytes() // 4, np.float32)
 
     def memory_reads() -> float:
-        """Seconds to read as many bytes as a token needs, every weight once,
-        for as many tokens as the others make."""
+        """Seconds a token to read every weight once, for as many tokens as the others make."""
         parts = np.array_split(weights, setting.threads)
         with threadpool_limits(1, "blas"), ThreadPoolExecutor(setting.threads) as pool:
-            return (timed(lambda: [list(pool.map(lambda part: part @ part, parts))
-                                   for _ in range(count)]) / count)
+            return timed(lambda: [list(pool.map(lambda part: part @ part, parts))
+                                  for _ in range(count)]) / count
 
     matrices = [matrix for layer in model.weights.layers for matrix in vars(layer).values()
                 if matrix is not None and matrix.ndim == 2] + [model.weights.lm_head]
@@ -132,8 +132,8 @@ def decode(setting: Setting) -> list[Result]:
 
     def products() -> float:
         """Seconds of the matrix products of a token, and of nothing else."""
-        return (timed(lambda: [[rows[matrix.shape[1]] @ matrix.T for matrix in matrices]
-                               for _ in range(count)]) / count)
+        return timed(lambda: [[rows[matrix.shape[1]] @ matrix.T for matrix in matrices]
+                              for _ in range(count)]) / count
 
     beside_hf, hf = alternate(ours, hugging_face)
     # the bound is near
@@ -201,8 +201,7 @@ there had been fifteen."""
 
 
 def speculation(setting: Setting) -> list[Result]:
-    """An answer that repeats much of its prompt,
-    with guesses copied from the text and without; the same tokens."""
+    """An answer that repeats its prompt, with guesses from it and without: the same tokens."""
     llm, count = setting.ours, 96
     ids = llm.tokenizer.encode(llm.chat_prompt([{"role": "user", "content": EDIT}]))
     texts = []
@@ -235,13 +234,15 @@ def load(setting: Setting) -> list[Result]:
     # As for a user: with the compiled modules that the round before has left
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    first, = alternate(lambda: timed(lambda: subprocess.run(
-        command, env=environment, stdout=subprocess.DEVNULL, check=True)), rounds=5)
-    gguf = hub.smollm2_gguf()
+
+    def start() -> float:
+        return timed(lambda: subprocess.run(command, env=environment, check=True,
+                                            stdout=subprocess.DEVNULL))
+    first, = alternate(start, rounds=5)
+    gguf, file = hub.smollm2_gguf(), setting.folder / "model.safetensors"
     mine, = alternate(lambda: timed(lambda: load_checkpoint(gguf)))
     ours, theirs = alternate(lambda: timed(lambda: load_checkpoint(setting.folder)),
-                             lambda: timed(lambda: load_file(setting.folder
-                                                             / "model.safetensors")))
+                             lambda: timed(lambda: load_file(file)))
     return [Result.of("load the GGUF", "s", mine, "bound", [3.0] * len(mine), 1.0),
             Result.of("load safetensors", "s", ours, "the safetensors package", theirs,
                       1 / 1.5),
@@ -250,8 +251,7 @@ def load(setting: Setting) -> list[Result]:
 
 
 def tokenizer(setting: Setting) -> list[Result]:
-    """1 MB of text in one call, each time with an empty word cache;
-    HF's tokenizer is the Rust one, on one thread."""
+    """1 MB of text in one call, with an empty word cache; HF's is in Rust, on one thread."""
     path = setting.folder / "tokenizer.json"
     hf = HFTokenizer.from_file(str(path))
     results = []
@@ -277,14 +277,13 @@ def tokenizer(setting: Setting) -> list[Result]:
 
 
 def memory(setting: Setting) -> list[Result]:
-    """The largest resident set of `gearworks chat` while it answers, of loading,
-    and of a prompt of 8,192 tokens."""
+    """The largest resident set of a `gearworks chat`, of loading, and of 8,192 tokens."""
     chat = peak_memory([sys.executable, "-m", "gearworks", "chat", str(setting.folder),
                         "--max-tokens", "64"], b"Tell me about the sea.\n")
     weights = setting.ours.model.weights.nbytes()
-    nothing, loaded, prompt = (peak_memory([sys.executable, "-c", BEFORE + script,
-                                            str(setting.folder)])
-                               for script in ("", LOAD, LOAD + LONG_PROMPT))
+    nothing, loaded, prompt = (
+        peak_memory([sys.executable, "-c", BEFORE + script, str(setting.folder)])
+        for script in ("", LOAD, LOAD + LONG_PROMPT))
     return [Result.of("peak memory of chat", "GB", [chat / 1e9], "bound", [1.3], 1.0),
             Result.of("peak memory of loading", "GB", [(loaded - nothing) / 1e9], "the weights",
                       [weights / 1e9], 1 / 1.2),
@@ -334,8 +333,7 @@ MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
 
 
 def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:
-    """The seconds of each side in every round, over rounds in which the sides take turns;
-    one more round warms up."""
+    """Each side's seconds in every round; the sides take turns, and one more round warms up."""
     measured = [[side() for side in sides] for _ in range(rounds + 1)]
     return list(zip(*measured[1:]))
 
@@ -351,12 +349,10 @@ def random_ids(count: int) -> np.ndarray:
 
 
 def english() -> str:
-    """1 MB of English as it is found on any machine that runs this:
-    the documentation of the installed packages."""
-    texts = (distribution.metadata.get_payload()
-             for distribution
-             in sorted(importlib.metadata.distributions(),
-                       key=lambda distribution: distribution.metadata["Name"].lower()))
+    """1 MB of English that any machine has: the documentation of the installed packages."""
+    distributions = sorted(importlib.metadata.distributions(),
+                           key=lambda distribution: distribution.metadata["Name"].lower())
+    texts = (distribution.metadata.get_payload() for distribution in distributions)
     text = "\n".join(text for text in texts if isinstance(text, str))
     if len(text) < MEGABYTE:
         raise GearworksError("cannot measure the tokenizer",
@@ -366,8 +362,7 @@ def english() -> str:
 
 
 def chinese() -> str:
-    """1 MB of sentences in which frequent characters are frequent, drawn at random:
-    hardly any piece repeats."""
+    """1 MB of random sentences, frequent characters frequent: hardly any piece repeats."""
     rng = np.random.default_rng(0)
     common = (
         "的一是不了在人有我他这个们中来上大为和国地到以说时要就出会可也你对生能而子那得于"
@@ -428,8 +423,8 @@ def run(only: Sequence[str] | None = None, json_path: Path | None = None,
     torch.set_grad_enabled(False)
     results = []
     with threadpool_limits(setting.threads, "blas"):
-        for name in (bar := tqdm([name for name in MEASUREMENTS if not only or name in only],
-                                 unit="measurement")):
+        asked_for = [name for name in MEASUREMENTS if not only or name in only]
+        for name in (bar := tqdm(asked_for, unit="measurement")):
             bar.set_description(f"Measuring {name}")
             results += MEASUREMENTS[name](setting)
     report = {"date": datetime.date.today().isoformat(), "threads": setting.threads,

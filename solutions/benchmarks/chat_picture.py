@@ -1,7 +1,7 @@
-"""Draw the README's picture from a real conversation: `python
-solutions/benchmarks/chat_picture.py`.
+"""Draw the README's picture from a real conversation.
 
-Asks `gearworks chat` two questions, and writes what a terminal shows as book/_static/chat.svg.
+Run it with `python solutions/benchmarks/chat_picture.py`. It asks `gearworks chat` two
+questions, and writes what a terminal shows as book/_static/chat.svg.
 """
 
 import html
@@ -18,9 +18,10 @@ COLOURS = {"prompt": "#8ad4ff", "answer": "#f0eee9", "report": "#a5a39b"}
 
 def conversation() -> list[tuple[str, str]]:
     """The lines of a real chat, each with the kind of line that it is."""
-    chat = subprocess.Popen([sys.executable, "-u", "-m", "gearworks", "chat", "--temperature",
-                             "0", "--max-tokens", "90"], stdin=subprocess.PIPE,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8")
+    command = [sys.executable, "-u", "-m", "gearworks", "chat",
+               "--temperature", "0", "--max-tokens", "90"]
+    chat = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, encoding="utf-8")
     lines = [("prompt", "$ python course.py chat"), ("report", chat.stdout.readline().rstrip())]
     for question in QUESTIONS:
         lines.append(("prompt", f"> {question}"))

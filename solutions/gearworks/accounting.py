@@ -1,14 +1,15 @@
-"""What a model costs before it runs:
-parameters, bytes, floating-point operations, and the speed that hardware allows.
+"""What a model costs before it runs: parameters, bytes, FLOPs, and what speed hardware allows.
 
 Everything here is arithmetic on a model's shape. Nothing is loaded and nothing is measured, so
 a model of 70 billion parameters is counted as quickly as a small one, and models that this
 engine cannot run are counted too.
 
 Letters: V vocabulary, D hidden size, F feed-forward size, L layers, H query heads, K key/value
-heads, d head size. Units: bytes, FLOPs (one multiplication and one addition are two), seconds.
-1 GB is 1e9 bytes, 1 GiB is 2**30. Left out on purpose: activations, mixture-of-experts, and
-whatever a framework reserves for itself.
+heads, d head size.
+Units: bytes, FLOPs (one multiplication and one addition are two), seconds. 1 GB is 1e9 bytes, 1
+GiB is 2**30.
+Left out on purpose: activations, mixture-of-experts, and whatever a framework reserves for
+itself.
 """
 
 from collections.abc import Mapping
@@ -30,12 +31,11 @@ _FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The facts of a decoder that decide what it costs,
-    in Hugging Face's names where those exist.
+    """What decides the cost of a decoder, in Hugging Face's names where those exist.
 
     Sizes: vocab_size V, hidden_size D, intermediate_size F, num_hidden_layers L,
-    num_attention_heads H (query heads), num_key_value_heads K, head_dim d. Switches, all off by
-    default:
+    num_attention_heads H (query heads), num_key_value_heads K, head_dim d.
+    Switches, all off by default:
     tie_word_embeddings: the output head is the embedding table itself, not a second one.
     qkv_bias: the projections q, k and v each add a bias. o_bias: so does the projection o.
     mlp_bias: so do gate, up and down. A bias has one number for each output of its matrix.
@@ -64,8 +64,7 @@ class ModelShape:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelShape":
-        """Read the object that a `config.json` holds,
-        or `to_dict()` of a configuration of `transformers`.
+        """Read what a `config.json` holds, or `to_dict()` of a configuration of `transformers`.
 
         Knows Llama, Mistral, Qwen2 and Qwen3. Raises ModelError for another family, and for a
         field that is missing.
@@ -118,14 +117,13 @@ SHAPES: Mapping[str, ModelShape] = {
 
 
 def parameter_count(shape: ModelShape) -> int:
-    """How many numbers were learned: every weight, bias and norm of the model,
-    each array counted once.
+    """How many numbers were learned: every weight, bias and norm, each array counted once.
 
     The decoder: an embedding table (V, D); L layers; a final norm (D,); an output head (V, D),
-    which is the embedding table itself where the two are tied. A layer: the projections q (H·d,
-    D), k and v (K·d, D each), o (D, H·d); gate and up (F, D each), down (D, F); two norms (D,);
-    and whatever the switches of `shape` add: `help(ModelShape)` says which matrices each of
-    them covers.
+    which is the embedding table itself where the two are tied.
+    A layer: the projections q (H·d, D), k and v (K·d, D each), o (D, H·d); gate and up
+    (F, D each), down (D, F); two norms (D,); and whatever the switches of `shape` add:
+    `help(ModelShape)` says which matrices each of them covers.
     Equal to `num_parameters()` of the same model in `transformers`.
 
     >>> parameter_count(ModelShape(vocab_size=10, hidden_size=4, intermediate_size=6,
@@ -191,8 +189,9 @@ def latent_cache_bytes(num_hidden_layers: int, kv_lora_rank: int, qk_rope_head_d
     """What multi-head latent attention keeps of so many tokens:
     one latent and one turning key per layer, for all heads.
 
-    cache_dtype: a key of `BLOCKS`. Raises ModelError for an unknown one. Source: DeepSeek-AI
-    2024, "DeepSeek-V2", section 2.1; the sizes are in a model's config.json under these names.
+    cache_dtype: a key of `BLOCKS`. Raises ModelError for an unknown one.
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1; the sizes are in a model's config.json
+    under these names.
 
     >>> latent_cache_bytes(num_hidden_layers=61, kv_lora_rank=512, qk_rope_head_dim=64,
     ...                    tokens=1)  # DeepSeek-V3
@@ -204,15 +203,13 @@ def latent_cache_bytes(num_hidden_layers: int, kv_lora_rank: int, qk_rope_head_d
 
 def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0,
                   logit_rows: int = 1) -> int:
-    """FLOPs of the matrix products of one forward pass over one sequence:
-    a multiplication and an addition are two.
+    """FLOPs of the matrix products of one forward pass over one sequence.
 
-    new_tokens: T, the tokens of this pass. past_tokens: those whose keys and values are in the
-    cache already. A new token attends to the past, to the new tokens before it, and to itself;
-    only these products count, masked ones do not. logit_rows: for how many of the new tokens
-    the head computes logits.
-    Norms, softmax, RoPE, biases and activation functions are left out: a percent or two at
-    most.
+    A multiplication and an addition are two. new_tokens: T, the tokens of this pass.
+    past_tokens: those whose keys and values are in the cache already. A new token attends to
+    the past, to the new tokens before it, and to itself; only these products count, masked ones
+    do not. logit_rows: for how many of the new tokens the head computes logits.
+    Left out: norms, softmax, RoPE, biases, activation functions; a percent or two at most.
 
     >>> forward_flops(SHAPES["SmolLM2-135M"], new_tokens=1)
     269028864
@@ -231,8 +228,7 @@ def forward_flops(shape: ModelShape, new_tokens: int, past_tokens: int = 0,
 
 def bytes_moved(shape: ModelShape, dtype: str, batch: int = 1, new_tokens: int = 1,
                 past_tokens: int = 0, cache_dtype: str = "float16") -> int:
-    """Bytes that one step must bring from memory to the processor, or back,
-    however well it is written.
+    """Bytes that one step must move between memory and processor, however well it is written.
 
     batch: sequences in the step, each with `new_tokens` after its `past_tokens`. A step reads
     each weight, bias and norm once, whatever the batch; each sequence reads the keys and values
@@ -245,8 +241,8 @@ def bytes_moved(shape: ModelShape, dtype: str, batch: int = 1, new_tokens: int =
     540364032
     """
     unread = 0 if shape.tie_word_embeddings else shape.vocab_size * shape.hidden_size
-    kept = memory_bytes(shape, dtype, batch * (past_tokens + new_tokens),
-                        cache_dtype)["kv_cache"]
+    tokens = batch * (past_tokens + new_tokens)
+    kept = memory_bytes(shape, dtype, tokens, cache_dtype)["kv_cache"]
     return stored_bytes(parameter_count(shape) - unread, dtype) + kept
 
 
@@ -257,8 +253,9 @@ def roofline_tokens_per_second(shape: ModelShape, dtype: str, *, bandwidth: floa
 
     bandwidth: bytes a second between memory and processor. flops_per_second: what the processor
     computes at best. The other arguments say what one step does, as for `bytes_moved`; each
-    sequence needs one row of logits. A machine that is perfect moves data and computes at the
-    same time. Source: Williams, Waterman & Patterson 2009.
+    sequence needs one row of logits.
+    A machine that is perfect moves data and computes at the same time.
+    Source: Williams, Waterman & Patterson 2009.
 
     >>> round(roofline_tokens_per_second(SHAPES["SmolLM2-135M"], "float32", bandwidth=12.5e9,
     ...                                  flops_per_second=1e11), 1)

@@ -30,8 +30,8 @@ def rope_angles(positions: np.ndarray,
     positions: (T,) integers; frequencies: (d/2,); returns two arrays (T, 1, d), where both
     elements of a pair have the same angle: element i and element i + d/2.
     """
-    angles = (positions.astype(np.float32)[:, None, None]
-              * np.concatenate([frequencies, frequencies]))
+    of_elements = np.concatenate([frequencies, frequencies])                    # (d,)
+    angles = positions.astype(np.float32)[:, None, None] * of_elements          # (T, 1, d)
     return np.cos(angles), np.sin(angles)
 
 
@@ -48,16 +48,14 @@ def apply_rope(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
            [[-4.,  3.]]], dtype=float32)
     """
     half = x.shape[-1] // 2
-    # a quarter turn of every pair
-    turned = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+    turned = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)          # a quarter turn
     turned *= sin
     turned += x * cos
     return turned
 
 
 def alibi_slopes(num_heads: int) -> np.ndarray:
-    """How much each head's score falls with every token between query and key,
-    in a model with ALiBi.
+    """How much each head's score falls with every token between query and key, under ALiBi.
 
     Returns (H,) float32. For H a power of two, the slopes are 2^(-8/H), 2^(-16/H), … down to
     2^-8. Another number of heads takes all slopes of P heads, where P is the nearest power of
@@ -95,8 +93,8 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
     """Scaled dot-product attention with grouped key/value heads.
 
     q: (T, H, d); k: (S, K, d), where K divides H; v: (S, K, e), where e is d in most models;
-    mask: (T, S) bool, true where a query may look, by default the causal mask; returns (T, H,
-    e). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
+    mask: (T, S) bool, true where a query may look, by default the causal mask; returns
+    (T, H, e). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
     Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023, "GQA".
     """
     T, H, d = q.shape

@@ -19,8 +19,10 @@ from gearworks.sampling import log_softmax, refuse_unusable
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text that may still go on, or a finished one. score: the sum of its log-probabilities,
-    of a finished one over a power of its length."""
+    """A text that may still go on, or a finished one.
+
+    score: the sum of its log-probabilities, of a finished one over a power of its length.
+    """
 
     ids: tuple[int, ...]
     score: float
@@ -28,8 +30,7 @@ class Hypothesis:
 
 def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tokens: int,
                 eos_ids: Collection[int] = (), length_penalty: float = 1.0) -> list[Hypothesis]:
-    """The likeliest continuations that the search finds, best first;
-    each with the EOS that ends it, if one does.
+    """The likeliest continuations found, best first, each with the EOS that ends it, if any.
 
     max_tokens: at most so many, and never more than the model's context has room for.
     length_penalty: the power of the length by which a finished text's score is divided; above 0
@@ -74,8 +75,7 @@ def beam_search(model: Model, prompt_ids: Sequence[int], num_beams: int, max_tok
 
 def best_continuations(running: Sequence[Hypothesis], logprobs: np.ndarray,
                        count: int) -> list[tuple[int, Hypothesis]]:
-    """The best texts that are one token longer,
-    each with the number of the beam that it continues, best first.
+    """The best texts of one token more, best first, each with the number of its old beam.
 
     logprobs: (B, V), of each beam's next token. Of equal scores the lower beam and the lower id
     come first.

@@ -37,15 +37,16 @@ def render_chat(messages: Sequence[Mapping[str, Any]], template: str, *,
 
     messages: each has a "role" and a "content", which is text, or a list of {"type": "text",
     "text": ...} for templates that know such lists; a message with "tool_calls" needs no
-    content. Other keys are passed on, unless they are None. tools: JSON schemas of functions,
-    for templates that offer them to the model.
+    content. Other keys are passed on, unless they are None.
+    tools: JSON schemas of functions, for templates that offer them to the model.
     add_generation_prompt: end with the words that open the assistant's answer. extra: what else
     a template may ask for.
 
     The text holds its special tokens, BOS too if the model wants one: encode it without adding
-    another. Raises FormatError for a template that is no Jinja, or leaves the sandbox;
-    ModelError for messages that are no conversation, that the template refuses
-    (`raise_exception`), or on which it fails.
+    another.
+    Raises FormatError for a template that is no Jinja, or leaves the sandbox; ModelError for
+    messages that are no conversation, that the template refuses (`raise_exception`), or on
+    which it fails.
 
     >>> render_chat([{"role": "user", "content": "Hi"}],
     ...             "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -80,8 +81,7 @@ class _Refusal(jinja2.TemplateError):
 
 
 class _Generation(Extension):
-    """{% generation %} ... {% endgeneration %} marks the assistant's words for training;
-    here it does nothing."""
+    """{% generation %} ... {% endgeneration %}: the assistant's words, for training only."""
 
     tags = {"generation"}
 
@@ -151,8 +151,7 @@ def _is_text(message: Mapping[str, Any]) -> bool:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A copy made of JSON's types only: an object of any other kind has methods
-    that the sandbox cannot judge."""
+    """A copy of JSON's types only: other objects have methods that the sandbox cannot judge."""
     try:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError, RecursionError) as error:

@@ -44,8 +44,8 @@ def contrastive_scores(probabilities: np.ndarray, candidates: np.ndarray, past: 
 
     probabilities: (k,); candidates: (k, D), the hidden states that the candidates would have;
     past: (S, D), those of all earlier tokens; alpha: the weight of the likeness, from 0 to 1,
-    which is the largest cosine. Returns (k,). Source: Su et al. 2022, "A Contrastive Framework
-    for Neural Text Generation".
+    which is the largest cosine. Returns (k,).
+    Source: Su et al. 2022, "A Contrastive Framework for Neural Text Generation".
 
     >>> contrastive_scores(np.array([0.75, 0.25], np.float32),
     ...                    np.array([[1., 0.], [0., 2.]], np.float32),
@@ -70,7 +70,8 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
     if not len(prompt_ids) or k < 1:
         raise ModelError("cannot search",
                          f"there are {k} candidates, and {len(prompt_ids)} tokens in the "
-                         "prompt", "give at least one of each")
+                         "prompt",
+                         "give at least one of each")
     hidden_model = _hidden_model(model)
     max_tokens = min(max_tokens, model.config.max_position_embeddings - len(prompt_ids))
     context, ids = Context(hidden_model, len(prompt_ids) + max(max_tokens, 0)), []
@@ -82,18 +83,16 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
         candidates = np.argsort(-logits, kind="stable")[:k]
         branches = [branch(cache, model) for _ in candidates]
         positions = np.full(len(candidates), len(prompt_ids) + len(ids))
-        # (k, D)
-        hidden = hidden_model.forward(candidates, positions,
-                                      RaggedBatch(branches, [1] * len(branches)))
-        best = int(contrastive_scores(softmax(logits)[candidates], hidden, past,
-                                      alpha).argmax())
+        batch = RaggedBatch(branches, [1] * len(branches))
+        hidden = hidden_model.forward(candidates, positions, batch)                     # (k, D)
+        scores = contrastive_scores(softmax(logits)[candidates], hidden, past, alpha)
+        best = int(scores.argmax())
         ids.append(int(candidates[best]))
         cache, past = branches[best], np.concatenate([past, hidden[[best]]])
     return ids
 
 
 def _hidden_model(model: Model) -> Model:
-    """The same network with a head that changes nothing,
-    so that its "logits" are the normed hidden states, (T, D)."""
+    """With a head that changes nothing: "logits" are the normed hidden states, (T, D)."""
     identity = np.eye(model.config.hidden_size, dtype=np.float32)
     return Model(model.config, replace(model.weights, lm_head=identity))

@@ -16,8 +16,7 @@ from gearworks.pipeline import Completion, run_request
 from gearworks.sampling import SamplingParams, TokenLogprob, choose, logprobs
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 
-# A long prompt enters the model in pieces of this many tokens, which bounds the memory of a
-# step.
+# A long prompt enters the model in pieces of so many tokens, which bounds a step's memory.
 PREFILL_CHUNK = 512
 
 
@@ -51,8 +50,7 @@ class Grammar(Protocol):
 
 
 class Context:
-    """One sequence as the model has seen it:
-    its ids, and the cache that holds their keys and values."""
+    """One sequence as the model has seen it: ids, and the cache of their keys and values."""
 
     def __init__(self, model: Model, capacity: int | None = None):
         """capacity: in tokens, by default all that the model was made for.
@@ -63,8 +61,7 @@ class Context:
         self.ids: list[int] = []
 
     def rewind(self, ids: Sequence[int]) -> int:
-        """Keep what is stored of a new prompt's beginning, forget the rest,
-        and return how many tokens that is.
+        """Keep only what is stored of a new prompt's beginning; returns how many tokens it is.
 
         At least the prompt's last token is left to compute, since its logits are needed.
         """
@@ -81,8 +78,7 @@ class Context:
         return self.forward_all(ids, rows=1)[0]
 
     def forward_all(self, ids: Sequence[int], rows: int) -> np.ndarray:
-        """Append at least one id; returns the logits (rows,
-        V) after each of the last `rows` of them."""
+        """Append at least one id; returns (rows, V) logits, after each of the last `rows`."""
         for start in range(0, len(ids), PREFILL_CHUNK):
             # The last chunk is long enough for all rows that are wanted
             end = (len(ids) if len(ids) - start <= PREFILL_CHUNK + rows
@@ -111,8 +107,7 @@ class Context:
 
 
 def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
-    """How many new tokens a text may get:
-    `max_tokens`, or fewer where the prompt leaves less room.
+    """How many new tokens a text may get: `max_tokens`, or what room the prompt leaves.
 
     capacity: of the cache, in tokens. Raises ModelError when the prompt is empty or leaves no
     room, and when max_tokens is negative.
@@ -134,8 +129,7 @@ def room_for(prompt_ids: Sequence[int], max_tokens: int, capacity: int) -> int:
 
 
 class StopMatcher:
-    """Finds the first of several stop strings in a text that arrives in pieces,
-    and shows what comes before it.
+    """Finds the first stop string in a text that comes in pieces, and shows what is before it.
 
     Nothing of a stop string is ever shown, and nothing before it is lost, wherever the pieces
     end. Of several stop strings the one that is complete first ends the text; of two that are
@@ -176,8 +170,7 @@ class StopMatcher:
         return text[:len(text) - held]
 
     def flush(self) -> str:
-        """The text has ended: what was held back belongs to it after all,
-        and is returned once."""
+        """The text has ended: what was held back is a part of it, and is returned once."""
         held, self._held = self._held, ""
         return held
 
@@ -194,8 +187,7 @@ class TextStream:
         self._shown: list[str] = []
 
     def push(self, token: int) -> bool:
-        """Take a token, show what it completes;
-        returns whether a stop string has been found."""
+        """Take a token, show what it completes; returns whether a stop string was found."""
         self._show(self._matcher.push(self._detokenizer.push(token)))
         return self._matcher.found is not None
 
@@ -231,9 +223,9 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *,
     tokens that may come next, from `structured`. on_text: receives the text in pieces of whole
     characters as it grows; together they are `Generation.text`. A character that the end of the
     text cuts reads U+FFFD, as in `Tokenizer.decode`. context: a conversation's earlier tokens,
-    so that a prompt that begins like the last one costs only its new part. All draws come from
-    one `np.random.default_rng(params.seed)`. The repetition penalty sees the prompt and the
-    text, the presence and frequency penalties the text alone.
+    so that a prompt that begins like the last one costs only its new part.
+    All draws come from one `np.random.default_rng(params.seed)`. The repetition penalty sees
+    the prompt and the text, the presence and frequency penalties the text alone.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.
     """
     rng = np.random.default_rng(params.seed)

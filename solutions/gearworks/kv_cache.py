@@ -26,12 +26,10 @@ Rows = np.ndarray | Sequence[int] | slice
 
 
 class Cache(Protocol):
-    """What a model needs of a KV cache: `KVCache` for one sequence,
-    `RaggedBatch` for several."""
+    """What a model needs of a cache: `KVCache` for one sequence, `RaggedBatch` for several."""
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Store this step's keys and values of a layer,
-        and return its queries' attention over all that it holds."""
+        """Store this step's keys and values; returns its attention over all that is stored."""
         ...
 
 
@@ -54,8 +52,7 @@ class KVCache:
         if config.latent is not None:
             K, d, arrays = 1, config.latent.cached_size, 1
         try:
-            # each head's keys lie together
-            self.keys = np.empty((L, K, capacity, d), np.float32)
+            self.keys = np.empty((L, K, capacity, d), np.float32)   # a head's keys lie together
             self.values = (np.empty((L, K, capacity, d), np.float32) if config.latent is None
                            else self.keys[..., :config.latent.kv_lora_rank])
         except (MemoryError, ValueError):
@@ -80,11 +77,11 @@ class KVCache:
                              "make it larger, or shorten the prompt or the answer")
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """Store this step's keys and values in `layer`,
-        then let this step's queries look at all stored tokens.
+        """Store this step's keys and values, then let its queries look at all stored tokens.
 
         q: (T, H, d); k, v: (T, K, d), the T tokens that follow those already stored; returns
-        (T, H, d). Raises ModelError when the tokens do not fit; then nothing is stored.
+        (T, H, d).
+        Raises ModelError when the tokens do not fit; then nothing is stored.
         """
         self.require_room(layer, len(k))
         start = self.lengths[layer]
@@ -95,8 +92,7 @@ class KVCache:
         return self.look(layer, q)
 
     def look(self, layer: int, q: np.ndarray) -> np.ndarray:
-        """Attention of the last tokens over all that the layer holds,
-        or over the layer's window of it.
+        """Attention of the last tokens over all that the layer holds, or its window of it.
 
         q: (T, H, d), the queries of the last T stored tokens; returns (T, H, d). Long prompts
         are cut into blocks of queries, each of which multiplies only with keys that some of its
@@ -111,10 +107,9 @@ class KVCache:
             end = start + first + len(block)
             begin = 0 if window is None else max(0, end - len(block) - window + 1)
             mask = None if window is None else causal_mask(len(block), end - begin, window)
-            # (K, S, d)
-            keys, values = self.keys[layer, :, begin:end], self.values[layer, :, begin:end]
-            attended.append(attention(block, keys.transpose(1, 0, 2), values.transpose(1, 0, 2),
-                                      mask))
+            keys = self.keys[layer, :, begin:end].transpose(1, 0, 2)                # (S, K, d)
+            values = self.values[layer, :, begin:end].transpose(1, 0, 2)            # (S, K, d)
+            attended.append(attention(block, keys, values, mask))
         return attended[0] if len(attended) == 1 else np.concatenate(attended)
 
     def truncate(self, length: int) -> None:
@@ -128,8 +123,7 @@ class KVCache:
 class RaggedBatch:
     """Several sequences in one forward pass, each with its own cache, of any lengths.
 
-    The rows of a step are grouped by sequence: first `counts[0]` tokens of the first, and so
-    on.
+    The rows of a step go by sequence: first `counts[0]` tokens of the first, and so on.
     """
 
     def __init__(self, caches: Sequence[KVCache], counts: Sequence[int]):

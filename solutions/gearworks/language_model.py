@@ -1,5 +1,4 @@
-"""A model as its publisher ships it:
-the network, its tokenizer, its chat template, and the ids that end a text."""
+"""A model as its publisher ships it: network, tokenizer, chat template, ids that end a text."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
@@ -32,8 +31,7 @@ class LanguageModel:
     @classmethod
     def load(cls, path: Path,
              progress: Callable[[Iterable], Iterable] = iter) -> "LanguageModel":
-        """Load a GGUF file, or a folder as Hugging Face lays it out;
-        progress and errors as `load_checkpoint`.
+        """Load a GGUF file or a Hugging Face folder; progress, errors as `load_checkpoint`.
 
         A text ends at every EOS id of generation_config.json (of config.json, where there is no
         such file), and at the tokenizer's own EOS too, as in vLLM. Hugging Face's generate runs
@@ -90,14 +88,12 @@ class LanguageModel:
         return generate(self.model, self.tokenizer, prompt, eos_ids=self.eos_ids, **options)
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Generation:
-        """Answer a conversation, a list of {"role": ..., "content": ...};
-        options as `decoding.generate`."""
+        """Answer messages, {"role": ..., "content": ...}; options as `decoding.generate`."""
         return self.generate(self.chat_prompt(messages), add_special_tokens=False, **options)
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The content of tokenizer_config.json, if there is one, with the chat template from
-    wherever this folder keeps it.
+    """What tokenizer_config.json holds, if it exists, and the chat template, wherever it is.
 
     Raises FormatError or NotAvailableError for files that cannot be read.
     """
@@ -167,7 +163,6 @@ def _other_ids(why: str) -> ModelError:
 
 
 def _token_text(token: Any) -> str:
-    """A special token in tokenizer_config.json is a string,
-    or an object with its flags, or missing."""
+    """A special token in tokenizer_config.json: a string, an object with flags, or missing."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""

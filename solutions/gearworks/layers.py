@@ -51,8 +51,9 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """Scale each vector to unit root mean square, then by a learned weight.
 
     x: (..., D); weight: (D,); returns the shape of x. `eps` is added to the mean square, under
-    the root. Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"; eps as in
-    HF's LlamaRMSNorm.
+    the root.
+    Source: Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"; eps as in HF's
+    LlamaRMSNorm.
 
     >>> rms_norm(np.array([3., 4.], np.float32), np.ones(2, np.float32), 0.0)
     array([0.84852815, 1.1313709 ], dtype=float32)
@@ -64,8 +65,7 @@ def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 
 def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
-    """Shift each vector to mean zero, scale it to variance one,
-    then apply a learned weight and bias.
+    """Shift each vector to mean zero, scale it to variance one; then a learned weight and bias.
 
     x: (..., D); weight, bias: (D,); returns the shape of x. The variance is the mean of the
     squared distances from the mean, over all D elements; `eps` is added to it, under the root.
@@ -86,15 +86,13 @@ def layer_norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, eps: float) 
 def silu(x: np.ndarray) -> np.ndarray:
     """The activation x · sigmoid(x), element by element.
 
-    Source: Hendrycks & Gimpel 2016 ("Gaussian Error Linear Units", section 2); also called
-    swish.
+    Source: Hendrycks & Gimpel 2016 ("Gaussian Error Linear Units", section 2); or: swish.
 
     >>> silu(np.array([-100., 0., 100.], np.float32))
     array([ -0.,   0., 100.], dtype=float32)
     """
     out = -x                          # one array from here on: fresh memory costs more than exp
-    # exp overflows to inf below -88; x / inf is the right limit
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):       # exp overflows below -88; x / inf is the right limit
         np.exp(out, out=out)
     out += 1
     return np.divide(x, out, out=out)
@@ -104,7 +102,8 @@ def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """Combine the two branches of a gated feed-forward network.
 
     gate, up: (T, F), the outputs of `gate_proj` and `up_proj`; returns (T, F), the input of
-    `down_proj`. Source: Shazeer 2020, "GLU Variants Improve Transformer".
+    `down_proj`.
+    Source: Shazeer 2020, "GLU Variants Improve Transformer".
 
     >>> swiglu(np.array([100., 0.], np.float32), np.array([2., 3.], np.float32))
     array([200.,   0.], dtype=float32)
@@ -115,8 +114,7 @@ def swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """The activation x · Φ(x), with tanh standing in for the normal distribution,
-    as GPT-2 and Gemma compute it.
+    """GPT-2's and Gemma's activation x · Φ(x), with tanh in place of the normal distribution.
 
     Source: Hendrycks & Gimpel 2016, section 2.
 

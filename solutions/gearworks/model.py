@@ -28,8 +28,7 @@ from gearworks.weights import load_checkpoint
 def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos: np.ndarray,
                   sin: np.ndarray, cache: Cache, index: int,
                   rows: Rows = slice(None)) -> np.ndarray:
-    """One pre-norm layer: attention, then the feed-forward network,
-    each added to the residual stream.
+    """One pre-norm layer: attention, then feed-forward, each added to the residual stream.
 
     x: (T, D); cos, sin: (T, 1, d) from `rotations`; index: the layer's number in the cache;
     rows: the tokens whose output is wanted, by default all; returns (rows, D). The cache
@@ -66,8 +65,7 @@ def feed_forward(hidden: np.ndarray, weights: LayerWeights, config: ModelConfig)
 
 
 def rotations(config: ModelConfig, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cosine and sine of every token's rotations,
-    in whatever way the model stretches its RoPE.
+    """The cosine and sine of every token's rotations, however the model stretches its RoPE.
 
     positions: (T,) integers; returns two arrays (T, 1, d), as `rope_angles`.
     """

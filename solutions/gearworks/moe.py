@@ -1,9 +1,9 @@
-"""A mixture of experts: many feed-forward networks in a layer,
-of which each token visits a few.
+"""A mixture of experts: a layer's many feed-forward networks; each token visits a few.
 
 Shapes: T tokens, D hidden size, E experts, k experts for each token, F an expert's feed-forward
-size. All float32. Left out on purpose: the losses that keep the load even in training, and any
-limit on how many tokens an expert takes.
+size. All float32.
+Left out on purpose: the losses that keep the load even in training, and any limit on how many
+tokens an expert takes.
 """
 
 import numpy as np
@@ -15,9 +15,10 @@ def route(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.n
     """Choose the k experts of each token, and how much each of them counts.
 
     scores: (T, E) logits of the router; normalize: whether the chosen weights are scaled to sum
-    to 1, as Mixtral does. Returns (T, k) integers, best expert first, and (T, k) float32, their
-    probabilities among all E experts. Source: Shazeer et al. 2017; Jiang et al. 2024, "Mixtral
-    of Experts", section 2.1.
+    to 1, as Mixtral does.
+    Returns (T, k) integers, best expert first, and (T, k) float32, their probabilities among
+    all E experts.
+    Source: Shazeer et al. 2017; Jiang et al. 2024, "Mixtral of Experts", section 2.1.
 
     >>> experts, weights = route(np.array([[0., 2., 1.]], np.float32), k=2, normalize=True)
     >>> experts, weights.round(3)
@@ -33,8 +34,7 @@ def route(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.n
 
 def choose_experts(weights: np.ndarray, k: int, normalize: bool,
                    ranking: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The k best experts of each token by a ranking that is not their weight,
-    as DeepSeek's routers have it.
+    """The k best experts of each token by a ranking other than their weights, as in DeepSeek.
 
     weights, ranking: (T, E); returns as `route`. The two share no code, since `route` is an
     exercise and stands alone.
@@ -42,23 +42,22 @@ def choose_experts(weights: np.ndarray, k: int, normalize: bool,
     experts = np.argsort(-ranking, axis=-1, kind="stable")[:, :k]
     chosen = np.take_along_axis(weights, experts, axis=-1)
     if normalize:
-        # sigmoids may all be zero
-        chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + 1e-20)
+        total = chosen.sum(axis=-1, keepdims=True)
+        chosen = chosen / (total + 1e-20)                                # sigmoids may all be 0
     return experts, chosen
 
 
 def keep_best_groups(scores: np.ndarray, groups: int, kept: int, best: int,
                      rest: float) -> np.ndarray:
-    """Replace by `rest` the scores of all experts outside the best groups,
-    so that a token visits few machines.
+    """Replace scores outside the best groups by `rest`, so that a token visits few machines.
 
     scores: (T, E), E in `groups` neighbouring groups of equal size; kept: how many groups stay;
     best: how many of a group's best experts are added up to its score. Returns (T, E).
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.2.2 (best = 1); "DeepSeek-V3", section
     2.1.2 (best = 2).
     """
-    # (T, groups, E / groups)
-    grouped = scores.reshape(len(scores), groups, scores.shape[1] // groups)
+    T, E = scores.shape
+    grouped = scores.reshape(T, groups, E // groups)                  # (T, groups, E / groups)
     strength = np.sort(grouped, axis=-1)[..., -best:].sum(axis=-1)                 # (T, groups)
     winners = np.argsort(-strength, axis=-1, kind="stable")[:, :kept]
     is_kept = np.zeros(strength.shape, bool)

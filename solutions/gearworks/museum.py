@@ -1,5 +1,4 @@
-"""Pieces of engines that were found broken in public, repaired;
-the chapters show them as they were found.
+"""Pieces of engines that were found broken in public, repaired; chapters show them as found.
 
 Left out on purpose: the damage, which is written down once, beside the other wrong versions
 that the checks must catch.
@@ -19,12 +18,12 @@ PAD, BOS, EOS = 0, 1, 2
 
 def conversation_ids(past: Sequence[int], message: str,
                      characters: str) -> dict[str, list[int]]:
-    """What a character-level model reads after the user's next message: {"input_ids":
-    [...], "positions": [...]}.
+    """What a character-level model reads after the user's next message.
 
     past: the ids of the conversation so far, empty at its beginning; left as it is. characters:
     the alphabet, each character once. Ids 0, 1 and 2 are PAD, BOS and EOS and no character's;
-    the first character's id is 3, and so on. input_ids: the whole conversation, message
+    the first character's id is 3, and so on.
+    Returns {"input_ids": [...], "positions": [...]}. input_ids: the whole conversation, message
     included. It begins with BOS, once. EOS is the model's word for "I have finished"; the
     engine never says it on the user's behalf. positions: each id's place in the conversation,
     from 0. The message "/reset" forgets everything: both lists are empty.
@@ -48,8 +47,7 @@ def conversation_ids(past: Sequence[int], message: str,
 
 def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
                                                      dict[str, list[int]]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises,
-    unless `conversation_ids` is right.
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
     It passes on every function that does what the docstring of `conversation_ids` says, and on
     no other that anybody has yet written into a tutorial.
@@ -58,8 +56,8 @@ def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
     """
     begun = conversation_ids([], "ba", "abc")
     assert begun == {"input_ids": [1, 4, 3], "positions": [0, 1, 2]}
-    assert conversation_ids([1, 4, 3], "c", "abc") == {"input_ids": [1, 4, 3, 5],
-                                                       "positions": [0, 1, 2, 3]}
+    grown = conversation_ids([1, 4, 3], "c", "abc")
+    assert grown == {"input_ids": [1, 4, 3, 5], "positions": [0, 1, 2, 3]}
     assert conversation_ids([1, 4, 3], "/reset", "abc") == {"input_ids": [], "positions": []}
     try:
         conversation_ids([], "é", "abc")
@@ -70,9 +68,9 @@ def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
 
 def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
                encode: Callable[..., list[int]]) -> list[int]:
-    """The ids that a model reads for a request: {"messages":
-    [...]}, a conversation, or {"prompt": "..."}, a text.
+    """The ids that a model reads for a request.
 
+    request: {"messages": [...]}, a conversation, or {"prompt": "..."}, a text.
     template: the model's chat template, for `render_chat`; bos_token: the text of its BOS.
     encode: the model's own `Tokenizer.encode`, called as encode(text, add_special_tokens=...),
     which knows whether the model wants BOS. A conversation is the model's as its template
@@ -80,12 +78,12 @@ def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
     open the assistant's answer. A text to continue is given to the model as its tokenizer wants
     it.
 
-    >>> template = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% "
-    ...             "endfor %}")
+    >>> template = ("{{ bos_token }}{% for m in messages %}"
+    ...             "<{{ m.role }}>{{ m.content }}{% endfor %}")
     >>> def encode(text, parse_special=True, add_special_tokens=False):
     ...     return [*b"^" * add_special_tokens, *text.encode("utf-8")]
-    >>> bytes(prompt_ids({"messages": [{"role": "user", "content": "Hi"}]}, template, "^",
-    ...                  encode))
+    >>> chat = {"messages": [{"role": "user", "content": "Hi"}]}
+    >>> bytes(prompt_ids(chat, template, "^", encode))
     b'^<user>Hi'
     >>> bytes(prompt_ids({"prompt": "Hi"}, template, "^", encode))
     b'^Hi'
@@ -98,8 +96,7 @@ def prompt_ids(request: Mapping[str, Any], template: str, bos_token: str,
 
 def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str,
                                           Callable[..., list[int]]], list[int]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises,
-    unless `prompt_ids` is right.
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
     It passes on every function that does what the docstring of `prompt_ids` says, whichever
     way, and fails on those that have been found in servers: BOS twice, BOS never, an answer
@@ -107,8 +104,9 @@ def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str,
 
     >>> prompt_ids_test(prompt_ids)
     """
-    template = ("{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor "
-                "%}{% if add_generation_prompt %}<assistant>{% endif %}")
+    template = ("{{ bos_token }}"
+                "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+                "{% if add_generation_prompt %}<assistant>{% endif %}")
 
     def encode(text: str, parse_special: bool = True,
                add_special_tokens: bool = False) -> list[int]:
@@ -148,8 +146,7 @@ def split_heads(qkv: np.ndarray, num_heads: int,
 
 def split_heads_test(split_heads: Callable[[np.ndarray, int, int],
                                            tuple[np.ndarray, np.ndarray, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises,
-    unless `split_heads` is right.
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
     It passes on every function that does what the docstring of `split_heads` says, and fails on
     those that deal the numbers out otherwise: to other tokens, to other heads, to other places
@@ -169,13 +166,13 @@ def split_heads_test(split_heads: Callable[[np.ndarray, int, int],
 
 def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarray,
                  v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Store this step's keys and values in a layer's memory,
-    and give what this step's queries may look at.
+    """Store this step's keys and values in a layer's memory; returns what its queries may see.
 
     keys, values: (K, capacity, d), the memory, of which the first `length` tokens are filled;
     it is written in place, behind them, and nothing else of it is touched. k, v: (T, K, d), the
-    new tokens; the caller knows that they fit. Returns the keys and the values of all length +
-    T tokens, (K, length + T, d) each: a token looks at itself, too.
+    new tokens; the caller knows that they fit.
+    Returns the keys and the values of all length + T tokens, (K, length + T, d) each: a token
+    looks at itself, too.
 
     >>> memory, other = np.zeros((1, 4, 2), int), np.zeros((1, 4, 2), int)
     >>> update_cache(memory, other, 0, np.array([[[1, 2]]]), np.array([[[5, 6]]]))[0].tolist()
@@ -190,8 +187,7 @@ def update_cache(keys: np.ndarray, values: np.ndarray, length: int, k: np.ndarra
 
 
 def update_cache_test(update_cache: Callable[..., tuple[np.ndarray, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises,
-    unless `update_cache` is right.
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
     It passes on every function that does what the docstring of `update_cache` says, and fails
     on those that lose a token, show one too many, or store it in another place.
@@ -207,10 +203,9 @@ def update_cache_test(update_cache: Callable[..., tuple[np.ndarray, np.ndarray]]
         length += count
         for kind, memory in enumerate((keys, values)):
             stored = numbers[:length, kind].swapaxes(0, 1)                      # (K, length, d)
-            assert np.array_equal(seen[kind],
-                                  stored), f"what the step sees after {length} tokens"
-            assert np.array_equal(memory[:, :length],
-                                  stored), f"what is stored after {length} tokens"
+            after = f"after {length} tokens"
+            assert np.array_equal(seen[kind], stored), f"what the step sees {after}"
+            assert np.array_equal(memory[:, :length], stored), f"what is stored {after}"
             assert not memory[:, length:].any(), "memory that nothing belongs in yet"
 
 
@@ -221,17 +216,16 @@ WRAPPERS = ("module", "_orig_mod")
 
 def load_state(parameters: Mapping[str, np.ndarray],
                checkpoint: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parameters of a model after a checkpoint has been loaded into it, by name,
-    in the model's order.
+    """A model's parameters after a checkpoint was loaded, by name, in the model's order.
 
     parameters: what the model was initialised with, random numbers by name. checkpoint: what a
     training run saved, arrays by name. A name is made of parts with dots between them. A tool
     that wraps a piece of a model puts a part of its own, one of `WRAPPERS`, into the names of
     all that is inside: "layers.0._orig_mod.attn.q". It may stand anywhere but at the end, and
-    several times; the model's names have no such parts. Both arguments stay as they are. Raises
-    ModelError(what, why, hint), an error of three texts, that names everything which does not
-    fit: parameters that the checkpoint lacks, tensors that the model does not have, shapes that
-    differ. Nothing keeps its random numbers.
+    several times; the model's names have no such parts. Both arguments stay as they are.
+    Raises ModelError(what, why, hint), an error of three texts, that names everything which
+    does not fit: parameters that the checkpoint lacks, tensors that the model does not have,
+    shapes that differ. Nothing keeps its random numbers.
 
     >>> load_state({"attn.q": np.zeros(2)}, {"module.attn._orig_mod.q": np.array([3., 4.])})
     {'attn.q': array([3., 4.])}
@@ -243,16 +237,14 @@ def load_state(parameters: Mapping[str, np.ndarray],
              or found[name].shape != parameters[name].shape]
     if wrong:
         raise ModelError("the checkpoint does not fit the model",
-                         "missing, unexpected or misshapen: "
-                         + ", ".join(sorted(wrong)),
+                         "missing, unexpected or misshapen: " + ", ".join(sorted(wrong)),
                          "compare these names with those of the model")
     return {name: found[name] for name in parameters}
 
 
 def load_state_test(load_state: Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
                                          dict[str, np.ndarray]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises,
-    unless `load_state` is right.
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
     It passes on every function that does what the docstring of `load_state` says, and fails on
     those that let a parameter keep its random numbers, or overlook what does not fit.
@@ -279,13 +271,12 @@ def load_state_test(load_state: Callable[[Mapping[str, np.ndarray], Mapping[str,
 
 
 def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
-    """What a reader is shown of a text that arrives in pieces,
-    and ends before a stop string. stop: not empty.
+    """What a reader is shown of a text that arrives in pieces, and ends before a stop string.
 
-    Returns one string for each piece, what is shown when it has arrived, and one more, what is
-    shown when the text is over. Nothing of the stop string is ever shown, nothing before it is
-    lost, and nothing behind it counts. What can no longer be the beginning of the stop string
-    is shown at once.
+    stop: not empty. Returns one string for each piece, what is shown when it has arrived, and
+    one more, what is shown when the text is over. Nothing of the stop string is ever shown,
+    nothing before it is lost, and nothing behind it counts. What can no longer be the beginning
+    of the stop string is shown at once.
 
     >>> stream_pieces(["one E", "N", "GINE E", "ND two", " three"], "END")
     ['one ', '', 'ENGINE ', '', '', '']
@@ -311,8 +302,7 @@ def stream_pieces(pieces: Sequence[str], stop: str) -> list[str]:
 
 
 def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]]) -> None:
-    """A test: raises AssertionError, or whatever the tested function raises,
-    unless `stream_pieces` is right.
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
     It passes on every function that does what the docstring of `stream_pieces` says, and fails
     on those that show a part of the stop string, lose a part of the text, or show it later than

@@ -32,8 +32,7 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
 
 def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
                   scaling: RopeScaling | None) -> tuple[np.ndarray, np.ndarray]:
-    """The cosine and sine of every token's rotations, as `attention.rope_angles` gives them,
-    but for the scaling.
+    """The cosine and sine of every token's rotations, as `attention.rope_angles`, but scaled.
 
     positions: (T,) integers; returns two arrays (T, 1, d), multiplied by the scaling's factor.
     """
@@ -45,8 +44,8 @@ def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
 
 def _linear(head_dim: int, theta: float, scaling: RopeScaling,
             length: int) -> tuple[np.ndarray, float]:
-    """Every pair turns slower by the same factor. Source: Chen et al.
-    2023, "Positional Interpolation"."""
+    """Every pair turns slower by the same factor.
+    Source: Chen et al. 2023, "Positional Interpolation"."""
     return rope_frequencies(head_dim, theta) / np.float32(scaling.factor), 1.0
 
 
@@ -65,14 +64,13 @@ def _dynamic(head_dim: int, theta: float, scaling: RopeScaling,
 
 def llama3_frequencies(frequencies: np.ndarray, factor: float, low_freq_factor: float,
                        high_freq_factor: float, original_context: int) -> np.ndarray:
-    """Slow the pairs that never finish a turn within the original context,
-    and leave the fast ones alone.
+    """Slow the pairs that never finish a turn in the original context, and leave the fast ones.
 
     frequencies: (d/2,) float32; returns the same. A pair that turns fewer than
     `low_freq_factor` times within `original_context` tokens is slowed by `factor`; one that
     turns more than `high_freq_factor` times is left as it is; between the two, the slowed and
-    the original frequency are mixed in proportion to the number of turns. Source: Meta 2024,
-    the reference code of Llama 3.1; as Hugging Face computes it.
+    the original frequency are mixed in proportion to the number of turns.
+    Source: Meta 2024, the reference code of Llama 3.1; as Hugging Face computes it.
 
     >>> llama3_frequencies(np.array([1.0, 0.001], np.float32), 8.0, 1.0, 4.0, 512)
     array([1.00e+00, 1.25e-04], dtype=float32)
@@ -92,8 +90,7 @@ def _llama3(head_dim: int, theta: float, scaling: RopeScaling,
 
 def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
           length: int) -> tuple[np.ndarray, float]:
-    """Slow pairs are slowed, fast ones are not, with a ramp between;
-    attention gets sharper to make up for it.
+    """Slow pairs are slowed, fast ones not, with a ramp between; attention gets sharper for it.
 
     Source: Peng et al. 2023, "YaRN"; `mscale` as in DeepSeek-V2's configuration.
     """
@@ -114,8 +111,8 @@ def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
                   / yarn_mscale(scaling.factor, scaling.mscale_all_dim))
     elif factor is None:
         factor = yarn_mscale(scaling.factor)
-    return frequencies / np.float32(scaling.factor) * slowed + frequencies * (1
-                                                                              - slowed), factor
+    mixed = frequencies / np.float32(scaling.factor) * slowed + frequencies * (1 - slowed)
+    return mixed, factor
 
 
 def yarn_mscale(factor: float, mscale: float = 1.0) -> float:

@@ -1,8 +1,8 @@
 """From logits to the next token.
 
 Processors are pure functions: logits in, new logits out, the input untouched; a token that is
-ruled out gets -inf. Shapes: V vocabulary; logits are float32, (V,) for one sequence or (B, V)
-for several.
+ruled out gets -inf.
+Shapes: V vocabulary; logits are float32, (V,) for one sequence or (B, V) for several.
 
 `process` applies them in Hugging Face's order: logit bias, repetition penalty, presence and
 frequency penalty, allowed tokens, temperature, top-k, top-p, min-p, typical. Presence and
@@ -91,8 +91,7 @@ def logit_bias(logits: np.ndarray, bias: Mapping[int, float]) -> np.ndarray:
 
 def repetition_penalty(logits: np.ndarray, penalty: float,
                        ids: Sequence[int] | Sequence[Sequence[int]]) -> np.ndarray:
-    """Make tokens that occurred already less likely:
-    positive logits are divided, negative ones multiplied.
+    """Make tokens that occurred less likely: divide positive logits, multiply negative ones.
 
     logits: (V,); penalty: above 0, where 1 changes nothing; ids: the prompt and what was
     generated so far. Of logits (B, V), each row has ids of its own, a list for each. Returns
@@ -114,8 +113,7 @@ def repetition_penalty(logits: np.ndarray, penalty: float,
 
 def presence_frequency(logits: np.ndarray, presence: float, frequency: float,
                        generated: Sequence[int] | Sequence[Sequence[int]]) -> np.ndarray:
-    """Subtract from tokens that were generated:
-    once for being there, and once more for each time.
+    """Subtract from tokens that were generated: once for being there, once more for each time.
 
     logits: (V,); generated: the generated ids, without the prompt. Of logits (B, V), each row
     has ids of its own, a list for each. Returns the shape of logits.
@@ -155,10 +153,10 @@ def temperature(logits: np.ndarray, value: float) -> np.ndarray:
 
 
 def top_k(logits: np.ndarray, k: int) -> np.ndarray:
-    """Rule out all but the k most likely tokens;
-    tokens tied with the k-th stay, as in HF's TopKLogitsWarper.
+    """Rule out all but the k most likely tokens; tokens tied with the k-th stay.
 
     logits: (V,) or (B, V); k: at least 1, and k >= V keeps all. Returns the shape of logits.
+    Source: as HF's TopKLogitsWarper.
 
     >>> top_k(np.array([1., 3., 2., 2.], np.float32), 2)
     array([-inf,   3.,   2.,   2.], dtype=float32)
@@ -169,13 +167,12 @@ def top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def top_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """Keep the smallest set of most likely tokens whose probabilities reach p together;
-    rule out the others.
+    """Keep the fewest likeliest tokens whose probabilities reach p together; rule out others.
 
     logits: (V,) or (B, V); p: in (0, 1]. The token that crosses p is kept, so at least one is;
     of tokens tied at the border, the higher ids stay. The sum is right to a few tokens, however
-    large V is. Returns the shape of logits. Source: Holtzman et al. 2019, nucleus sampling; as
-    HF's TopPLogitsWarper.
+    large V is. Returns the shape of logits.
+    Source: Holtzman et al. 2019, nucleus sampling; as HF's TopPLogitsWarper.
 
     >>> top_p(np.log(np.array([0.5, 0.25, 0.15, 0.1], np.float32)), 0.7).round(2)
     array([-0.69, -1.39,  -inf,  -inf], dtype=float32)
@@ -190,8 +187,8 @@ def top_p(logits: np.ndarray, p: float) -> np.ndarray:
                     probabilities.max())
     candidates = np.flatnonzero(probabilities >= floor)
     order = candidates[np.argsort(logits[candidates], kind="stable")]                # ascending
-    below_floor = max(
-        0, probabilities.sum(dtype=np.float64) - probabilities[order].sum(dtype=np.float64))
+    sorted_sum = probabilities[order].sum(dtype=np.float64)
+    below_floor = max(0, probabilities.sum(dtype=np.float64) - sorted_sum)
     tail = (np.cumsum(probabilities[order], dtype=np.float64) + below_floor).astype(np.float32)
     kept = order[tail > np.float32(1 - p)]
     if not len(kept):
@@ -216,8 +213,7 @@ def min_p(logits: np.ndarray, p: float) -> np.ndarray:
 
 
 def typical(logits: np.ndarray, p: float) -> np.ndarray:
-    """Keep the tokens whose surprise is closest to what is expected,
-    until their probabilities reach p together.
+    """Keep tokens whose surprise is closest to the expected one, until they reach p together.
 
     logits: (V,) or (B, V); p: in (0, 1]. Of tokens equally close at the border, all stay; a row
     of nothing but -inf is left as it is. Returns the shape of logits.
@@ -275,8 +271,7 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
 
 
 def shortlist(logits: np.ndarray, k: int) -> np.ndarray:
-    """The ids of the k largest logits and those tied with them, and some others;
-    cheaper than to find just these.
+    """The ids of the k largest logits and those tied with them, and some others: that is cheap.
 
     logits: (V,); returns (n,), ascending. What is ruled out already, as by a grammar, is not
     among them.
@@ -290,8 +285,8 @@ def shortlist(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def truncate(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
-    """The processors after top-k, in order:
-    top-p, min-p, typical, as far as `params` asks for them. (V,) to (V,)."""
+    """The processors after top-k that `params` asks for: top-p, min-p, typical.
+    (V,) to (V,)."""
     if params.top_p < 1:
         logits = top_p(logits, params.top_p)
     if params.min_p:
@@ -302,9 +297,9 @@ def truncate(logits: np.ndarray, params: SamplingParams) -> np.ndarray:
 
 
 def sample(logits: np.ndarray, rng: np.random.Generator) -> int:
-    """Draw a token id from the distribution softmax(logits). logits: (V,). Uses one
-    `rng.random()`, and nothing else.
+    """Draw a token id from the distribution softmax(logits).
 
+    logits: (V,). Uses one `rng.random()`, and nothing else.
     Raises ModelError for logits without a distribution: nan, +inf, or -inf throughout.
 
     >>> sample(np.array([-np.inf, 5., -np.inf], np.float32), np.random.default_rng(0))
@@ -313,10 +308,9 @@ def sample(logits: np.ndarray, rng: np.random.Generator) -> int:
     refuse_unusable(logits)
     possible = np.flatnonzero(logits > -np.inf)
     cumulative = np.cumsum(softmax(logits[possible]), dtype=np.float64)
-    # A draw below the total, found to the right of ties, never lands on a token of probability
-    # zero.
-    return int(possible[np.searchsorted(cumulative, rng.random() * cumulative[-1],
-                                        side="right")])
+    # Below the total, and to the right of ties, it never lands on a token of probability zero
+    drawn = rng.random() * cumulative[-1]
+    return int(possible[np.searchsorted(cumulative, drawn, side="right")])
 
 
 def choose(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
@@ -340,10 +334,11 @@ def mirostat(logits: np.ndarray, mu: float, tau: float, eta: float,
     """Draw a token so that texts are about equally surprising throughout: Mirostat, version 2.
 
     logits: (V,), after the temperature. mu: the most bits of surprise that a token may have
-    now; 2 · tau at first. tau: the bits of surprise that are wanted. eta: how fast mu learns.
-    Returns the token, and the mu of the next one. Tokens more surprising than mu are ruled out,
-    but for the likeliest; the surprise that counts is that under what is left. Raises
-    ModelError as `sample` does. Source: Basu et al. 2021, "Mirostat", algorithm 2.
+    now; 2 · tau at first.
+    tau: the bits of surprise that are wanted. eta: how fast mu learns. Returns the token, and
+    the mu of the next one. Tokens more surprising than mu are ruled out, but for the likeliest;
+    the surprise that counts is that under what is left. Raises ModelError as `sample` does.
+    Source: Basu et al. 2021, "Mirostat", algorithm 2.
 
     >>> mirostat(np.array([10., 0., 0.], np.float32), mu=6.0, tau=3.0, eta=0.1,
     ...          rng=np.random.default_rng(0))
@@ -371,8 +366,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token that was chosen, how likely the model itself found it,
-    and the likeliest alternatives, best first."""
+    """A chosen token, how likely the model itself found it, and the likeliest, best first."""
 
     id: int
     logprob: float

@@ -1,5 +1,4 @@
-"""Speculative decoding: guess several tokens cheaply,
-check them all in one forward pass, keep what holds.
+"""Speculative decoding: guess tokens cheaply, check all in one forward pass, keep what holds.
 
 A forward pass over one token and over five reads the same weights, so on a machine that waits
 for memory five cost less than five passes. Whoever guesses well gets several tokens for little
@@ -29,8 +28,8 @@ from gearworks.sampling import SamplingParams, choose, process, refuse_unusable
 
 @dataclass(frozen=True)
 class Proposal:
-    """Guessed tokens. probabilities: (k, V), what each was drawn from;
-    None when they were not drawn but copied."""
+    """Guessed tokens.
+    probabilities: (k, V), what each was drawn from; None when they were copied instead."""
 
     ids: list[int]
     probabilities: np.ndarray | None = None
@@ -70,11 +69,13 @@ def accept(proposed: Sequence[int], draft: np.ndarray | None, target: np.ndarray
     """Decide how many guessed tokens stay, and draw the one that follows them.
 
     proposed: k ids; draft: (k, V), the probabilities that each was drawn from, or None when
-    they were certain; target: (k + 1, V), the target's probabilities at each of these places
-    and at the one after them. Returns 1 to k + 1 ids: the accepted ones, and one more. A guess
-    is accepted with the probability min(1, target / draft). At the first that is not, the next
-    token is drawn from what the target has more of than the draft, max(0, target - draft),
-    scaled to sum to 1; when all are accepted, it is drawn from the target's last row.
+    they were certain;
+    target: (k + 1, V), the target's probabilities at each of these places and at the one after
+    them.
+    Returns 1 to k + 1 ids: the accepted ones, and one more. A guess is accepted with the
+    probability min(1, target / draft). At the first that is not, the next token is drawn from
+    what the target has more of than the draft, max(0, target - draft), scaled to sum to 1; when
+    all are accepted, it is drawn from the target's last row.
 
     >>> sure = np.eye(4, dtype=np.float32)
     >>> [accept([2, 1], None, sure[rows], np.random.default_rng(0))
@@ -111,8 +112,7 @@ def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
 
 @dataclass
 class Tally:
-    """What speculation did: guessed and accepted tokens, forward passes of the target,
-    and tokens that came out.
+    """What speculation did: tokens guessed, accepted and put out, and the target's passes.
 
     Those that were accepted count even where the text ended before them.
     """
@@ -139,7 +139,8 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *,
     guesses per step. What a proposer gives beyond what it was asked for is dropped.
     eos_ids, max_tokens and on_token as for `pipeline.run_request`; they hold inside an accepted
     run too. The text, prompt included, never outgrows the cache, and no guess is asked for that
-    the limit or the cache has no room for. tally: counts, if it is given.
+    the limit or the cache has no room for.
+    tally: counts, if it is given.
     Returns the generated ids, and "stop" or "length". Penalties see each token that comes
     before, guessed or not. Afterwards the context holds what it would without guesses: the text
     without its last token, or, where an EOS ended it, all of it.
@@ -178,8 +179,7 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *,
 def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | None,
                 params: SamplingParams, text: Sequence[int], prompt_length: int,
                 rng: np.random.Generator) -> list[int]:
-    """The accepted guesses and the token after them, 1 to k + 1 ids,
-    with every processor at every place.
+    """The accepted guesses and the next token, 1 to k + 1 ids, after all processors everywhere.
 
     logits: (k + 1, V), the target's after the last token of `text` and after each guess;
     guesses: k ids; draft: (k, V), what they were drawn from, or None; text: all tokens before
@@ -208,10 +208,10 @@ def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | 
 
 def distribution(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
                  prompt_length: int) -> np.ndarray:
-    """The distribution of the token after `ids`, whose first `prompt_length` are the prompt,
-    after every processor.
+    """The distribution of the token after `ids`, after every processor.
 
-    logits: (V,); returns (V,). Raises ModelError for logits without a distribution.
+    logits: (V,); prompt_length: so many of `ids` are the prompt; returns (V,).
+    Raises ModelError for logits without a distribution.
     """
     refuse_unusable(logits)                                 # before a processor hides a nan
     processed = process(logits, params, ids, ids[prompt_length:])
@@ -230,8 +230,7 @@ class NgramProposer:
 
 
 class DraftModel:
-    """Lets a smaller model guess, with a cache of its own that is rewound
-    to what the target kept."""
+    """Lets a smaller model guess, with its own cache, rewound to what the target kept."""
 
     def __init__(self, model: Model, capacity: int, params: SamplingParams = SamplingParams(),
                  prompt_length: int = 0):
@@ -259,8 +258,8 @@ class DraftModel:
 def skip_layers(model: Model, kept: Sequence[int]) -> Model:
     """A draft that ships with every model: the same weights, without some of the layers.
 
-    kept: the numbers of the layers that stay. No weight is copied. Source: Zhang et al. 2023,
-    "Draft & Verify".
+    kept: the numbers of the layers that stay. No weight is copied.
+    Source: Zhang et al. 2023, "Draft & Verify".
     """
     layers = tuple(model.weights.layers[layer] for layer in kept)
     windows = (tuple(model.config.windows[layer] for layer in kept) if model.config.windows

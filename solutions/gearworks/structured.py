@@ -130,8 +130,8 @@ class GrammarVocabulary:
     """The vocabulary of a model, prepared once for any number of grammars."""
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]):
-        """vocab_size: of the logits, V; eos_ids: allowed where a text may end. Raises
-        ModelError when there are none, and for one that is no token."""
+        """vocab_size: of the logits, V; eos_ids: allowed where a text may end.
+        Raises ModelError when there are none, and for one that is no token."""
         if not eos_ids:
             raise ModelError("cannot follow a grammar",
                              "the model names no token that ends a text",
@@ -152,8 +152,8 @@ class TokenGrammar:
     """Follows one text, and says which tokens may come next."""
 
     def __init__(self, vocabulary: GrammarVocabulary, grammar: str):
-        """grammar: as llguidance writes it; `json_grammar` and `from_regex` make one. Raises
-        ModelError for a wrong one, with what is wrong about it."""
+        """grammar: as llguidance writes it; `json_grammar` and `from_regex` make one.
+        Raises ModelError for a wrong one, with what is wrong about it."""
         self._vocabulary = vocabulary
         self._matcher = llguidance.LLMatcher(vocabulary.tokens, grammar, log_level=0)
         if self._matcher.is_error():
@@ -162,9 +162,9 @@ class TokenGrammar:
 
     @classmethod
     def from_regex(cls, vocabulary: GrammarVocabulary, pattern: str) -> "TokenGrammar":
-        """The whole text matches a regular expression (of Rust's kind:
-        no look-around, no back-references).
+        """The whole text matches a regular expression.
 
+        pattern: of Rust's kind, without look-around and back-references.
         Raises ModelError for a pattern that is not one.
         """
         try:

@@ -49,12 +49,12 @@ CACHED_LENGTH = 32          # characters of a piece that is worth remembering
 
 
 def bytes_to_unicode() -> dict[int, str]:
-    """The character by which a byte-level vocabulary writes each byte:
-    byte (0 to 255) -> one printable character.
+    """How byte-level vocabularies write bytes: byte (0 to 255) -> one printable character.
 
     Bytes that are printable in Latin-1 ("!" to "~", "¡" to "¬", "®" to "ÿ") stand for
     themselves. The others (space, controls, U+007F to U+00A0, U+00AD), in order, are the
-    characters from U+0100 on: so a space reads "Ġ". Source: GPT-2.
+    characters from U+0100 on: so a space reads "Ġ".
+    Source: GPT-2.
 
     >>> characters = bytes_to_unicode()
     >>> "".join(characters[byte] for byte in "café au lait".encode("utf-8"))
@@ -92,16 +92,15 @@ def gpt2_pattern(letter: str, number: str) -> str:
 
 
 def splitter(name: str) -> str:
-    """The rule of a pre-tokenizer as a pattern for `regex`,
-    whose matches are the pieces and cover any text.
+    """A pre-tokenizer's rule as a pattern for `regex`; its matches, the pieces, cover any text.
 
     "gpt2": as `gpt2_pattern`.
     "llama3": at each place the first that fits. 1. a contraction in any case; 2. letters, with
-    one character before
-        them that is no letter, no number, no \\r and no \\n, if it stands there; 3. one to
-        three numbers; 4. characters that are neither letters, numbers nor white space, with one
-        space before them if it stands there, and the \\r and \\n that follow; 5. white space up
-        to the last \\r or \\n in it; 6. white space as in `gpt2_pattern`.
+        one character before them that is no letter, no number, no \\r and no \\n, if it stands
+        there; 3. one to three numbers; 4. characters that are neither letters, numbers nor
+        white space, with one space before them if it stands there, and the \\r and \\n that
+        follow; 5. white space up to the last \\r or \\n in it; 6. white space as in
+        `gpt2_pattern`.
     "qwen2": as "llama3", but each number is a piece.
     "digits": each number is a piece; so is all that lies between two of them.
 
@@ -144,8 +143,7 @@ def pre_tokenize(text: str, splitters: Sequence[str]) -> list[str]:
 
 
 def count_pairs(words: Iterable[tuple[Sequence[int], int]]) -> Counter[tuple[int, int]]:
-    """How often each pair of neighbouring symbols occurs in all words together:
-    (left id, right id) -> count.
+    """How often pairs of neighbouring symbols occur in all words: (left id, right id) -> count.
 
     words: the symbols of each different piece, and how often the piece occurs. Pairs may
     overlap: three equal symbols hold their pair twice. A pair that does not occur has no entry.
@@ -224,12 +222,12 @@ def train_bpe(texts: Iterable[str], vocab_size: int,
 
 def encode_piece(symbols: Sequence[int],
                  merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """Merge the symbols of one piece until no neighbours have a merge,
-    and return what is left: token ids.
+    """Merge the symbols of one piece until no neighbours have a merge; returns token ids.
 
     merges: (left id, right id) -> (rank, merged id). Of all merges that are possible at a
     moment the one with the lowest rank is made, at the leftmost of its places. The cost may
-    grow with the square of the length. Source: Sennrich et al. 2016.
+    grow with the square of the length.
+    Source: Sennrich et al. 2016.
 
     >>> encode_piece([0, 1, 2], {(0, 1): (7, 3), (1, 2): (5, 4)})
     [0, 4]
@@ -248,8 +246,7 @@ def encode_piece(symbols: Sequence[int],
 
 def encode_long_piece(symbols: Sequence[int],
                       merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[int]:
-    """The same result as `encode_piece`, at a cost of n log n for n symbols:
-    a million of them take seconds.
+    """As `encode_piece`, at a cost of n log n for n symbols: a million of them take seconds.
 
     >>> encode_long_piece([0, 1, 2], {(0, 1): (7, 3), (1, 2): (5, 4)})
     [0, 4]
@@ -296,15 +293,14 @@ def any_of(contents: tuple[str, ...]) -> re.Pattern:
 def encode(text: str, added_tokens: Collection[AddedToken],
            encode_ordinary: Callable[[str], list[int]],
            parse_special: bool = True) -> list[int]:
-    """Encode a text with added tokens in it:
-    each becomes its id, `encode_ordinary` gives the ids of what is between.
+    """Encode a text with added tokens: they become their ids, `encode_ordinary` does the rest.
 
     Where several added tokens fit, the one that begins first wins, then the longest. A match
     does not count, and is ordinary text from end to end, if the token is `single_word` and a
     word character (`WORD_CHARACTER`) touches it, or if it is special and `parse_special` is
     false. A token with `lstrip` or `rstrip` swallows the white space (`WHITE_SPACE`) on that
-    side. One with `lstrip` does not count either where the token before
-    has swallowed all of it: such a token may be white space itself.
+    side. One with `lstrip` does not count either where the token before has swallowed all of
+    it: such a token may be white space itself.
     `encode_ordinary` is never called for an empty text.
 
     parse_special: false for what a user typed, so that nobody can forge the end of a message.
@@ -344,11 +340,11 @@ def encode(text: str, added_tokens: Collection[AddedToken],
 
 
 def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
-    """The text of token ids. Bytes that are not UTF-8 read U+FFFD;
-    ids that are not in `token_bytes` read nothing.
+    """The text of token ids.
 
     token_bytes: id -> the bytes that the token stands for. A character may be spread over
-    several tokens.
+    several tokens. Bytes that are not UTF-8 read U+FFFD; ids that are not in `token_bytes` read
+    nothing.
 
     >>> decode([0, 1, 2], {0: b"caf", 1: b"\\xc3", 2: b"\\xa9"})
     'café'
@@ -357,14 +353,13 @@ def decode(ids: Iterable[int], token_bytes: Mapping[int, bytes]) -> str:
 
 
 class IncrementalDetokenizer:
-    """Turns ids into text one by one, for a reader who watches:
-    what it has given, joined, is `decode` of all the ids.
+    """Turns ids into text one by one, for a reader who watches; joined, it is `decode` of all.
 
     tokenizer: gives the bytes of an id by `tokenizer.decode_bytes([id], skip_special)`.
     skip_special: special tokens read nothing, as in `Tokenizer.decode`.
 
-    >>> detokenizer = IncrementalDetokenizer(Tokenizer(Vocabulary({"caf": 0, "Ã": 1, "©": 2},
-    ...                                                           {})))
+    >>> tokenizer = Tokenizer(Vocabulary({"caf": 0, "Ã": 1, "©": 2}, merges={}))
+    >>> detokenizer = IncrementalDetokenizer(tokenizer)
     >>> [detokenizer.push(id) for id in (0, 1, 2)], detokenizer.flush()
     (['caf', '', 'é'], '')
     """
@@ -375,8 +370,7 @@ class IncrementalDetokenizer:
         self._pending = b""                  # the beginning of a character, at most three bytes
 
     def push(self, id: int) -> str:
-        """Take one id, and return the text that is now certain:
-        whole characters, or the empty string."""
+        """Take one id; returns the text that is now certain: whole characters, or none."""
         data = self._pending + self._tokenizer.decode_bytes([id], self._skip_special)
         # A byte from 0xC0 on begins a character of two, three or four bytes and is never inside
         # one, so text may be cut before it. All that matters is whether the last such byte has
@@ -394,8 +388,7 @@ class IncrementalDetokenizer:
         return data[:cut].decode("utf-8", errors="replace")
 
     def flush(self) -> str:
-        """The end of the text: U+FFFD if the last character never became whole,
-        else the empty string."""
+        """The end of the text: U+FFFD if the last character never became whole, or nothing."""
         rest, self._pending = self._pending, b""
         return rest.decode("utf-8", errors="replace")
 
@@ -476,8 +469,7 @@ class Tokenizer:
     @classmethod
     def from_json(cls, tokenizer: Mapping[str, Any],
                   config: Mapping[str, Any] | None = None) -> "Tokenizer":
-        """Build from what `tokenizer.json` and `tokenizer_config.json` hold;
-        errors as `read_vocabulary`."""
+        """Build from `tokenizer.json` and `tokenizer_config.json` with `read_vocabulary`."""
         return cls(read_vocabulary(tokenizer, config))
 
     @classmethod
@@ -491,9 +483,10 @@ class Tokenizer:
         """The ids of a text, equal to those of Hugging Face's `tokenizers` for every text.
 
         parse_special: false where the writer is not trusted; a special token's text is then
-        ordinary text. add_special_tokens: put BOS, and what else the vocabulary asks for,
-        around the text (Llama 3 wants BOS, SmolLM2 nothing). Not for the output of a chat
-        template, which holds its BOS already.
+        ordinary text.
+        add_special_tokens: put BOS, and what else the vocabulary asks for, around the text
+        (Llama 3 wants BOS, SmolLM2 nothing). Not for the output of a chat template, which holds
+        its BOS already.
         Bytes in `missing_bytes` become the unknown token or, where there is none, nothing.
         Raises FormatError for half a surrogate pair, which no encoding of text can hold.
         """
@@ -530,8 +523,10 @@ class Tokenizer:
         return self._encode_ordinary(data.decode("utf-8", errors="surrogateescape"))
 
     def decode(self, ids: Iterable[int], skip_special: bool = False) -> str:
-        """The text of ids. What is not UTF-8 reads U+FFFD;
-        an id without a token (a row of padding) reads nothing."""
+        """The text of ids.
+
+        What is not UTF-8 reads U+FFFD; an id without a token (a row of padding) reads nothing.
+        """
         return decode(ids, self._readable_bytes if skip_special else self._token_bytes)
 
     def decode_bytes(self, ids: Iterable[int], skip_special: bool = False) -> bytes:
@@ -548,8 +543,7 @@ class Tokenizer:
         return self._token_bytes[id]
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of an added token, or of one written in the characters
-        of `bytes_to_unicode`; None if unknown."""
+        """The id of an added token, or of one in `bytes_to_unicode`'s characters, or None."""
         added = next((entry.id for entry in self.vocabulary.added_tokens
                       if entry.content == token), None)
         return self.vocabulary.tokens.get(token) if added is None else added

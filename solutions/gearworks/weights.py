@@ -1,9 +1,10 @@
 """From the tensors of a file to the weights of a decoder: names, layouts, and strict loading.
 
 Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/value heads, d
-head size. Names and (out, in) shapes are Hugging Face's. Underneath, matrices that read the
-same input share one block of memory, so that one product computes q, k and v, and one computes
-gate and up; `q_proj` and the others are views of it.
+head size.
+Names and (out, in) shapes are Hugging Face's. Underneath, matrices that read the same input
+share one block of memory, so that one product computes q, k and v, and one computes gate and
+up; `q_proj` and the others are views of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,8 +29,7 @@ FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
 
 def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Every tensor that a checkpoint of this configuration must hold:
-    Hugging Face's name to shape."""
+    """Every tensor that such a checkpoint must hold: Hugging Face's name to shape."""
     model, layers = layout(config)
     return {part.name: part.shape for fields in (model, *layers) for parts in fields.values()
             for part in parts}
@@ -52,9 +52,10 @@ def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
     """What a GGUF file calls the tensor that Hugging Face calls `name`.
     architecture: Hugging Face's, of the config.
 
-    >>> gguf_name("model.layers.7.mlp.up_proj.weight"), gguf_name(
-    ...     "model.layers.0.self_attn.q_proj.bias")
-    ('blk.7.ffn_up.weight', 'blk.0.attn_q.bias')
+    >>> gguf_name("model.layers.7.mlp.up_proj.weight")
+    'blk.7.ffn_up.weight'
+    >>> gguf_name("model.layers.0.self_attn.q_proj.bias")
+    'blk.0.attn_q.bias'
     """
     names = _GGUF_NAMES | (_GEMMA3_GGUF_NAMES if architecture == "Gemma3ForCausalLM" else {})
     stem, _, kind = name.rpartition(".")
@@ -65,12 +66,11 @@ def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
 
 
 def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, str]:
-    """Decide which tensor of a file is which weight,
-    and accept nothing less than a complete match.
+    """Decide which tensor of a file is which weight; accept nothing less than a complete match.
 
     found: the file's names and shapes, in Hugging Face's naming (with or without the prefix
-    `model.`) or in GGUF's. Returns Hugging Face's name to the file's name, for every weight of
-    `expected_shapes`.
+    `model.`) or in GGUF's.
+    Returns Hugging Face's name to the file's name, for every weight of `expected_shapes`.
     Raises ModelError with all missing, unexpected and misshapen tensors. Only what carries no
     information may be left over: RoPE frequencies that can be computed, and the second copy of
     a tied head.
@@ -92,20 +92,17 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
                  for name, file_name in names.items()
                  if file_name in found and tuple(found[file_name]) != expected[name]]
     if missing or unexpected or misshapen:
+        wrong = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
         raise ModelError("the checkpoint does not match its configuration",
-                         "; ".join(_listed(title, items)
-                                   for title,
-                                   items
-                                   in (("missing", missing), ("unexpected", unexpected),
-                                       ("misshapen", misshapen)) if items),
+                         "; ".join(_listed(title, items) for title, items in wrong.items()
+                                   if items),
                          "check that the file and the configuration are of the same model, and "
                          "that the file is whole")
     return names
 
 
 def _require_plausible(config: ModelConfig, tensors: int) -> None:
-    """Refuse more layers or experts than the file has tensors:
-    its numbers must not decide how much memory is taken."""
+    """Refuse more layers or experts than the file has tensors: numbers reserve no memory."""
     announced = config.num_hidden_layers
     if config.experts is not None:
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
@@ -150,7 +147,8 @@ def unpermute_rope(weight: np.ndarray, num_heads: int) -> np.ndarray:
 
 
 def load_checkpoint(
-    path: Path, progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:
+        path: Path,
+        progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:
     """Load every weight of a model as float32.
 
     path: a GGUF file, or a folder as Hugging Face lays it out. progress: wraps the iteration
@@ -170,8 +168,7 @@ def load_checkpoint(
 
 
 def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
-    """A model's configuration, and the open file or files that hold its weights;
-    errors as `load_checkpoint`.
+    """A model's configuration, and its open file of weights; errors as `load_checkpoint`.
 
     Of several formats in one folder, safetensors wins over pickles, and one file over several.
     """
@@ -183,8 +180,8 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
                              "rope_freqs.weight, and this engine reads such a scaling from "
                              "config.json only",
                              "use the model's Hugging Face folder, with its safetensors")
-        return ModelConfig.from_gguf(file.metadata,
-                                     tied="output.weight" not in file.tensors), file
+        tied = "output.weight" not in file.tensors
+        return ModelConfig.from_gguf(file.metadata, tied=tied), file
     config = ModelConfig.from_hf(read_json(path / "config.json"))
     for name, opened in (
         ("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
@@ -199,11 +196,10 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
 
 
 def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
-    """The engine's memory for a model, still empty,
-    and by Hugging Face's name each tensor's place in it, a view.
+    """The engine's memory for a model, still empty, and each tensor's place in it, a view.
 
-    A place has the shape that a file keeps. What the places do not cover is nothing: together
-    they are all of it.
+    Places go by Hugging Face's names. A place has the shape that a file keeps. What the places
+    do not cover is nothing: together they are all of it.
     """
     model, layers = layout(config)
     # One block for everything: the operating system can back it with large pages, which a
@@ -232,9 +228,9 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
 
     def assemble_layer(fields: Fields) -> object:
         experts = config.experts.num_experts if "router" in fields else 0
-        return layer_class(config)(**{name: field(
-            parts, experts if name in ("gate_up_proj", "down_proj") else 0)
-                                      for name, parts in fields.items()})
+        arrays = {name: field(parts, experts if name in ("gate_up_proj", "down_proj") else 0)
+                  for name, parts in fields.items()}
+        return layer_class(config)(**arrays)
 
     assembled = tuple(map(assemble_layer, layers))
     arrays = {name: field(parts, 0) for name, parts in model.items()}
@@ -243,9 +239,9 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
 
 
 def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfig) -> None:
-    """Bring one tensor of a file to its place, as the engine computes with it. Raises
-    FormatError as the file does.
+    """Bring one tensor of a file to its place, as the engine computes with it.
 
+    Raises FormatError as the file does.
     In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted.
     Gemma-3's norms are stored as their distance from one, except in GGUF files, where the one
     has been added.
@@ -281,4 +277,5 @@ def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
     if not np.array_equal(file.tensor("lm_head.weight"), weights.embed_tokens):
         raise ModelError(f"cannot load {path}",
                          "its configuration ties the head to the embedding, and the file holds "
-                         "a head of its own", "set tie_word_embeddings to false in config.json")
+                         "a head of its own",
+                         "set tie_word_embeddings to false in config.json")

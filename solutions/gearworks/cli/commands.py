@@ -58,8 +58,8 @@ def _parser() -> console.Parser:
     command.add_argument("--system", metavar="TEXT", type=console.text,
                          help="what the model is told before the conversation")
     command.add_argument("--context", type=console.positive_count, default=8192, metavar="N",
-                         help="longest conversation in tokens (default %(default)s, or what "
-                              "the model was made for)")
+                         help="longest conversation in tokens "
+                              "(default %(default)s, or what the model was made for)")
     _add_engine(command)
     _add_sampling(command, temperature=0.7)
     command.set_defaults(run=_chat)
@@ -82,11 +82,11 @@ def _parser() -> console.Parser:
         "position and head that differ. The exit code is 1 when one does.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     command.add_argument("--prompt", metavar="TEXT", type=_prompt,
-                         help="the text that both run over (default: a short one, or random "
-                              "ids without a tokenizer)")
+                         help="the text that both run over "
+                              "(default: a short one, or random ids without a tokenizer)")
     command.add_argument("--tolerance", type=console.number_above_0, default=1e-4, metavar="E",
-                         help="relative to the largest number in each array (default "
-                              "%(default)s)")
+                         help="relative to the largest number in each array "
+                              "(default %(default)s)")
     command.add_argument("--json", action="store_true",
                          help="print one JSON object instead of the table")
     _add_engine(command)
@@ -110,8 +110,7 @@ def _runs_in(engine: Path) -> bool:
 
 
 def _run_in(engine: Path, arguments: Sequence[str]) -> int:
-    """Run a command in another engine, in a process that finds that one first;
-    returns its exit code, if at all."""
+    """Run a command where that engine is found first; returns its exit code, if at all."""
     try:
         gears = json.loads((engine / "gears.json").read_text(encoding="utf-8"))["gears"]
         own = [name for name, gear in gears.items() if gear["from"] == "learner"]
@@ -332,8 +331,10 @@ def _chat_help() -> str:
 
 
 def _summary(generation) -> str:
-    """One line on what an answer took, such as `12 tokens at 41.0/s after 0.25 s;
-    30 of 42 prompt tokens were cached`."""
+    """One line on what an answer took.
+
+    Such as `12 tokens at 41.0/s after 0.25 s; 30 of 42 prompt tokens were cached`.
+    """
     count = len(generation.ids)
     speed = (f" at {count / generation.decode_seconds:.1f}/s"
              if count > 1 and generation.decode_seconds else "")
@@ -345,10 +346,10 @@ def _summary(generation) -> str:
 
 def _bench(options: argparse.Namespace) -> None:
     if options.publish and options.only:
-        raise UsageError("cannot publish", "the published table holds all measurements, and "
-                         "--only asks for some", "leave out --publish or --only")
-    # Beside the package; of an assembled engine, beside the reference, which comes later on the
-    # path.
+        raise UsageError("cannot publish",
+                         "the published table holds all measurements, and --only asks for some",
+                         "leave out --publish or --only")
+    # Beside the package; of an assembled engine, beside the reference, later on the path
     places = [Path(folder) / "benchmarks"
               for folder in (Path(__file__).resolve().parents[2], *sys.path)]
     benchmarks = next((place for place in places if (place / "bench.py").is_file()), None)
@@ -397,9 +398,9 @@ def _run_side_by_side(options: argparse.Namespace) -> None:
         model, ids = _model_and_ids(path, options.prompt)
         found = compare(model, load_hf(folder), ids, options.tolerance)
     if options.json:
+        divergence = None if found.divergence is None else asdict(found.divergence)
         print(json.dumps(_finite({"tokens": found.tokens, "largest_errors": found.errors,
-                                  "divergence": None if found.divergence is None else asdict(
-                                      found.divergence)})))
+                                  "divergence": divergence})))
     else:
         print(f"Largest difference of each operator, over all layers and {found.tokens} "
               "tokens, relative to its array:")
@@ -412,8 +413,7 @@ def _run_side_by_side(options: argparse.Namespace) -> None:
 
 
 def _model_and_ids(path: Path, prompt: str | None):
-    """A model, and the ids for it to run over:
-    those of the prompt, or random ones where there is no tokenizer."""
+    """A model, and ids for it to run over: the prompt's, or random ones without a tokenizer."""
     import random
 
     from gearworks.language_model import LanguageModel
@@ -427,8 +427,8 @@ def _model_and_ids(path: Path, prompt: str | None):
               file=sys.stderr)
         return model, ids
     ours = LanguageModel.load(path)
-    prompt = ("The engine is made of gears, and each of them was tested alone."
-              if prompt is None else prompt)
+    if prompt is None:
+        prompt = "The engine is made of gears, and each of them was tested alone."
     ids = ours.tokenizer.encode(prompt)
     limit = ours.model.config.max_position_embeddings
     if not ids:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import torch
 
 Trail = dict[tuple[int | None, str], np.ndarray]
-"""From (layer, operator) to what came out of it, in the order of the computation; layer None is
-outside of all."""
+"""From (layer, operator) to its output, in the order of the computation; layer None: outside
+all."""
 
 AXES = {"queries": ("position", "head", "element"), "keys": ("position", "head", "element"),
         "values": ("position", "head", "element"), "attention": ("position", "head", "element")}
@@ -45,8 +45,7 @@ class Divergence:
     expected: float
     differing: int                  # elements beyond the tolerance
     size: int                       # elements of the array
-    # the largest difference in the array; inf where there is a nan, or no such shape
-    error: float
+    error: float                    # the largest difference; inf for nan or another shape
     tolerance: float
     # got and expected, where these differ
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
@@ -62,8 +61,7 @@ class Divergence:
 
 
 class TrailCache:
-    """A cache that remembers the last step's queries, keys,
-    values and attention of every layer, in a trail."""
+    """A cache with a trail: the last step's queries, keys, values and attention, by layer."""
 
     def __init__(self, cache: Cache):
         self.cache = cache
@@ -79,8 +77,7 @@ class TrailCache:
 
 
 def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergence | None:
-    """The first array of `expected`, in its order, from which `got` differs;
-    None when there is none.
+    """The first array of `expected`, in its order, from which `got` differs; None if none does.
 
     tolerance: relative to the largest magnitude in the expected array, or to 1 where that is
     larger. Arrays that only one of the trails has are not compared. An array of another shape
@@ -108,8 +105,7 @@ def first_divergence(got: Trail, expected: Trail, tolerance: float) -> Divergenc
 
 
 def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
-    """For each operator, the largest difference over all layers,
-    relative as for `first_divergence`.
+    """Each operator's largest difference over all layers, relative as for `first_divergence`.
 
     It is inf where a number is nan, or an array has another shape.
     """
@@ -125,8 +121,7 @@ def largest_errors(got: Trail, expected: Trail) -> dict[str, float]:
 
 
 def _difference(array: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """How far each element is from the truth;
-    inf where that is no number, so that nan exceeds every tolerance."""
+    """How far each element is from the truth; inf for nan, which exceeds every tolerance."""
     with np.errstate(invalid="ignore"):
         error = np.abs(array - truth)
     return np.where(np.isnan(error), np.float32(np.inf), error)
@@ -174,8 +169,8 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
             if _is_norm(name):
                 hooks.append(module.register_forward_hook(record(index, name)))
         hooks.append(layer.register_forward_hook(record(index, "output")))
-    hooks.append((body.ln_f if hasattr(body, "ln_f")
-                  else body.norm).register_forward_hook(record(None, "final norm")))
+    final_norm = body.ln_f if hasattr(body, "ln_f") else body.norm
+    hooks.append(final_norm.register_forward_hook(record(None, "final norm")))
     before = network.config._attn_implementation
     AttentionInterface.register("gearworks_recording", attend_and_record)
     AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
@@ -228,16 +223,14 @@ def record_ours(model: Model, ids: Sequence[int], norms: Sequence[str]) -> Trail
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found: the first divergence, if any,
-    and each operator's largest relative difference."""
+    """The first divergence, if any, and each operator's largest relative difference."""
 
     divergence: Divergence | None
     errors: Mapping[str, float]
     tokens: int
 
     def table(self) -> str:
-        """The operators in the order of the computation,
-        with their largest differences, as text."""
+        """The operators in order of computation, with their largest differences, as text."""
         width = max(map(len, self.errors))
         return "\n".join(f"{operator:<{width}}  {error:.1e}"
                          for operator, error in self.errors.items())

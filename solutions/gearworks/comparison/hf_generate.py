@@ -1,5 +1,4 @@
-"""The loop of `transformers`, watched from outside:
-how long a decode step takes, and what it asks of PyTorch.
+"""The loop of `transformers` from outside: a decode step's time, and what it asks of PyTorch.
 
 For comparisons on the page. Left out on purpose: batches, sampling, and everything that
 `generate` can be configured to do; benchmarks are elsewhere.
@@ -17,8 +16,7 @@ from transformers import PreTrainedModel, StoppingCriteria
 
 def decode_step_seconds(network: PreTrainedModel, input_ids: torch.Tensor,
                         tokens: int = 12) -> float:
-    """Seconds of the fastest decode step among so many greedy tokens,
-    of which the first is the prefill's.
+    """Seconds of the fastest decode step among so many greedy tokens, the first the prefill's.
 
     input_ids: (1, T), at least one token. tokens: 2 or more.
 
@@ -35,8 +33,7 @@ def decode_step_seconds(network: PreTrainedModel, input_ids: torch.Tensor,
 
 
 def decode_step_operators(network: PreTrainedModel, input_ids: torch.Tensor) -> list[str]:
-    """The operators that Python asks PyTorch for in one decode step,
-    by name and in their order.
+    """The operators that Python asks PyTorch for in one decode step: names, in their order.
 
     input_ids: (1, T), at least one token.
 

@@ -1,5 +1,4 @@
-"""The shape of a model, as its configuration tells it:
-read field by field, and refused where it is not computed."""
+"""A model's shape as its configuration tells it: read by fields, refused if not computed."""
 
 from gearworks.config.architectures import SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig
 from gearworks.config.model_config import ModelConfig

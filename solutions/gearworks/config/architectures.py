@@ -1,5 +1,4 @@
-"""How each family's `config.json` names the fields of a `ModelConfig`,
-and what it means by those it leaves out."""
+"""How each family's `config.json` names a `ModelConfig`'s fields; what missing ones mean."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ class ExpertsConfig:
     sparse_layers: for each layer, whether it has experts instead of one feed-forward network.
     scoring: "softmax" or "sigmoid", what makes weights of the router's scores. groups,
     kept_groups, best_of_group: as for `moe.keep_best_groups`; a single group means no limit.
-    scale: multiplies the weights of the chosen experts. shared_size: the feed-forward size of
-    the network that every token visits besides, 0 for none.
+    scale: multiplies the weights of the chosen experts.
+    shared_size: the feed-forward size of the network that every token visits besides, 0 for
+    none.
     """
 
     num_experts: int
@@ -82,17 +82,16 @@ def family_fields(architecture: str, config: Mapping[str, Any]) -> dict[str, Any
     does not compute.
     """
     try:
-        return _FAMILIES[architecture]({
-            **_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {}),
-            **heeded(architecture, config)})
+        defaults = {**_COMMON_DEFAULTS, **_DEFAULTS.get(architecture, {})}
+        return _FAMILIES[architecture](defaults | heeded(architecture, config))
     except KeyError as missing:
         raise bad_config(f"the field {missing} is missing") from None
 
 
 def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all families but GPT-2 name in the same way."""
-    heads, kv_heads, head_dim = config[
-        "num_attention_heads"], config.get("num_key_value_heads"), config.get("head_dim")
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
+    head_dim = config.get("head_dim")
     return {
         "vocab_size": config["vocab_size"],
         "hidden_size": config["hidden_size"],
@@ -113,8 +112,7 @@ def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers 5 keeps theta and scaling together in `rope_parameters`;
-    older files have two fields."""
+    """transformers 5 has theta and scaling in `rope_parameters`, older files in two fields."""
     newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
     if newer and older and newer != older:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
@@ -122,10 +120,9 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
     if any(isinstance(value, Mapping) for value in parameters.values()):
         raise not_computed("RoPE of its own for each kind of layer is not supported in this "
                            "family")
-    # where it stands outside, it wins
-    if config.get("original_max_position_embeddings") is not None:
-        parameters[
-            "original_max_position_embeddings"] = config["original_max_position_embeddings"]
+    original = config.get("original_max_position_embeddings")
+    if original is not None:                                # where it stands outside, it wins
+        parameters["original_max_position_embeddings"] = original
     return {"rope_theta": parameters["rope_theta"],
             "rope_scaling": _scaling(parameters, config)}
 
@@ -154,8 +151,7 @@ def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any
 
 
 def _qwen_windows(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The layers that look back over a window only:
-    those that `layer_types` names, else all but the first ones."""
+    """The layers with a window: those that `layer_types` names, else all but the first ones."""
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
     layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
     if types is None:
@@ -194,24 +190,25 @@ def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
-    return _mistral(config) | {"experts": ExpertsConfig(
-        config["num_local_experts"], config["num_experts_per_tok"], config["intermediate_size"],
-        True, (True,) * len(layer_range(config["num_hidden_layers"])))}
+    fields = _mistral(config)
+    everywhere = (True,) * len(layer_range(config["num_hidden_layers"]))
+    experts = ExpertsConfig(config["num_local_experts"], config["num_experts_per_tok"],
+                            config["intermediate_size"], True, everywhere)
+    return fields | {"experts": experts}
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
-    step, dense = size("decoder_sparse_step",
-                       config["decoder_sparse_step"]), config.get("mlp_only_layers") or []
+    step = size("decoder_sparse_step", config["decoder_sparse_step"])
+    dense = config.get("mlp_only_layers") or []
     if not isinstance(dense, list):
         raise bad_config(f"mlp_only_layers is {dense!r:.80}, where a list is needed")
     layers = layer_range(config["num_hidden_layers"])
     sparse = tuple(layer not in dense and (layer + 1) % step == 0 for layer in layers)
     window = config["sliding_window"] if flag(config, "use_sliding_window") else None
-    return (_swish_decoder(config) | _same_window(config, window)
-            | {"qk_norm": True,
-               "experts": ExpertsConfig(config["num_experts"], config["num_experts_per_tok"],
-                                        config["moe_intermediate_size"],
-                                        config["norm_topk_prob"], sparse)})
+    fields = _swish_decoder(config) | _same_window(config, window)
+    experts = ExpertsConfig(config["num_experts"], config["num_experts_per_tok"],
+                            config["moe_intermediate_size"], config["norm_topk_prob"], sparse)
+    return fields | {"qk_norm": True, "experts": experts}
 
 
 def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
@@ -273,8 +270,7 @@ def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gemma3_windows(window: int | None, layers: int, pattern: int) -> dict[str, Any]:
-    """Of every `pattern` layers, the last one looks at everything,
-    the others look back over the window."""
+    """Of every `pattern` layers, the last looks at everything, the others over the window."""
     pattern = size("sliding_window_pattern", pattern)
     types = ["sliding_attention" if (layer + 1) % pattern else "full_attention"
              for layer in layer_range(layers)]

@@ -36,8 +36,8 @@ def count(config: Mapping[str, Any], name: str) -> int:
 
 
 def size(name: str, value: Any) -> int:
-    """A positive whole number. The bound, which no model comes near,
-    keeps products of sizes printable."""
+    """A positive whole number.
+    The bound, which no model comes near, keeps products of sizes printable."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 2**40:
         raise bad_config(f"{name} is {value!r:.80}, where a positive integer is needed")
     return value
@@ -58,8 +58,7 @@ def require_sizes(config: Any, *names: str) -> None:
 
 
 def require_positive(config: Any, *names: str) -> None:
-    """Refuse a configuration unless each of these attributes is a positive number
-    in float32's range."""
+    """Refuse a configuration unless each of these is a positive number in float32's range."""
     for name in names:
         value = getattr(config, name)
         if (not isinstance(value, (int, float)) or isinstance(value, bool)
@@ -85,7 +84,7 @@ def bad_config(why: str) -> ModelError:
 
 def not_computed(why: str, from_gguf: bool = False) -> ModelError:
     """The error to raise for a setting that this engine cannot honour, with the reason."""
-    return ModelError("the model's configuration cannot be used", why, (
-        "use another model, or run this one with llama.cpp" if from_gguf else
-        "use another model, or run this one with transformers; if its publisher says that it "
-        "runs without the setting, take that out of config.json"))
+    hint = ("use another model, or run this one with llama.cpp" if from_gguf else
+            "use another model, or run this one with transformers; if its publisher says that "
+            "it runs without the setting, take that out of config.json")
+    return ModelError("the model's configuration cannot be used", why, hint)

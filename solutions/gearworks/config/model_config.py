@@ -1,9 +1,8 @@
 """What a model's `config.json`, or a GGUF file's metadata, says about its shape.
 
 Only the fields that change a computation are kept. A field that this engine would have to
-ignore
-is an error, never a silent approximation: a model that runs with the wrong RoPE still speaks
-English.
+ignore is an error, never a silent approximation: a model that runs with the wrong RoPE still
+speaks English.
 """
 
 from collections.abc import Mapping
@@ -25,8 +24,8 @@ class ModelConfig:
 
     D is `hidden_size`, F `intermediate_size`, L `num_hidden_layers`, H `num_attention_heads`,
     K `num_key_value_heads`, d `head_dim`, V `vocab_size`; the context is
-    `max_position_embeddings` tokens. What follows `tie_word_embeddings` belongs to some
-    families only.
+    `max_position_embeddings` tokens.
+    What follows `tie_word_embeddings` belongs to some families only.
     """
 
     architecture: str
@@ -51,7 +50,7 @@ class ModelConfig:
     rope_local_theta: float | None = None           # Gemma-3: of the layers with a window
     # Gemma-3: scores are divided by its root instead of that of d
     query_pre_attn_scalar: float | None = None
-    rope_interleaved: bool = False                # DeepSeek: rows of a RoPE pair are neighbours
+    rope_interleaved: bool = False                  # DeepSeek: rows of a pair are neighbours
     # DeepSeek-V3: layers after the last, for guessing ahead; never run
     prediction_layers: int = 0
 
@@ -108,9 +107,9 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tied: bool) -> "ModelConfig":
-        """Read a GGUF file's metadata. `tied`:
-        whether the file has no `output.weight` of its own.
+        """Read a GGUF file's metadata.
 
+        tied: whether the file has no `output.weight` of its own.
         Raises ModelError as `from_hf` does.
         """
         name = metadata.get("general.architecture")
@@ -177,8 +176,7 @@ class ModelConfig:
             num_key_value_heads=field("attention.head_count_kv", int, heads),
             head_dim=head_dim,
             max_position_embeddings=context,
-            # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits give it
-            # back
+            # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits restore it
             rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
             rope_theta=field("rope.freq_base", float, 10_000.0),
             tie_word_embeddings=tied,
@@ -187,8 +185,7 @@ class ModelConfig:
         )
 
     def to_hf(self) -> dict[str, Any]:
-        """The object to write as `config.json`, as `transformers` 5 reads it;
-        `from_hf` is its inverse.
+        """The `config.json` to write, as `transformers` 5 reads it; `from_hf` is its inverse.
 
         Raises ModelError for a model that has no plain form: of another family than Llama,
         Qwen2 and Qwen3, or with scaled RoPE.
@@ -228,8 +225,7 @@ _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
 
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
-    """Weights that mean something only together with their scales must not be taken
-    for plain numbers."""
+    """Weights that mean nothing without their scales must not be taken for plain numbers."""
     for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
         quantization = config.get(field)
         if quantization is not None:

@@ -38,8 +38,7 @@ class RopeScaling:
     @classmethod
     def from_hf(cls, parameters: Mapping[str, Any],
                 max_position_embeddings: int) -> "RopeScaling | None":
-        """Read `rope_parameters` (or the older `rope_scaling`);
-        None where it says that nothing is scaled.
+        """Read `rope_parameters` (or the older `rope_scaling`); None where nothing is scaled.
 
         Raises ModelError for a kind that is not computed here, and for a parameter that is
         missing or impossible.
@@ -49,8 +48,7 @@ class RopeScaling:
             return None
         if not isinstance(kind, str) or kind not in SCALING_KINDS:
             raise _bad_scaling(f"the RoPE scaling {kind!r:.80} is not supported; this engine "
-                               "computes "
-                               + ", ".join(SCALING_KINDS))
+                               "computes " + ", ".join(SCALING_KINDS))
         values: dict[str, Any] = {"original_max_position_embeddings": max_position_embeddings}
         if (kind == "yarn" and parameters.get("factor") is None
             and "original_max_position_embeddings" in parameters):

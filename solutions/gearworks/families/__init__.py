@@ -1,2 +1,1 @@
-"""The families that a Llama-like decoder does not describe:
-how their weights are kept, and their own forward."""
+"""Families that a Llama-like decoder does not describe: their weights and their forward."""

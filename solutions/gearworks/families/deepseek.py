@@ -8,8 +8,7 @@ are the cached vectors, and the values their first part.
 
 Shapes: T tokens, D hidden size, H heads, r latent size, n and t the still and the turning part
 of a head's query, V vocabulary. All float32.
-Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1; DeepSeek-AI 2024, "DeepSeek-V3", section
-2.1.
+Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1, and "DeepSeek-V3", section 2.1.
 """
 
 import numpy as np
@@ -55,56 +54,53 @@ def latent_attention(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
                      cos: np.ndarray, sin: np.ndarray, cache: Cache, index: int) -> np.ndarray:
     """Attention over latents. hidden: (T, D), normed; returns (T, D).
     The cache receives (T, 1, r + t)."""
-    latent, T, H = config.latent, len(hidden), config.num_attention_heads
+    T, H, value = len(hidden), config.num_attention_heads, config.latent.v_head_dim
+    n, r = config.latent.qk_nope_head_dim, config.latent.kv_lora_rank
     cached = latent_keys(hidden, weights, config, cos, sin)
     queries = absorbed_queries(hidden, weights, config, cos, sin)
-    mixed = cache.attend(index, queries, cached, cached[..., :latent.kv_lora_rank])  # (T, H, r)
-    # (H, value, r)
-    to_values = weights.kv_b_proj.reshape(H, -1, latent.kv_lora_rank)[:,
-                                                                      latent.qk_nope_head_dim:]
+    mixed = cache.attend(index, queries, cached, cached[..., :r])                    # (T, H, r)
+    to_values = weights.kv_b_proj.reshape(H, -1, r)[:, n:]                       # (H, value, r)
     values = mixed.transpose(1, 0, 2) @ to_values.transpose(0, 2, 1)             # (H, T, value)
-    return linear(values.transpose(1, 0, 2).reshape(T, H * latent.v_head_dim), weights.o_proj)
+    return linear(values.transpose(1, 0, 2).reshape(T, H * value), weights.o_proj)
 
 
 def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, cos: np.ndarray,
                 sin: np.ndarray) -> np.ndarray:
-    """What the cache receives of each token, for all heads together:
-    its latent, then the part of the key that turns.
+    """What the cache gets of a token, for all heads: its latent, then the key's turning part.
 
     hidden: (T, D), normed; cos, sin: (T, 1, t) of the tokens' positions; returns (T, 1, r + t)
     float32. `weights.kv_a_proj` gives both parts at once, in this order. The latent has a norm
     of its own, of weight `weights.kv_a_layernorm` and of eps `LATENT_NORM_EPS`; the other part
-    has none. r is `config.latent.kv_lora_rank`. Given: `turn` is RoPE for (T, heads, t),
-    whichever rows of a checkpoint form a pair.
+    has none. r is `config.latent.kv_lora_rank`.
+    Given: `turn` is RoPE for (T, heads, t), whichever rows of a checkpoint form a pair.
     Source: DeepSeek-AI 2024, "DeepSeek-V2", sections 2.1.2 and 2.1.3.
     """
     r = config.latent.kv_lora_rank
-    # (T, 1, r), (T, 1, t)
-    latent, turning = np.split(linear(hidden, weights.kv_a_proj)[:, None], [r], axis=-1)
+    both = linear(hidden, weights.kv_a_proj)[:, None]                            # (T, 1, r + t)
+    latent, turning = np.split(both, [r], axis=-1)                       # (T, 1, r), (T, 1, t)
     latent = rms_norm(latent, weights.kv_a_layernorm, LATENT_NORM_EPS)
     return np.concatenate([latent, turn(turning, config, cos, sin)], axis=-1)
 
 
 def absorbed_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig,
                      cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """Each head's query, carried to where the cached vectors are,
-    so that `attention` can score them as its keys.
+    """Each head's query, carried to the cached vectors: `attention` scores them as its keys.
 
     hidden: (T, D), normed; cos, sin: (T, 1, t) of the tokens' positions; returns (T, H, r + t)
     float32. `weights.kv_b_proj`, (H · (n + value), r), makes of a latent the keys and values of
     all heads: for each head in turn the n rows of its key's still part, then the rows of its
     value. The scores are to be `score_scale(config)` times the product of a query and a key,
-    and `attention` divides by the root of the size of what it is given, r + t. Given:
-    `head_queries` makes the queries as they are before, (T, H, n + t), still part first; `turn`
-    is RoPE for (T, heads, t), whichever rows of a checkpoint form a pair; `score_scale` is one
-    over the root of n + t, and more where YaRN stretches the context. n is
-    `config.latent.qk_nope_head_dim`, r is `config.latent.kv_lora_rank`. Source: DeepSeek-AI
-    2024, "DeepSeek-V2", section 2.1.2.
+    and `attention` divides by the root of the size of what it is given, r + t.
+    Given: `head_queries` makes the queries as they are before, (T, H, n + t), still part first;
+    `turn` is RoPE for (T, heads, t), whichever rows of a checkpoint form a pair; `score_scale`
+    is one over the root of n + t, and more where YaRN stretches the context. n is
+    `config.latent.qk_nope_head_dim`, r is `config.latent.kv_lora_rank`.
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2.
     """
     n, r = config.latent.qk_nope_head_dim, config.latent.kv_lora_rank
     H = config.num_attention_heads
-    # (T, H, n), (T, H, t)
-    still, turning = np.split(head_queries(hidden, weights, config), [n], axis=-1)
+    queries = head_queries(hidden, weights, config)                              # (T, H, n + t)
+    still, turning = np.split(queries, [n], axis=-1)                     # (T, H, n), (T, H, t)
     to_keys = weights.kv_b_proj.reshape(H, -1, r)[:, :n]                             # (H, n, r)
     carried = (still.transpose(1, 0, 2) @ to_keys).transpose(1, 0, 2)                # (T, H, r)
     queries = np.concatenate([carried, turn(turning, config, cos, sin)], axis=-1)
@@ -126,16 +122,14 @@ def head_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig) 
 
 
 def turn(x: np.ndarray, config: ModelConfig, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
-    """RoPE over (T, heads, t), where the rows of a pair may be neighbours;
-    the result has them in halves."""
+    """RoPE over (T, heads, t), where a pair's rows may be neighbours; the result has halves."""
     if config.rope_interleaved:
         x = np.concatenate([x[..., ::2], x[..., 1::2]], axis=-1)
     return apply_rope(x, cos, sin)
 
 
 def score_scale(config: ModelConfig) -> float:
-    """What attention scores are multiplied by:
-    one over the root of a query's size, more in stretched contexts."""
+    """What scales scores: one over the root of a query's size, more in stretched contexts."""
     scale = (config.latent.qk_nope_head_dim + config.latent.qk_rope_head_dim) ** -0.5
     scaling = config.rope_scaling
     if scaling is not None and scaling.mscale_all_dim:

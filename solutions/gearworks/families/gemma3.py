@@ -1,12 +1,11 @@
-"""Gemma-3, text only: a norm before and after each half of a layer,
-and layers that look back over a window only.
+"""Gemma-3, text only: a norm before and after each half of a layer, and layers with a window.
 
 The layers with a window turn their heads by another theta than the others. The embedding is
 scaled by the root of its size, and attention scores by a number of the configuration.
 
 Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, V vocabulary.
-All float32. Source: Gemma Team 2025, "Gemma 3 Technical Report"; Hugging Face's
-Gemma3TextModel.
+All float32.
+Source: Gemma Team 2025, "Gemma 3 Technical Report"; Hugging Face's Gemma3TextModel.
 """
 
 import numpy as np

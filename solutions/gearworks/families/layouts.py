@@ -1,5 +1,4 @@
-"""How the engine keeps the weights of each family,
-and which tensors of a checkpoint they are made of.
+"""How the engine keeps each family's weights, and which tensors of a checkpoint make them.
 
 A layer is described by its fields, as `LayerWeights` or the family's own kind of layer names
 them; a field is made of the parts that a file keeps, stacked along the first axis. So one
@@ -15,17 +14,17 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 
+
 @dataclass(frozen=True)
 class LayerWeights:
-    """One decoder layer. Matrices are (out, in); norms are (D,). What follows `down_proj`
-    belongs to some families only.
+    """One decoder layer. Matrices are (out, in); norms are (D,).
 
-    Of a mixture of E experts, `gate_up_proj` is (E, 2F, D) and `down_proj` (E, D, F), and
-    `router` is not None.
+    What follows `down_proj` belongs to some families only. Of a mixture of E experts,
+    `gate_up_proj` is (E, 2F, D) and `down_proj` (E, D, F), and `router` is not None.
     """
 
     input_layernorm: np.ndarray
-    qkv_proj: np.ndarray                    # ((H + 2K) · d, D): queries, then keys, then values
+    qkv_proj: np.ndarray                        # ((H + 2K) · d, D): queries, keys, values
     o_proj: np.ndarray                          # (D, H · d)
     post_attention_layernorm: np.ndarray
     gate_up_proj: np.ndarray                    # (2F, D): gate, then up
@@ -38,8 +37,8 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Gemma3Layer(LayerWeights):
-    """A layer with a norm before and after each half;
-    the weights of all norms are counted from zero, not from one."""
+    """A layer with a norm before and after each half.
+    The weights of all norms are counted from zero, not from one."""
 
     pre_feedforward_layernorm: np.ndarray | None = None         # (D,), as the three others
     post_feedforward_layernorm: np.ndarray | None = None
@@ -47,11 +46,11 @@ class Gemma3Layer(LayerWeights):
 
 @dataclass(frozen=True)
 class LatentLayer:
-    """A layer of DeepSeek-V2 or V3. Matrices are (out, in);
-    norms have the size of what they scale.
+    """A layer of DeepSeek-V2 or V3.
 
-    Of queries, either `q_proj` is there or the three that make them by way of a latent of their
-    own. The feed-forward network is that of `LayerWeights`.
+    Matrices are (out, in); norms have the size of what they scale. Of queries, either `q_proj`
+    is there or the three that make them by way of a latent of their own. The feed-forward
+    network is that of `LayerWeights`.
     """
 
     input_layernorm: np.ndarray
@@ -67,16 +66,14 @@ class LatentLayer:
     q_a_layernorm: np.ndarray | None = None
     q_b_proj: np.ndarray | None = None          # (H · key, query latent)
     router: np.ndarray | None = None            # (E, D)
-    # (E,): decides who is chosen, and does not count in the weights
-    router_bias: np.ndarray | None = None
+    router_bias: np.ndarray | None = None       # (E,): for the choice, not for the weights
     shared_gate_up_proj: np.ndarray | None = None
     shared_down_proj: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class GPT2Layer:
-    """One layer of GPT-2. Matrices are (out, in), biases (out,),
-    norms and their biases (D,)."""
+    """One layer of GPT-2: matrices (out, in), biases (out,), norms and their biases (D,)."""
 
     qkv_proj: np.ndarray                        # (3D, D): queries, keys, values
     qkv_bias: np.ndarray
@@ -99,7 +96,7 @@ class Weights:
     embed_tokens: np.ndarray                    # (V, D)
     layers: tuple[LayerWeights | LatentLayer | GPT2Layer, ...]
     norm: np.ndarray                            # (D,)
-    lm_head: np.ndarray           # (V, D); the very array `embed_tokens` where the two are tied
+    lm_head: np.ndarray                         # (V, D); tied, the very array `embed_tokens`
     embed_positions: np.ndarray | None = None   # (max_position_embeddings, D): GPT-2
     norm_bias: np.ndarray | None = None         # (D,): GPT-2
 
@@ -107,9 +104,8 @@ class Weights:
         """Bytes of memory, tied weights counted once."""
         own = [array for name, array in vars(self).items()
                if name != "layers" and array is not None]
-        arrays = [*own,
-                  *(array for layer in self.layers for array in vars(layer).values()
-                    if array is not None)]
+        arrays = own + [array for layer in self.layers for array in vars(layer).values()
+                        if array is not None]
         return sum(array.nbytes for array in {id(array): array for array in arrays}.values())
 
 
@@ -126,8 +122,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a checkpoint. transposed:
-    the file keeps (in, out), and the engine (out, in)."""
+    """One tensor of a checkpoint.
+    transposed: the file keeps (in, out), and the engine (out, in)."""
 
     name: str
     shape: Shape

@@ -1,2 +1,1 @@
-"""The file formats of weights, read by hand:
-safetensors, GGUF, and pickles without running them."""
+"""The file formats of weights, read by hand: safetensors, GGUF, and pickles that never run."""

@@ -17,13 +17,13 @@ LFS_POINTER_BYTES = 1024            # a pointer is shorter
 
 
 def map_file(path: str | Path) -> memoryview:
-    """Return the file's bytes as a read-only view, mapped into memory:
-    pages are read when they are touched.
+    """Return a read-only view of a file, mapped into memory: pages are read when touched.
 
     The mapping lives until the last view of it is gone. A file that somebody cuts off meanwhile
     ends the process: the operating system has no other way to say so. An empty file gives an
-    empty view. Raises NotAvailableError if there is no such file, it is not a plain file, it
-    may not be read, or it is a Git LFS pointer.
+    empty view.
+    Raises NotAvailableError if there is no such file, it is not a plain file, it may not be
+    read, or it is a Git LFS pointer.
     """
     path = Path(path)
     try:
@@ -55,8 +55,9 @@ def refuse_lfs_pointer(path: Path, start: bytes) -> None:
         return
     size = re.search(rb"\nsize (\d{1,18})\n", start)
     real = f"the file of {int(size[1]) / 1e6:,.1f} MB" if size else "the file"
-    raise NotAvailableError(f"cannot open {path}", "it is a Git LFS pointer: a few lines of "
-                            f"text in place of {real} itself, which was not fetched",
+    raise NotAvailableError(f"cannot open {path}",
+                            f"it is a Git LFS pointer: a few lines of text in place of {real} "
+                            "itself, which was not fetched",
                             f"run `git lfs pull` in {path.parent}, or download {path.name} "
                             "from the model's page")
 
@@ -73,8 +74,7 @@ def names_like(name: str, names: Iterable[str]) -> str:
 
 
 def let_go(data: memoryview, start: int, end: int) -> None:
-    """Tell the operating system that this part of a mapped file has been read,
-    so that it does not stay in memory.
+    """Tell the operating system that a part of a mapped file is read, and need not stay there.
 
     data: from `map_file`; start, end: byte offsets. Touched again, the part is read again. Does
     nothing where the system has no such call.
@@ -86,8 +86,8 @@ def let_go(data: memoryview, start: int, end: int) -> None:
 
 
 def read_json(path: Path) -> dict:
-    """Read a JSON object from a file. Raises NotAvailableError or FormatError,
-    with the file's name."""
+    """Read a JSON object from a file.
+    Raises NotAvailableError or FormatError, with the file's name."""
     try:
         if path.exists() and not path.is_file():     # a pipe or a device could be read for ever
             raise NotAvailableError(f"cannot read {path}", "it is no plain file",

@@ -2,15 +2,15 @@
 Every one of their 256 codes is a float32, so nothing is rounded.
 
     E4M3   sign, 4 bits of exponent (bias 7), 3 bits of fraction; no infinity: the two codes
-           with all other bits set are
-           nan, so the largest value is 448. Weights are kept in this one ("fn" in PyTorch's
-           name: finite, with nan).
+           with all other bits set are nan, so the largest value is 448. Weights are kept in
+           this one ("fn" in PyTorch's name: finite, with nan).
     E5M2   sign, 5 bits of exponent (bias 15), 2 bits of fraction: the upper half of a float16,
            with its infinities.
 
 Left out on purpose: rounding to float8 (it belongs to quantization), the "fnuz" kinds, and
-scales (E8M0). Source: Micikevicius et al. 2022, FP8 Formats for Deep Learning; the OCP 8-bit
-floating point specification.
+scales (E8M0).
+Source: Micikevicius et al. 2022, FP8 Formats for Deep Learning; the OCP 8-bit floating point
+specification.
 """
 
 import numpy as np

@@ -1,14 +1,12 @@
-"""The GGUF format, read by hand: a container for one model, with its settings,
-its vocabulary and its tensors.
+"""The GGUF format, read by hand: a container for a model's settings, vocabulary and tensors.
 
 A file is, little-endian throughout:
     "GGUF" | version (uint32) | number of tensors (uint64) | number of metadata entries (uint64)
     metadata: key (string), type of the value (uint32, `ValueType`), value
-    tensor table: name (string), number of dimensions (uint32), each dimension (uint64), type
-    (uint32, `TensorType`),
-        offset (uint64)
+    tensor table: name (string), number of dimensions (uint32), each dimension (uint64),
+        type (uint32, `TensorType`), offset (uint64)
     padding | data section, from the next multiple of the alignment; the table's offsets count
-    from its beginning.
+        from its beginning.
 A string is its length in bytes (uint64), then UTF-8 without a final zero. Alignment is the
 metadata entry "general.alignment", 32 if there is none. GGUF lists dimensions fastest first:
 NumPy's shape backwards.
@@ -42,7 +40,7 @@ FETCH_AGAIN = "the file may be cut off or damaged: fetch it again"
 WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another copy, or "
                "convert the model again with llama.cpp's convert_hf_to_gguf.py")
 
-MAX_TENSOR_DIMS = 4                # as in ggml
+MAX_TENSOR_DIMS = 4         # as in ggml
 MAX_ARRAY_DEPTH = 8         # real files nest no arrays; each level costs a stack frame
 # real strings, chat templates among them, have some KB; decoding reserves memory at once
 MAX_STRING_BYTES = 2**24
@@ -113,8 +111,8 @@ class TensorType(IntEnum):
 
 @dataclass(frozen=True)
 class TensorRow:
-    """One row of the tensor table. shape: as in NumPy, slowest first; offset:
-    bytes from the data section's start."""
+    """One row of the tensor table.
+    shape: as in NumPy, slowest first; offset: bytes from the data section's start."""
 
     name: str
     shape: tuple[int, ...]
@@ -124,8 +122,7 @@ class TensorRow:
 
 
 def require_bytes(data: bytes | memoryview, offset: int, nbytes: int, what: str) -> None:
-    """Raise FormatError unless `nbytes` bytes follow `offset` in `data`;
-    `what` says what they are."""
+    """Raise FormatError unless `nbytes` bytes, called `what`, follow `offset` in `data`."""
     if nbytes > len(data) - offset:
         why = f"it takes {nbytes} bytes, and only {max(len(data) - offset, 0)} follow"
         raise FormatError(f"cannot read {what} at byte {offset}", why, FETCH_AGAIN)
@@ -311,8 +308,8 @@ def dequantize_q4_0(blocks: np.ndarray) -> np.ndarray:
     """Expand blocks of 32 four-bit values around zero that share one scale.
 
     blocks: (n, 18) uint8: scale (float16), then 16 bytes of two values each. The low four bits
-    of byte j are value j, the high four bits value j + 16. Returns (n, 32) float32: scale *
-    (four bits - 8).
+    of byte j are value j, the high four bits value j + 16.
+    Returns (n, 32) float32: scale * (four bits - 8).
     Source: block_q4_0 in ggml-common.h.
 
     >>> dequantize_q4_0(np.array([[0, 0x38] + [0x9A] * 16], np.uint8))[0, [0, 1, 16]]
@@ -331,8 +328,8 @@ def dequantize_q4_1(blocks: np.ndarray) -> np.ndarray:
     """Expand blocks of 32 four-bit values that share one scale and one minimum.
 
     blocks: (n, 20) uint8: scale (float16), minimum (float16), then 16 bytes of two values each,
-    as in Q4_0. Returns (n, 32) float32: scale * four bits + minimum. Source: block_q4_1 in
-    ggml-common.h.
+    as in Q4_0.
+    Returns (n, 32) float32: scale * four bits + minimum. Source: block_q4_1 in ggml-common.h.
 
     >>> # 0xBC00 is -1
     >>> dequantize_q4_1(np.array([[0, 0x38, 0, 0xBC] + [0x31] * 16], np.uint8))[0, [0, 1, 16]]
@@ -350,8 +347,8 @@ def dequantize_q4_1(blocks: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How one TensorType is stored: `size` values in `nbytes` bytes; dequantize:
-    (n, nbytes) uint8 -> (n, size)."""
+    """How one TensorType is stored: `size` values in `nbytes` bytes.
+    dequantize: (n, nbytes) uint8 -> (n, size)."""
 
     size: int
     nbytes: int
@@ -423,8 +420,7 @@ def dequantize(raw: np.ndarray, type: int, shape: tuple[int, ...],
 
 
 class GGUFFile:
-    """A GGUF file, open for reading: a context manager, mapped into memory, every name,
-    type and offset checked.
+    """A GGUF file open for reading: a context manager, mapped; names, types, offsets checked.
 
     path: where it is; version: 2 or 3; metadata: values by key; tensors: TensorRow by name;
     data_start: the file offset of the data section.
@@ -443,8 +439,8 @@ class GGUFFile:
         alignment = self.metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise FormatError("cannot find the data section",
-                              f"general.alignment is {str(alignment)[:80]!r}, not a power of "
-                              "two", WRITE_AGAIN)
+                              f"general.alignment is {str(alignment)[:80]!r}, "
+                              "not a power of two", WRITE_AGAIN)
         self.data_start = _align(offset, alignment)
         _check_placement(self.tensors, self.data_start, alignment, len(data))
         self._data: memoryview | None = data
@@ -460,8 +456,7 @@ class GGUFFile:
                               error.hint) from error
 
     def raw(self, name: str) -> np.ndarray:
-        """Return the bytes of one tensor: uint8, one dimension,
-        a read-only view of the file."""
+        """Return one tensor's bytes: uint8, one dimension, a read-only view of the file."""
         if self._data is None:
             raise ValueError(f"{self.path} is closed")
         if name not in self.tensors:
@@ -472,7 +467,7 @@ class GGUFFile:
         return np.frombuffer(self._data, np.uint8, info.nbytes, self.data_start + info.offset)
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor as float32, as `dequantize` gives it:
+        """Return one tensor as `dequantize` gives it.
         F32 without `out` is a read-only view of the file."""
         raw = self.raw(name)
         info = self.tensors[name]
@@ -483,8 +478,8 @@ class GGUFFile:
         return values
 
     def close(self) -> None:
-        """Let go of the file. Views that were given out stay valid:
-        the mapping lives as long as they do."""
+        """Let go of the file.
+        Views that were given out stay valid: the mapping lives as long as they do."""
         self._data = None
 
     def __enter__(self) -> "GGUFFile":
@@ -501,8 +496,7 @@ def _read_preamble(data: memoryview) -> tuple[int, int, int]:
                           "give the path of a GGUF file, or fetch it again")
     version, offset = read_value(data, 4, ValueType.UINT32)
     if version not in (2, 3):
-        # A version is a small number: with its low 16 bits empty, it was written the other way
-        # round.
+        # A version is a small number: with 16 low bits empty, it was written backwards
         big_endian = version and version & 0xFFFF == 0
         why = "the file is big-endian" if big_endian else f"version {version} is not supported"
         raise FormatError("cannot read the version at byte 4", why,
@@ -522,8 +516,9 @@ def _refuse_part(metadata: dict[str, object]) -> None:
     if count > 1:
         raise FormatError("cannot read a part of a model",
                           f"this is part {number + 1} of {count}, and this engine reads models "
-                          "in one file", "get the model in one file from its publisher, or "
-                          "make it of the parts with a tool of llama.cpp: "
+                          "in one file",
+                          "get the model in one file from its publisher, or make it of the "
+                          "parts with a tool of llama.cpp: "
                           "`llama-gguf-split --merge FIRST_PART model.gguf`")
 
 
@@ -533,8 +528,7 @@ def _align(offset: int, alignment: int) -> int:
 
 def _check_placement(tensors: dict[str, TensorRow], data_start: int, alignment: int,
                      file_size: int) -> None:
-    """Tensors must fill the data section one after the other, each padded to the alignment,
-    as llama.cpp requires."""
+    """Tensors must fill the data section in turn, padded to the alignment, as in llama.cpp."""
     expected = 0
     for info in sorted(tensors.values(), key=lambda info: info.offset):
         where = f"cannot place tensor {info.name[:80]!r}"

@@ -1,5 +1,4 @@
-"""The block formats of GGUF beside those that chapter 3 builds:
-plain floats, and blocks of 32 five-bit values.
+"""The block formats of GGUF beside chapter 3's: plain floats, and 32 values of five bits.
 
 Every function maps (n, bytes of a block) uint8 to (n, values of a block) float32.
 Shapes: n blocks. Source: ggml-common.h in the ggml repository.
@@ -33,8 +32,8 @@ def dequantize_q5_0(blocks: np.ndarray) -> np.ndarray:
     """Expand blocks of 32 five-bit values around zero that share one scale.
 
     blocks: (n, 22) uint8: scale (float16), 4 bytes that `unpack_five_bits` reads with the 16
-    that follow. Returns (n, 32) float32: scale * (five bits - 16). Source: block_q5_0 in
-    ggml-common.h.
+    that follow.
+    Returns (n, 32) float32: scale * (five bits - 16). Source: block_q5_0 in ggml-common.h.
 
     >>> dequantize_q5_0(np.array([[0, 0x38] + [1, 0, 0, 0] + [0x9A] * 16],
     ...                          np.uint8))[0, [0, 1, 16]]
@@ -65,11 +64,10 @@ def dequantize_q5_1(blocks: np.ndarray) -> np.ndarray:
 
 
 def unpack_five_bits(fifth: np.ndarray, low: np.ndarray) -> np.ndarray:
-    """Join 32 values of five bits. fifth: (n, 4) uint8; low: (n, 16) uint8;
-    returns (n, 32) uint8.
+    """Join 32 values of five bits.
 
-    The low four bits lie as in Q4_0; `fifth` holds the fifth bit of value 0 in the lowest bit
-    of its first byte.
+    fifth: (n, 4) uint8; low: (n, 16) uint8; returns (n, 32) uint8. The low four bits lie as in
+    Q4_0; `fifth` holds the fifth bit of value 0 in the lowest bit of its first byte.
 
     >>> unpack_five_bits(np.array([[2, 0, 0, 0x80]], np.uint8),
     ...                  np.full((1, 16), 0x31, np.uint8))[0, [0, 1, 16, 31]]

@@ -1,5 +1,4 @@
-"""The K-quants of GGUF: blocks of 256 values in sub-blocks,
-whose scales are themselves small integers with a scale.
+"""GGUF's K-quants: 256 values in sub-blocks, whose scales are small integers with a scale.
 
 Two levels of scales cost less than one float16 for every 32 values, so the bits go to the
 values: a block of Q4_K holds 256 four-bit values, eight scales and eight minimums of six bits,
@@ -9,7 +8,8 @@ Q5_0 or Q8_0.
 
 Every function maps (n, bytes of a block) uint8 to (n, 256) float32.
 Shapes: n blocks. Left out on purpose: quantizing, and Q8_K, which holds activations and never
-stands in a file. Source: block_q2_K to block_q6_K in ggml-common.h of the ggml repository.
+stands in a file.
+Source: block_q2_K to block_q6_K in ggml-common.h of the ggml repository.
 """
 
 import numpy as np
@@ -17,13 +17,11 @@ import numpy as np
 BLOCK_VALUES = 256
 
 BIT_SHIFTS = np.arange(8, dtype=np.uint8)[:, None]    # (8, 1): each bit of a byte, lowest first
-# (4, 1): each pair of bits of a byte, lowest first
-PAIR_SHIFTS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+PAIR_SHIFTS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]     # (4, 1): each pair of bits
 
 
 def dequantize_q4_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 four-bit values,
-    in eight sub-blocks of 32 with a scale and a minimum each.
+    """Expand 256 four-bit values: eight sub-blocks of 32 with a scale and a minimum each.
 
     blocks: (n, 144) uint8: scale of the scales (float16), scale of the minimums (float16), 12
     bytes that `unpack_scales` reads, then four runs of 32 bytes. The low four bits of run i are
@@ -43,8 +41,7 @@ def dequantize_q4_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q5_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 five-bit values,
-    in eight sub-blocks of 32 with a scale and a minimum each.
+    """Expand 256 five-bit values: eight sub-blocks of 32 with a scale and a minimum each.
 
     blocks: (n, 176) uint8: two float16 and 12 bytes as in Q4_K, 32 bytes of fifth bits, then
     the low four bits as in Q4_K. Bit i of byte j is the fifth bit of value j of sub-block i.
@@ -64,8 +61,7 @@ def dequantize_q5_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q6_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 six-bit values around zero,
-    in 16 sub-blocks of 16 with a scale each.
+    """Expand 256 six-bit values around zero: 16 sub-blocks of 16 with a scale each.
 
     blocks: (n, 210) uint8: 128 bytes with the low four bits, 64 bytes with the high two bits,
     16 scales (int8), then the scale of the scales (float16). The block is two halves of 128
@@ -78,7 +74,8 @@ def dequantize_q6_k(blocks: np.ndarray) -> np.ndarray:
         run 3: high four bits of bytes 32 to 63, bits 6-7
 
     Returns (n, 256) float32: scale * (six bits - 32), where a sub-block's scale is its int8
-    times the block's float16. Source: block_q6_K in ggml-common.h.
+    times the block's float16.
+    Source: block_q6_K in ggml-common.h.
 
     >>> low, high, scales = [0x21] * 128, [0b11_10_01_00] * 64, [1] * 15 + [255]
     >>> dequantize_q6_k(np.array([low + high + scales + [0, 0x38]],
@@ -87,8 +84,8 @@ def dequantize_q6_k(blocks: np.ndarray) -> np.ndarray:
     """
     low = blocks[:, :128].reshape(-1, 2, 2, 32)             # half, run of bytes, byte
     high = blocks[:, 128:192].reshape(-1, 2, 1, 32)
-    # (n, 16)
-    scales = blocks[:, 208:].view("<f2").astype(np.float32) * blocks[:, 192:208].view(np.int8)
+    scale = blocks[:, 208:].view("<f2").astype(np.float32)  # (n, 1)
+    scales = scale * blocks[:, 192:208].view(np.int8)       # (n, 16)
 
     codes = np.empty((len(blocks), 2, 4, 32), np.uint8)     # half, run, value
     codes[:, :, :2] = low & 15
@@ -102,16 +99,15 @@ def dequantize_q6_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q3_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 three-bit values around zero,
-    in 16 sub-blocks of 16 with a scale each.
+    """Expand 256 three-bit values around zero: 16 sub-blocks of 16 with a scale each.
 
     blocks: (n, 110) uint8: 32 bytes of third bits, 64 bytes of low two bits, 12 bytes with 16
     six-bit scales, then the scale of the scales (float16). The two bits lie as in Q2_K, the
     third bits as the fifth bits in Q5_K. Byte j of the first eight bytes of scales holds the
     low four bits of scales j and j + 8; byte 8 + j holds the high two bits of scales j, j + 4,
     j + 8 and j + 12.
-    Returns (n, 256) float32: scale * (three bits - 4), where a sub-block's scale is (six bits -
-    32) times the block's float16. Source: block_q3_K in ggml-common.h.
+    Returns (n, 256) float32: scale * (three bits - 4), where a sub-block's scale is
+    (six bits - 32) times the block's float16. Source: block_q3_K in ggml-common.h.
 
     >>> dequantize_q3_k(np.array([[0] * 32 + [0b11] * 64 + [0] * 12 + [0, 0x38]],
     ...                          np.uint8))[0, [0, 32]]
@@ -122,8 +118,8 @@ def dequantize_q3_k(blocks: np.ndarray) -> np.ndarray:
     six_bits[:, :8] = packed[:, :8] & 15
     six_bits[:, 8:] = packed[:, :8] >> 4
     six_bits |= (packed[:, None, 8:] >> PAIR_SHIFTS & 3).reshape(-1, 16) << 4
-    # (n, 16)
-    scales = blocks[:, 108:].view("<f2").astype(np.float32) * (six_bits.astype(np.float32) - 32)
+    scale = blocks[:, 108:].view("<f2").astype(np.float32)  # (n, 1)
+    scales = scale * (six_bits.astype(np.float32) - 32)     # (n, 16)
 
     codes = unpack_bit_pairs(blocks[:, 32:96])              # (n, 8, 32)
     codes |= (blocks[:, None, :32] >> BIT_SHIFTS & 1) << 2
@@ -134,8 +130,7 @@ def dequantize_q3_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def dequantize_q2_k(blocks: np.ndarray) -> np.ndarray:
-    """Expand blocks of 256 two-bit values,
-    in 16 sub-blocks of 16 with a scale and a minimum each.
+    """Expand 256 two-bit values: 16 sub-blocks of 16 with a scale and a minimum each.
 
     blocks: (n, 84) uint8: 16 bytes with a four-bit scale (low) and a four-bit minimum (high)
     each, two runs of 32 bytes that `unpack_bit_pairs` reads, scale of the scales (float16),
@@ -155,8 +150,7 @@ def dequantize_q2_k(blocks: np.ndarray) -> np.ndarray:
 
 
 def unpack_scales(packed: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Unpack the eight scales and eight minimums of 6 bits that a block of Q4_K
-    or Q5_K keeps in 12 bytes.
+    """Unpack the eight scales and eight minimums of 6 bits that Q4_K and Q5_K keep in 12 bytes.
 
     packed: (n, 12) uint8. Returns (scales, minimums), each (n, 8) uint8, 0 to 63. With
     sub-block j from 0 to 3:

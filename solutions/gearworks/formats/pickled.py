@@ -1,5 +1,4 @@
-"""PyTorch's own checkpoints (`pytorch_model.bin`, `.pt`, `.pth`),
-read without PyTorch and without running them.
+"""PyTorch's checkpoints (`pytorch_model.bin`, `.pt`, `.pth`), read without PyTorch, never run.
 
 A file is a ZIP archive of stored, that is uncompressed, entries below one folder of any name:
     data.pkl    a pickle of the dictionary of tensors: shapes, strides and dtypes
@@ -10,8 +9,8 @@ A transposed weight is stored as it lay in memory, with strides that say so, and
 are stored once.
 
 Left out on purpose: writing, the format of before PyTorch 1.6 (2020), anything but a dictionary
-of tensors, checksums. Source: what torch.save writes, as in torch/serialization.py; APPNOTE.TXT
-on ZIP archives.
+of tensors, checksums.
+Source: what torch.save writes, as in torch/serialization.py; APPNOTE.TXT on ZIP archives.
 """
 
 import io
@@ -28,18 +27,17 @@ from gearworks.formats.files import map_file, names_like
 from gearworks.formats.restricted_pickle import (FETCH_AGAIN, SAFETENSORS_INSTEAD, SAVE_AGAIN,
                                                  StridedTensor, unpickle)
 from gearworks.formats.safetensors import (
-    DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, read_tensor,
-    read_tensor_into)
+    DTYPES, MAX_DIMS, PIECE_VALUES, TensorInfo, read_tensor, read_tensor_into)
 
 MAX_DIRECTORY_BYTES = 2**22    # the archive's table of contents: some 65 bytes for each storage
 
 
 @dataclass(frozen=True)
 class TensorView:
-    """Where one tensor lies. dtype: a key of safetensors' `DTYPES`; strides: in items; start:
-    byte offset in the file.
+    """Where one tensor lies.
 
-    A tensor that is not contiguous has other tensors' bytes, or none's, between its own.
+    dtype: a key of safetensors' `DTYPES`; strides: in items; start: byte offset in the file. A
+    tensor that is not contiguous has other tensors' bytes, or none's, between its own.
     """
 
     dtype: str
@@ -163,7 +161,8 @@ def read_tensors(data: memoryview) -> dict[str, TensorView]:
     if bytes(data[:2]) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"):
         raise FormatError("cannot read the checkpoint",
                           "it is a bare pickle, as PyTorch wrote them before version 1.6 "
-                          "(2020), not an archive", SAVE_AGAIN)
+                          "(2020), not an archive",
+                          SAVE_AGAIN)
     entries = read_directory(data)
     programs = [name for name in entries if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(programs) != 1:
@@ -180,13 +179,14 @@ def read_tensors(data: memoryview) -> dict[str, TensorView]:
     if type(contents) is not dict:
         raise FormatError("cannot read the checkpoint",
                           f"it holds a value of type {_kind(contents)}, not a dictionary of "
-                          "tensors", SAVE_AGAIN)
+                          "tensors",
+                          SAVE_AGAIN)
     tensors = {}
     for name, tensor in contents.items():
         if type(tensor) is not StridedTensor:
             raise FormatError("cannot read the checkpoint",
-                              f"its entry {name[:80]!r} is of type {_kind(tensor)}, not a "
-                              "tensor", SAVE_AGAIN)
+                              f"its entry {name[:80]!r} is of type {_kind(tensor)}, "
+                              "not a tensor", SAVE_AGAIN)
         try:
             tensors[name] = _place(tensor, entries.get(f"{folder}data/{tensor.storage.key}"))
         except FormatError as error:
@@ -265,8 +265,7 @@ def _read_packed(stored: np.ndarray, dtype: str) -> np.ndarray:
 
 
 class PickledFile:
-    """A checkpoint of torch.save, open for reading:
-    a context manager, mapped into memory, every view checked.
+    """A torch.save checkpoint, open for reading: a context manager, mapped, every view checked.
 
     path: where it is; tensors: TensorView by name.
 
@@ -302,8 +301,8 @@ class PickledFile:
         return read_view(self._data, self.tensors[name], out)
 
     def close(self) -> None:
-        """Let go of the file. Views that `tensor` gave out stay valid:
-        the mapping lives as long as they do."""
+        """Let go of the file.
+        Views that `tensor` gave out stay valid: the mapping lives as long as they do."""
         self._data = None
 
     def __enter__(self) -> "PickledFile":

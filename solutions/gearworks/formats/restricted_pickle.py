@@ -9,8 +9,9 @@ tuples). So this machine is written by hand: it knows the instructions that PyTo
 looks nothing up, calls nothing, and takes only strings for keys.
 
 Left out on purpose: training checkpoints, whole modules, quantized and sparse tensors, text
-pickles (protocol 0). Source: the instructions as in CPython's pickletools; what PyTorch writes,
-as in torch/_utils.py.
+pickles (protocol 0).
+Source: the instructions as in CPython's pickletools; what PyTorch writes, as in
+torch/_utils.py.
 """
 
 import pickletools
@@ -44,8 +45,7 @@ REBUILD = {"collections.OrderedDict", "torch._utils._rebuild_tensor_v2",
 
 @dataclass(frozen=True)
 class Global:
-    """A name that a program asked for, as `module.name`:
-    a label here, nothing that could be called."""
+    """A name that a program asked for, `module.name`: a label, nothing that can be called."""
 
     name: str
 
@@ -62,8 +62,8 @@ class Storage:
 
 @dataclass(frozen=True)
 class StridedTensor:
-    """A tensor as a view of a storage. dtype: its own; offset and strides:
-    in items of dtype."""
+    """A tensor as a view of a storage.
+    dtype: its own; offset and strides: in items of dtype."""
 
     storage: Storage
     dtype: str
@@ -73,8 +73,7 @@ class StridedTensor:
 
 
 def unpickle(program: bytes | memoryview) -> object:
-    """Run a pickle program that may only describe tensors,
-    and return what it leaves on the stack.
+    """Run a pickle program that may only describe tensors; returns what it leaves on the stack.
 
     program: the bytes of a pickle of protocol 2 to 5. Returns dictionaries with strings as
     keys, lists, tuples, strings, numbers, bools, None, and a StridedTensor for each tensor or
@@ -216,8 +215,8 @@ def _rebuild(function: str, arguments: tuple) -> object:
             return {}
         case "torch._utils._rebuild_parameter", (StridedTensor() as tensor, _, _):
             return tensor
-        case "torch._utils._rebuild_tensor_v2", (Storage() as storage, offset, shape, strides,
-                                                 _, _):
+        case ("torch._utils._rebuild_tensor_v2",
+              (Storage() as storage, offset, shape, strides, _, _)):
             return StridedTensor(storage, storage.dtype, *_geometry(offset, shape, strides))
         case ("torch._utils._rebuild_tensor_v3",
               (Storage(dtype="U8") as storage, offset, shape, strides, _, _,

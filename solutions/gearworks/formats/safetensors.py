@@ -2,13 +2,15 @@
 
 A file is: 8 bytes, the header's size N (uint64, little-endian) | N bytes, a JSON object, padded
 with spaces | the bytes of all tensors, end to end, row-major, little-endian.
-The JSON object maps each name to {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin,
-end]}, offsets counted from the end of the header, and may map "__metadata__" to an object of
-strings. Tensors leave no gap and share no byte.
+The JSON object maps each name to
+{"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, offsets counted from the end of
+the header, and may map "__metadata__" to an object of strings. Tensors leave no gap and share
+no byte.
 
 A reader trusts nothing: `read_header` checks the whole header against the file's size before a
-tensor is touched. Left out on purpose: dtypes narrower than a byte, and the float8 kinds other
-than F8_E4M3 and F8_E5M2. The index of a model in several files is read in shards.py.
+tensor is touched.
+Left out on purpose: dtypes narrower than a byte, and the float8 kinds other than F8_E4M3 and
+F8_E5M2. The index of a model in several files is read in shards.py.
 Source: the format's description in the README of huggingface/safetensors.
 """
 
@@ -53,8 +55,8 @@ WRITE_AGAIN = ("the program that wrote the file broke the format: fetch another 
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Where one tensor lies. dtype: a key of `DTYPES`; start, end:
-    byte offsets from the beginning of the file."""
+    """Where one tensor lies.
+    dtype: a key of `DTYPES`; start, end: byte offsets from the beginning of the file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -107,8 +109,7 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
 
     data: all bytes of the file. Returns (tensors, metadata): a TensorInfo by name, in the
     header's order, with offsets from the beginning of the file, and the strings under
-    "__metadata__" ({} if there are none,
-    or null).
+    "__metadata__" ({} if there are none, or null).
 
     Raises FormatError, naming the tensor, for everything that the format forbids: a header
     beyond `MAX_HEADER_BYTES` or the end of the file; JSON that `parse_strict_json` refuses; an
@@ -245,8 +246,7 @@ def read_tensor(data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
 
 
 def read_tensor_into(out: np.ndarray, data: bytes | memoryview, info: TensorInfo) -> np.ndarray:
-    """Read one tensor into given memory, in pieces,
-    so that it is never held twice. Returns `out`.
+    """Read one tensor into given memory, in pieces, never holding it twice. Returns `out`.
 
     out: of the shape that `info` names, in any layout and of any dtype that can hold the
     values. Raises FormatError as `read_tensor` does, and ValueError for another shape.
@@ -273,8 +273,7 @@ def read_tensor_into(out: np.ndarray, data: bytes | memoryview, info: TensorInfo
 
 
 class SafetensorsFile:
-    """A safetensors file, open for reading:
-    a context manager, mapped into memory, every name and offset checked.
+    """A safetensors file, open for reading: a context manager, mapped, its header checked.
 
     path: where it is; tensors: TensorInfo by name; metadata: the strings under "__metadata__".
 
@@ -299,8 +298,7 @@ class SafetensorsFile:
                               error.hint) from error
 
     def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
-        """Return one tensor, as `read_tensor` gives it, or in the memory of `out`,
-        which then is filled in place.
+        """Return one tensor as `read_tensor` gives it, or in the memory of `out`, in place.
 
         Raises FormatError if the file has none of that name, ValueError if `out` has another
         shape.
@@ -323,8 +321,8 @@ class SafetensorsFile:
                               error.hint) from error
 
     def close(self) -> None:
-        """Let go of the file. Views that `tensor` gave out stay valid:
-        the mapping lives as long as they do."""
+        """Let go of the file.
+        Views that `tensor` gave out stay valid: the mapping lives as long as they do."""
         self._data = None
 
     def __enter__(self) -> "SafetensorsFile":
@@ -346,12 +344,12 @@ class LazyTensor:
 
 def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
           metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file, one tensor after the other,
-    so that only one LazyTensor is in memory at a time.
+    """Write a safetensors file, tensor by tensor: one LazyTensor is in memory at a time.
 
     tensors: arrays or LazyTensors by name, of any NumPy dtype in `DTYPES`, in any memory layout
     and byte order; wide dtypes come first in the file, then in order of names, so that each
-    tensor is aligned to its own item size. metadata: strings by name, or None.
+    tensor is aligned to its own item size.
+    metadata: strings by name, or None.
 
     The file appears under its name only when it is complete; an older one stays untouched until
     then, and on any failure nothing is left behind. Raises NotAvailableError if the folder
@@ -391,8 +389,8 @@ def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
     except OSError as error:
         raise NotAvailableError(f"cannot write {path}", error.strerror or str(error),
                                 f"check that {path.parent} exists, that you may write there, "
-                                f"and that {(offset + len(text)) / 1e6:,.1f} MB are "
-                                "free") from error
+                                f"and that {(offset + len(text)) / 1e6:,.1f} MB are free"
+                                ) from error
     finally:
         if os.path.exists(unfinished):
             unfinished.unlink()

@@ -1,9 +1,10 @@
 """A checkpoint in several files, read as one: the index says which file holds which tensor.
 
-The index is a JSON object: {"metadata": {…}, "weight_map": {"model.norm.weight":
-"model-00002-of-00002.safetensors"}}. Its files lie in its own folder. Sums in "metadata" are
-not checked: they are wrong in many published models. Source: what save_pretrained of Hugging
-Face's transformers writes.
+The index is a JSON object:
+{"metadata": {…}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors"}}.
+Its files lie in its own folder. Sums in "metadata" are not checked: they are wrong in many
+published models.
+Source: what save_pretrained of Hugging Face's transformers writes.
 """
 
 import re
@@ -55,8 +56,7 @@ def read_index(raw: bytes | memoryview) -> dict[str, str]:
 
 
 class _Shards:
-    """The files that an index names, open for reading:
-    a context manager with the interface of a single file.
+    """The files that an index names, open for reading as one: a context manager.
 
     path: the index; tensors: as a single file has them, in the index's order; shards: the open
     files by name.
@@ -71,13 +71,13 @@ class _Shards:
                        for file_name in dict.fromkeys(weight_map.values())}
         self._weight_map = weight_map
         self._check_contents()
-        self.tensors: dict[str, TensorInfo | TensorView] = {name: self.shards[
-            file_name].tensors[name] for name, file_name in weight_map.items()}
+        self.tensors: dict[str, TensorInfo | TensorView] = {
+            name: self.shards[file_name].tensors[name]
+            for name, file_name in weight_map.items()}
 
     @classmethod
     def open(cls, folder: str | Path):
-        """Open the index in `folder` and all its files, and check that they hold what it says,
-        no less and no more.
+        """Open the index in `folder` and all its files, which must hold what it says, no more.
 
         Raises NotAvailableError for an index or a file that is not there, FormatError for one
         that is damaged or has other tensors than the index says; both name the file. No tensor

@@ -1,5 +1,4 @@
-"""From one GGUF file to the folder that `transformers` loads:
-config, tokenizer, chat template, float32 weights."""
+"""From a GGUF file to `transformers`' folder: config, tokenizer, template, float32 weights."""
 
 import json
 from collections.abc import Callable
@@ -31,8 +30,8 @@ def convert_gguf(gguf: Path, folder: Path,
     with closing(GGUFFile.open(gguf)) as file:
         config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-        bos_id, eos_ids = file.metadata.get(
-            "tokenizer.ggml.bos_token_id"), gguf_eos_ids(file.metadata)
+        bos_id = file.metadata.get("tokenizer.ggml.bos_token_id")
+        eos_ids = gguf_eos_ids(file.metadata)
         if type(bos_id) not in (int, type(None)) or not all(type(id) is int for id in eos_ids):
             raise FormatError(f"cannot convert {gguf}",
                               "the ids of its BOS and EOS tokens are no integers",
@@ -52,8 +51,8 @@ def convert_gguf(gguf: Path, folder: Path,
         try:
             folder.mkdir()
             for name, value in contents.items():
-                (folder / name).write_text(json.dumps(value, ensure_ascii=False, indent=2)
-                                           + "\n", encoding="utf-8")
+                text = json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+                (folder / name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise NotAvailableError(
                 f"cannot write the model to {folder}", error.strerror or str(error),

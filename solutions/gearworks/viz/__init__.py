@@ -1,5 +1,4 @@
-"""Figures for the chapters: drawn in Python from what the engine did,
-replayed in a notebook or on a page.
+"""Figures: drawn in Python from what the engine did, replayed in a notebook or on a page.
 
 Every function returns a `Figure`. `player` replays any `Trace`; the others make theirs from
 domain objects.

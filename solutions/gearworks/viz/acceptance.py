@@ -1,5 +1,4 @@
-"""Speculative decoding as it happened:
-what was guessed in each pass, what was accepted, and what came instead."""
+"""Speculative decoding as it happened: each pass's guesses, which held, what came instead."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ _CONTEXT = 8                              # tokens of the text before a pass tha
 
 @dataclass(frozen=True)
 class Pass:
-    """One forward pass of the target. guesses: ids that were proposed; tokens:
-    ids that came out, one at least."""
+    """One forward pass of the target.
+    guesses: ids that were proposed; tokens: ids that came out, one at least."""
 
     guesses: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -38,8 +37,7 @@ class Pass:
 
 
 class RecordingProposer:
-    """Stands in front of a proposer, changes nothing, and remembers what was guessed,
-    and after how many tokens."""
+    """Before a proposer: changes nothing, notes what was guessed, and after how many tokens."""
 
     def __init__(self, proposer: Proposer):
         self.proposer = proposer
@@ -68,8 +66,7 @@ class RecordingProposer:
 
 def acceptance_timeline(passes: Sequence[Pass], token: Callable[[int], str],
                         title: str = "Guessed, checked, kept") -> Figure:
-    """All forward passes of a text under each other;
-    or, as the reader chooses, one after the other.
+    """All forward passes of a text under each other, or, by choice, one after the other.
 
     passes: from `RecordingProposer.passes`. token: the text of an id.
     Raises FigureError when there are none.

@@ -23,8 +23,7 @@ ELSEWHERE = "others"
 
 
 class RecordingCache(KVCache):
-    """A `KVCache` that keeps, layer by layer,
-    the queries that came in and the weights that they gave to the keys.
+    """A `KVCache` that keeps each layer's queries, and the weights that they gave to the keys.
 
     queries: list of (T, H, d), after RoPE. weights: list of (H, T, S), S being all keys stored
     by then.
@@ -51,8 +50,7 @@ class RecordingCache(KVCache):
 
 
 def attention_weights(model: Model, ids: Sequence[int]) -> np.ndarray:
-    """The attention weights of a forward pass over a text, all layers and heads:
-    (L, H, T, T) float32.
+    """The attention weights of a forward pass over a text: (L, H, T, T) float32.
 
     weights[layer, head, i, j] says how much of token j's value goes into what token i gets.
     ids: (T,), the whole text. Errors as `Model.forward`.
@@ -63,8 +61,7 @@ def attention_weights(model: Model, ids: Sequence[int]) -> np.ndarray:
 
 
 def habits(weights: np.ndarray) -> np.ndarray:
-    """How much of its weight each head gives to the first token,
-    to the token before and to the token itself.
+    """How much weight each head gives to the first token, the token before, and itself.
 
     weights: (L, H, T, T); returns (L, H, 3), the mean over all queries from the third on.
     Raises FigureError when there is none.
@@ -77,15 +74,13 @@ def habits(weights: np.ndarray) -> np.ndarray:
                           f"there are {weights.shape[-1]} tokens",
                           "give a text of three or more")
     looks = weights[:, :, 2:]
-    first, before, itself = looks[..., 0], *(np.diagonal(looks, shift, 2, 3)
-                                             for shift in (1, 2))
-    return np.stack([part.mean(-1) for part in (first, before, itself)], -1)
+    before, itself = (np.diagonal(looks, shift, 2, 3) for shift in (1, 2))
+    return np.stack([part.mean(-1) for part in (looks[..., 0], before, itself)], -1)
 
 
 def attention_explorer(tokens: Sequence[str], weights: np.ndarray,
                        title: str = "Who looks at whom") -> Figure:
-    """Attention weights as a map, one layer and head at a time,
-    and the text with what each token looks at.
+    """Attention weights as a map, by layer and head, and the text with what a token looks at.
 
     tokens: the T texts. weights: (L, H, T, T) float, each row adding up to 1, as from
     `attention_weights`; shown in steps of 1/255, so that all heads of a small model over 16
@@ -116,25 +111,24 @@ def attention_explorer(tokens: Sequence[str], weights: np.ndarray,
     cells = weights[:, :, *np.tril_indices(T)] if causal else weights
     shares = habits(weights)
     shares = np.concatenate([shares, 1 - shares.sum(-1, keepdims=True)], -1)         # (L, H, 4)
+    names = [*HABITS, ELSEWHERE]
     most = [(name, *np.unravel_index(shares[..., i].argmax(), (L, H)))
-            for i, name in enumerate((*HABITS, ELSEWHERE))]
+            for i, name in enumerate(names)]
 
     words = [title, "The tokens: " + " | ".join(tokens)]
-    words += [f"Layer {layer}: "
-              + "; ".join(f"{name} {_range(shares[layer, :, i])}"
-                          for i, name in enumerate((*HABITS, ELSEWHERE))) for layer in range(L)]
+    for layer in range(L):
+        ranges = (f"{name} {_range(shares[layer, :, i])}" for i, name in enumerate(names))
+        words.append(f"Layer {layer}: {'; '.join(ranges)}")
     words += [f"Most at {name}: layer {layer}, head {head}, "
               f"{shares[layer, head, i]:.0%}".replace("%", " %")
               for i, (name, layer, head) in enumerate(most)]
-    return interactive("attention", title,
-                       json.dumps({
-                           "tokens": list(tokens), "layers": L, "heads": H, "causal": causal,
-                           "weights": urlsafe_b64encode(np.rint(
-                               cells * 255).astype(np.uint8).tobytes()).decode("ascii"),
-                           "habits": [*HABITS, ELSEWHERE],
-                           "shares": np.rint(100 * shares).astype(int).reshape(-1, 4).tolist(),
-                           "most": [[f"most at {name}", int(layer), int(head)]
-                                    for name, layer, head in most]}, separators=(",", ":")),
+    codes = np.rint(cells * 255).astype(np.uint8).tobytes()
+    data = {"tokens": list(tokens), "layers": L, "heads": H, "causal": causal,
+            "weights": urlsafe_b64encode(codes).decode("ascii"),
+            "habits": names,
+            "shares": np.rint(100 * shares).astype(int).reshape(-1, 4).tolist(),
+            "most": [[f"most at {name}", int(layer), int(head)] for name, layer, head in most]}
+    return interactive("attention", title, json.dumps(data, separators=(",", ":")),
                        "\n".join(words))
 
 

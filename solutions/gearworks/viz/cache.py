@@ -18,14 +18,14 @@ _MOST = 4                                    # as many lines as there are patter
 def cache_growth(tokens: Sequence[int], cache_bytes: Mapping[str, Sequence[float]],
                  step_flops: Mapping[str, Sequence[float]],
                  title: str = "The cache grows") -> Figure:
-    """What the cache takes and what the next token costs, by the length of the text,
-    on logarithmic axes.
+    """What the cache takes and the next token costs, by text length, on logarithmic axes.
 
     tokens: lengths of the text, growing. cache_bytes: {layout: bytes at each length}, for
-    example of MHA, GQA and MLA. step_flops: {way: FLOPs of the step that computes one token
-    more, at each length}, for example with and without the cache. The reader chooses between
-    the two, and a slider moves along the lengths. Four lines at most in each. Raises
-    FigureError for lists of unequal length, and for numbers that are not positive.
+    example of MHA, GQA and MLA.
+    step_flops: {way: FLOPs of the step that computes one token more, at each length}, for
+    example with and without the cache. The reader chooses between the two, and a slider moves
+    along the lengths. Four lines at most in each.
+    Raises FigureError for lists of unequal length, and for numbers that are not positive.
 
     >>> figure = cache_growth([1, 10], {"GQA": [2e3, 2e4]},
     ...                       {"with": [1e6, 1e6], "without": [1e6, 1e7]})

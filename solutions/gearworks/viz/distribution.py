@@ -25,12 +25,12 @@ USUAL = SamplingParams(temperature=0.7, top_k=40, top_p=0.9)
 
 def distribution(logits: np.ndarray | Mapping[str, np.ndarray], token: Callable[[int], str],
                  shown: int = 40, title: str = "The next token") -> Figure:
-    """The likeliest next tokens as bars, which temperature, top-k,
-    top-p and min-p change as the reader moves them.
+    """The likeliest next tokens as bars, which temperature, top-k, top-p and min-p change.
 
     logits: (V,), the model's own; or several with names, among which the reader chooses. token:
-    the text of an id. shown: how many tokens have a bar; all others share one. Of tokens tied
-    with the k-th, all stay; of tokens tied at the border of top-p, the higher ids.
+    the text of an id.
+    shown: how many tokens have a bar; all others share one. Of tokens tied with the k-th, all
+    stay; of tokens tied at the border of top-p, the higher ids.
     Raises FigureError for logits that are no distribution over at least two tokens.
 
     >>> print(distribution(np.log(np.array([0.5, 0.3, 0.2], np.float32)), "abc".__getitem__))
@@ -66,8 +66,7 @@ def distribution(logits: np.ndarray | Mapping[str, np.ndarray], token: Callable[
 
 
 def _sorted(logits: np.ndarray, token: Callable[[int], str], shown: int) -> dict:
-    """The likeliest first, of equal ones the higher id first,
-    since it is the one that top-p keeps; then the bins."""
+    """The likeliest first, of equal ones the higher id, which top-p keeps; then the bins."""
     possible = np.flatnonzero(np.isfinite(logits))
     order = possible[np.lexsort((-possible, -logits[possible]))]
     exact, rest = order[:max(_EXACT, shown)], logits[order[max(_EXACT, shown):]]

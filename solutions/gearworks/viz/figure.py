@@ -1,5 +1,4 @@
-"""A figure for notebooks and pages: one piece of HTML that needs no network,
-no kernel and no other file.
+"""A figure for notebooks and pages: one piece of HTML, without network, kernel or other file.
 
 It shows in JupyterLab, VS Code, Colab, nbconvert's HTML and the book, in light and in dark.
 Where scripts or HTML do not run, its words remain. It holds no element ids, so any number of
@@ -75,13 +74,14 @@ def interactive(kind: str, title: str, data: str, words: str, choice: str = "") 
     """A figure that `<kind>.js` draws, in the style of `<kind>.css` where there is one.
 
     data: JSON, what the script draws from. words: the same as the picture, shown where no
-    script runs and on request. choice: as for `player`.
+    script runs and on request.
+    choice: as for `player`.
     """
     # Escaped so that no text can end the element that holds the data.
     data = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
-    body = ('<details class="gw-words" open><summary>In '
-            f'words</summary><pre>{escape(words, quote=False)}</pre></details><script '
-            f'type="application/json" class="gw-data">{data}</script>')
+    body = ('<details class="gw-words" open><summary>In words</summary>'
+            f'<pre>{escape(words, quote=False)}</pre></details>'
+            f'<script type="application/json" class="gw-data">{data}</script>')
     return Figure(framed(title, body, kind, choice), words)
 
 
@@ -102,9 +102,9 @@ def framed(title: str, body: str, kind: str = "", choice: str = "") -> str:
         style += _resource(f"{kind}.css")
         script = (f'<script>(() => {{\n'
                   f'{_resource("elements.js")}{_resource(f"{kind}.js")}}})();</script>')
-    return (f'<div class="{classes}" role="group" '
-            f'aria-label="{escape(title)}"{attributes}><style>{style}</style><p '
-            f'class="gw-title" dir="auto">{escape(title)}</p>{body}{script}</div>')
+    return (f'<div class="{classes}" role="group" aria-label="{escape(title)}"{attributes}>'
+            f'<style>{style}</style><p class="gw-title" dir="auto">{escape(title)}</p>'
+            f'{body}{script}</div>')
 
 
 @lru_cache

@@ -1,5 +1,4 @@
-"""How a number is stored: the bits of a number in the formats that weights come in,
-what is kept and what is lost.
+"""How a number is stored: its bits in the formats of weights, what is kept and what is lost.
 
 The formats are described here, once; the page rounds in JavaScript, so that any number can be
 tried without a kernel.
@@ -19,8 +18,7 @@ _BLOCK = 32                                  # numbers of a GGUF block
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A binary floating-point format: one sign bit, then the exponent,
-    then the mantissa without its leading one.
+    """A binary floating-point format: sign, exponent, mantissa without its leading one.
 
     infinities: whether the largest exponent is kept for infinity and nan, as IEEE 754 has it.
     Without it that exponent holds numbers, only the code of all ones is nan, and a number that
@@ -61,8 +59,7 @@ class FloatFormat:
         return ones - 2 ** self.mantissa_bits if self.infinities else ones - 1
 
     def encode(self, value: float) -> int:
-        """The code of the nearest number, an unsigned integer;
-        of two that are equally near, the even code."""
+        """The nearest number's code, an unsigned integer; of two equally near, the even one."""
         sign = 2 ** (self.bits - 1) if math.copysign(1, value) < 0 else 0
         size = abs(value)
         too_large = self._largest_code + self.infinities
@@ -97,8 +94,7 @@ FLOAT_FORMATS = (FloatFormat("fp32", 8, 23), FloatFormat("fp16", 5, 10),
 
 
 def number_formats(block: np.ndarray, title: str = "How a number is stored") -> Figure:
-    """A number in fp32, fp16, bf16, fp8, int8 and the blocks Q8_0 and Q4_0 of GGUF:
-    its bits, its value and its error.
+    """A number's bits, value and error in fp32, fp16, bf16, fp8, int8 and GGUF's Q8_0 and Q4_0.
 
     block: (32,) float32, neighbours in a real weight matrix. The reader types or moves the
     first; int8 (one scale for all 32) and the blocks store it together with the other 31.
@@ -126,6 +122,6 @@ def number_formats(block: np.ndarray, title: str = "How a number is stored") -> 
               "largest becomes 127",
               f"Q4_0: blocks of {_BLOCK} codes of 4 bits and an fp16 scale, so that the "
               "largest becomes -8"]
-    return interactive("formats", title, json.dumps(
-        {"floats": [asdict(known) for known in FLOAT_FORMATS], "block": block.tolist()},
-        separators=(",", ":")), "\n".join(words))
+    data = {"floats": [asdict(known) for known in FLOAT_FORMATS], "block": block.tolist()}
+    return interactive("formats", title, json.dumps(data, separators=(",", ":")),
+                       "\n".join(words))

@@ -1,5 +1,4 @@
-"""The map of the engine: the seven steps of a request, the gears that take them,
-and what is built so far."""
+"""The engine's map: the seven steps of a request, the gears that take them, what is built."""
 
 import math
 from collections.abc import Collection
@@ -11,8 +10,7 @@ from gearworks.viz.trace import FigureError
 
 @dataclass(frozen=True)
 class Gear:
-    """A part of the engine: its name in `engine_map`, its title on the map, its chapter,
-    and what it does."""
+    """A part of the engine: name in `engine_map`, title on the map, chapter, what it does."""
 
     name: str
     title: str
@@ -34,11 +32,13 @@ GEARS = {gear.name: gear for gear in (
 )}
 
 # Each step of a request, what happens, and the gear that does it.
-STEPS = (("Encode", "text to ids", "tokenizer"), ("Embed", "ids to vectors", "transformer"),
+STEPS = (("Encode", "text to ids", "tokenizer"),
+         ("Embed", "ids to vectors", "transformer"),
          ("Layers", "N blocks, with the KV cache", "transformer"),
          ("Head", "vectors to logits", "transformer"),
          ("Choose", "logits to one id", "sampler"),
-         ("Append", "the id, or stop", "pipeline"), ("Decode", "ids to text", "tokenizer"))
+         ("Append", "the id, or stop", "pipeline"),
+         ("Decode", "ids to text", "tokenizer"))
 LOOP = "for every new token"
 
 _AROUND = ("Around the loop: many requests at a time", ("scheduler", "server"))
@@ -72,31 +72,30 @@ def engine_map(lit: Collection[str] = (), building: Collection[str] = ()) -> Fig
                 + (" gw-building" if name in building else " gw-lit" if name in lit else ""))
 
     def band(title: str, names: Collection[str]) -> str:
-        boxes = "".join(f'<li class="{look(name)}"><span '
-                        f'class="gw-gear-name">{_COG}{GEARS[name].title}</span> '
+        boxes = "".join(f'<li class="{look(name)}">'
+                        f'<span class="gw-gear-name">{_COG}{GEARS[name].title}</span> '
                         f'<small>{GEARS[name].does}</small> <small>{state(name)}</small></li>'
                         for name in names)
         return (f'<div class="gw-band"><p class="gw-band-title">{title}</p>'
                 f'<ul class="gw-gears gw-gears-{len(names)}">{boxes}</ul></div>')
 
     steps = "".join(f'<li class="{look(gear)}"><strong>{i} {title}</strong> '
-                    f'<small>{happens}</small> <span class="gw-gear-name '
-                    f'gw-of-step">{_COG}{GEARS[gear].title}</span> '
+                    f'<small>{happens}</small> '
+                    f'<span class="gw-gear-name gw-of-step">{_COG}{GEARS[gear].title}</span> '
                     f'<small>{state(gear)}</small></li>'
                     for i, (title, happens, gear) in enumerate(STEPS, start=1))
     loop = f'<li class="gw-loop"><span>{LOOP}</span></li>'
-    body = (f'<div class="gw-map">{band(*_AROUND)}<div class="gw-band"><p '
-            'class="gw-band-title">The loop of one request</p><ol '
-            f'class="gw-steps">{steps}{loop}</ol></div>{band(*_BELOW)}</div>')
+    body = (f'<div class="gw-map">{band(*_AROUND)}<div class="gw-band">'
+            '<p class="gw-band-title">The loop of one request</p>'
+            f'<ol class="gw-steps">{steps}{loop}</ol></div>{band(*_BELOW)}</div>')
 
     words = ["The engine: the steps of a request"]
     words += [f"Step {i}, {title}: {happens}. Gear: {GEARS[gear].title} ({state(gear)})"
               for i, (title, happens, gear) in enumerate(STEPS, start=1)]
     words.append(f"Steps 2 to 6 come again {LOOP}")
     for title, names in (_AROUND, _BELOW):
-        words.append(f"{title}: "
-                     + "; ".join(f"{GEARS[name].title} {GEARS[name].does} ({state(name)})"
-                                 for name in names))
+        gears = (f"{GEARS[name].title} {GEARS[name].does} ({state(name)})" for name in names)
+        words.append(f"{title}: {'; '.join(gears)}")
     finished = f"{len(set(lit) - set(building))} of {len(GEARS)} gears built"
     words.append(finished)
     return Figure(framed(f"The engine, {finished}", body), "\n".join(words))
@@ -109,8 +108,8 @@ def _cog(teeth: int = 8, outer: float = 10.5, inner: float = 7.5, hole: float = 
         for part, radius in ((-0.28, inner), (-0.16, outer), (0.16, outer), (0.28, inner)):
             angle = 2 * math.pi * (tooth + part) / teeth
             corners.append(f"{radius * math.sin(angle):.2f},{-radius * math.cos(angle):.2f}")
-    outline = (f"M{' '.join(corners)}ZM{hole},0A{hole},{hole} 0 1 0 -{hole},0A{hole},{hole} 0 "
-               f"1 0 {hole},0Z")
+    outline = (f"M{' '.join(corners)}Z"
+               f"M{hole},0A{hole},{hole} 0 1 0 -{hole},0A{hole},{hole} 0 1 0 {hole},0Z")
     return f'<svg viewBox="-12 -12 24 24" aria-hidden="true"><path d="{outline}"/></svg>'
 
 

@@ -48,12 +48,12 @@ class Workload:
 def roofline(machines: Machine | Sequence[Machine],
              steps: Sequence[Workload] | Mapping[str, Sequence[Workload]],
              step_name: str = "Batch", title: str = "What the machine allows") -> Figure:
-    """Workloads under the roofs of one or several machines (three at most),
-    on logarithmic axes.
+    """Workloads under the roofs of one to three machines, on logarithmic axes.
 
     steps: the workloads; or, for a slider, the slider's positions with the workloads of each
-    ({"1": […], "8": […]}). step_name: what the slider selects. Each workload stands where a
-    machine can bring it at best.
+    ({"1": […], "8": […]}).
+    step_name: what the slider selects. Each workload stands where a machine can bring it at
+    best.
 
     >>> decode = Workload("decode", flops=270e6, bytes=540e6, tokens=1)
     >>> print(repr(roofline(Machine("laptop", 100e9, 12.5e9), [decode])).splitlines()[2])
@@ -89,8 +89,8 @@ def roofline(machines: Machine | Sequence[Machine],
                 rate = (f", {number(attainable / workload.flops * workload.tokens)} tokens/s"
                         if workload.tokens else "")
                 values[name] = (f"{number(intensity)} FLOP/byte, at best "
-                                f"{with_prefix(attainable, 'FLOP/s')}{rate}; {limit} is the "
-                                "limit")
+                                f"{with_prefix(attainable, 'FLOP/s')}{rate}; "
+                                f"{limit} is the limit")
                 limited[limit].append(name)
         caption = " ".join(f"Limited by {limit}: {', '.join(names)}."
                            for limit, names in limited.items() if names)
@@ -139,8 +139,9 @@ def memory_budget(items: Parts | Bars | Mapping[str, Bars],
     all_bars = [bar for bars in positions.values() if isinstance(bars, Mapping)
                 for bar in bars.values()]
     for bar in all_bars:
-        if not isinstance(bar, Mapping) or not bar or not all(
-            isinstance(size, Real) and 0 <= size < math.inf for size in bar.values()):
+        if (not isinstance(bar, Mapping) or not bar
+            or not all(isinstance(size, Real) and 0 <= size < math.inf
+                       for size in bar.values())):
             raise FigureError("cannot draw this budget", f"a bar holds {bar!r}",
                               "give {part: bytes} for every bar")
     parts = list(dict.fromkeys(part for bar in all_bars for part in bar))
@@ -153,9 +154,8 @@ def memory_budget(items: Parts | Bars | Mapping[str, Bars],
         enough = next((limit for limit in capacities if total <= limit), None)
         verdict = (f"fits {with_prefix(enough, 'B')}" if enough
                    else f"more than {with_prefix(capacities[-1], 'B')}")
-        return Lane(
-            name, [Cell(with_prefix(size, "B"), part, size=size) for part, size in bar.items()],
-            note=f"{with_prefix(total, 'B')}, {verdict}")
+        cells = [Cell(with_prefix(size, "B"), part, size=size) for part, size in bar.items()]
+        return Lane(name, cells, note=f"{with_prefix(total, 'B')}, {verdict}")
 
     def caption(bars: Bars) -> str:
         fitting = {limit: [name for name, bar in bars.items() if sum(bar.values()) <= limit]
@@ -163,11 +163,9 @@ def memory_budget(items: Parts | Bars | Mapping[str, Bars],
         return " ".join(f"Fits {with_prefix(limit, 'B')}: {', '.join(names) or 'nothing'}."
                         for limit, names in fitting.items())
 
-    return player(Trace(title,
-                        [Step(caption(bars), [lane(name, bar) for name, bar in bars.items()],
-                              label=position) for position, bars in positions.items()],
-                        view="bars", step_name=step_name,
-                        legend={part: part.replace("_", " ").replace("kv ", "KV ")
-                                for part in parts},
-                        marks=[Mark(limit, with_prefix(limit, "B")) for limit in capacities],
-                        limit=1.25 * capacities[-1]))
+    steps = [Step(caption(bars), [lane(*named) for named in bars.items()], label=position)
+             for position, bars in positions.items()]
+    legend = {part: part.replace("_", " ").replace("kv ", "KV ") for part in parts}
+    marks = [Mark(limit, with_prefix(limit, "B")) for limit in capacities]
+    return player(Trace(title, steps, view="bars", step_name=step_name, legend=legend,
+                        marks=marks, limit=1.25 * capacities[-1]))

@@ -1,5 +1,4 @@
-"""Rotary positions: how pairs of numbers turn,
-and why a score knows only how far apart two tokens are.
+"""Rotary positions: how pairs turn, and why a score knows only how far apart two tokens are.
 
 Shapes: N positions, d head size. Everything that turns here is turned by
 `attention.apply_rope`.
@@ -19,14 +18,14 @@ from gearworks.viz.trace import FigureError
 def rope_rotation(q: np.ndarray, k: np.ndarray, frequencies: np.ndarray, pairs: int = 4,
                   positions: int = 48,
                   title: str = "Positions turn pairs of numbers") -> Figure:
-    """Some pairs of a query as dials that turn with the position;
-    and the score of that query and a key, anywhere.
+    """Pairs of a query as dials that turn with position, and its score with a key anywhere.
 
     q, k: (d,), one head's query and key before rotation. frequencies: (d/2,), from
-    `attention.rope_frequencies`. pairs: how many dials, from the fastest pair to the slowest.
-    positions: N, how many there are, from 0; the page holds the scores of all N² ways to place
-    query and key. A score is scaled by 1/sqrt(d), as in attention. Raises FigureError for
-    shapes that do not fit, and for numbers that are not finite.
+    `attention.rope_frequencies`.
+    pairs: how many dials, from the fastest pair to the slowest. positions: N, how many there
+    are, from 0; the page holds the scores of all N² ways to place query and key. A score is
+    scaled by 1/sqrt(d), as in attention.
+    Raises FigureError for shapes that do not fit, and for numbers that are not finite.
 
     >>> q, k = np.array([3., 4.], np.float32), np.array([1., 0.], np.float32)
     >>> print(repr(rope_rotation(q, k, np.array([np.pi / 2], np.float32), pairs=1,
@@ -44,8 +43,8 @@ def rope_rotation(q: np.ndarray, k: np.ndarray, frequencies: np.ndarray, pairs: 
         raise FigureError("cannot draw this rotation", "not all numbers are finite",
                           "check the query and the key")
     cos, sin = rope_angles(np.arange(N), np.asarray(frequencies, np.float32))
-    turned_q, turned_k = (apply_rope(np.tile(np.asarray(x, np.float32), (N, 1, 1)), cos,
-                                     sin)[:, 0] for x in (q, k))
+    at_all = (np.tile(np.asarray(x, np.float32), (N, 1, 1)) for x in (q, k))       # (N, 1, d)
+    turned_q, turned_k = (apply_rope(x, cos, sin)[:, 0] for x in at_all)           # (N, d)
     scores = turned_q @ turned_k.T / np.float32(math.sqrt(d))             # (N, N), [query, key]
     # query minus key
     by_distance = [np.diagonal(scores, -distance) for distance in range(1 - N, N)]
@@ -65,7 +64,9 @@ def rope_rotation(q: np.ndarray, k: np.ndarray, frequencies: np.ndarray, pairs: 
     words += [f"Query {distance} tokens after the key: score "
               f"{float(by_distance[N - 1 + distance][0]):.4g}" for distance in range(min(N, 9))]
     words.append(law)
-    return interactive("rotation", title, json.dumps(
-        {"dials": dials, "scores": np.round(scores.astype(np.float64), 5).tolist(), "law": law},
-        separators=(",", ":"), allow_nan=False), "\n".join(words))
+    data = {"dials": dials, "scores": np.round(scores.astype(np.float64), 5).tolist(),
+            "law": law}
+    return interactive("rotation", title,
+                       json.dumps(data, separators=(",", ":"), allow_nan=False),
+                       "\n".join(words))
 

@@ -39,8 +39,7 @@ class Merge:
 
 def merge_steps(symbols: Sequence[int],
                 merges: Mapping[tuple[int, int], tuple[int, int]]) -> list[Merge]:
-    """The merges that turn the symbols of a piece into what `encode_piece` returns, in their
-    order.
+    """The merges, in order, that turn a piece's symbols into what `encode_piece` returns.
 
     Raises FigureError if `encode_piece` returns something else.
 
@@ -84,15 +83,14 @@ def merge_stepper(texts: str | Sequence[str], tokenizer: Tokenizer,
 
 def token_borders(text: str, tokenizers: Tokenizer | Mapping[str, Tokenizer],
                   title: str = "Where the tokens end") -> Figure:
-    """A text cut into its tokens, under one tokenizer or, one below the other,
-    under several with names.
+    """A text cut into tokens, by one tokenizer or, one below the other, by several with names.
 
     Pointing at a token, or moving to it with the arrow keys, shows its number, id and bytes.
     Text is ordinary text here: special tokens are spelled out.
 
     >>> from gearworks.vocabularies.vocabulary import Vocabulary
-    >>> token_borders(
-    ...     "ab b", Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2, "Ġ": 3}, {(0, 1): (0, 2)})))
+    >>> tokenizer = Tokenizer(Vocabulary({"a": 0, "b": 1, "ab": 2, "Ġ": 3}, {(0, 1): (0, 2)}))
+    >>> token_borders("ab b", tokenizer)
     Where the tokens end
     4 characters, 4 bytes
       tokens (3 tokens): ab | ␣ | b
@@ -101,9 +99,8 @@ def token_borders(text: str, tokenizers: Tokenizer | Mapping[str, Tokenizer],
     lanes = []
     for name, tokenizer in named.items():
         ids = tokenizer.encode(text, parse_special=False)
-        lanes.append(Lane(name,
-                          [_token_cell(id, tokenizer, f"token {i}, ")
-                           for i, id in enumerate(ids)], note=_count(len(ids), "token")))
+        cells = [_token_cell(id, tokenizer, f"token {i}, ") for i, id in enumerate(ids)]
+        lanes.append(Lane(name, cells, note=_count(len(ids), "token")))
     caption = f"{_count(len(text), 'character')}, {_count(len(text.encode('utf-8')), 'byte')}"
     return player(Trace(title, [Step(caption, lanes)], view="text"))
 
@@ -187,21 +184,24 @@ def _token_cell(id: int, tokenizer: Tokenizer, place: str = "", emphasis: str = 
 
 
 def visible(data: bytes) -> str:
-    """Bytes as text in which white space and control characters show,
-    and bytes that are no character are hexadecimal.
+    """Bytes as text: white space and controls show, bytes that are no character are in hex.
 
     >>> visible(b" caf\\xc3\\xa9\\n"), visible(b"\\xe4\\xb8")
     ('␣café⏎', '<E4 B8>')
     """
     shown = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"}
-    text = data.decode("utf-8", errors="surrogateescape")
-    return "".join(f"<{' '.join(f'{ord(c) - 0xDC00:02X}' for c in run)}>" if broken
-                   else "".join(shown.get(c,
-                                          c if c.isprintable() or c == _ZERO_WIDTH_JOINER
-                                          else f"<U+{ord(c):04X}>") for c in run)
-                   for broken,
-                   run
-                   in ((broken, list(run)) for broken, run in groupby(text, key=_is_lone_byte)))
+
+    def readable(c: str) -> str:
+        plain = c.isprintable() or c == _ZERO_WIDTH_JOINER
+        return shown.get(c, c if plain else f"<U+{ord(c):04X}>")
+
+    text, parts = data.decode("utf-8", errors="surrogateescape"), []
+    for broken, run in groupby(text, key=_is_lone_byte):
+        if broken:
+            parts.append(f"<{' '.join(f'{ord(c) - 0xDC00:02X}' for c in run)}>")
+        else:
+            parts += map(readable, run)
+    return "".join(parts)
 
 
 def _is_lone_byte(character: str) -> bool:

@@ -3,14 +3,13 @@
 A trace is written once, by whoever ran the thing (a tokenizer, a scheduler, a cache), and drawn
 by one of a few views:
 
-    view     draws                                               uses
-    lanes    rows of boxes: requests, slots, blocks, symbols     Step.lanes
-    text     the same boxes without gaps, as running text        Step.lanes
-    table    one row a lane, one column a cell                   Step.lanes, Trace.columns
-    bars     one stacked bar a lane; a cell is as long as `size`  Step.lanes, Trace.marks,
-             Trace.limit
-    plot     points and lines on two logarithmic axes            Step.points, Trace.lines,
-             Trace.x_label, Trace.y_label
+    view     draws                                             uses
+    lanes    rows of boxes: requests, slots, blocks, symbols   Step.lanes
+    text     the same boxes without gaps, as running text      Step.lanes
+    table    one row a lane, one column a cell                 Step.lanes, Trace.columns
+    bars     one stacked bar a lane, of cells of some `size`   Step.lanes, Trace.marks, .limit
+    plot     points and lines on two logarithmic axes          Step.points, Trace.lines,
+                                                               Trace.x_label, .y_label
 
 Every view also shows the step's caption and its named values. A kind is a name that the legend
 explains; its place there decides colour and pattern. Only plain numbers and strings are in a
@@ -52,8 +51,9 @@ class Cell(_Frozen):
     """One box, or one segment of a bar.
 
     kind: a key of the trace's legend, or "". emphasis: "", "chosen" (what happens next concerns
-    it), "new" or "faded". note: what the reader sees on pointing at it. size: its length in a
-    bar, in the unit of the trace's marks.
+    it), "new" or "faded".
+    note: what the reader sees on pointing at it. size: its length in a bar, in the unit of the
+    trace's marks.
 
     >>> Cell("he", emphasis="new", note="id 258")
     Cell(text='he', kind='', emphasis='new', note='id 258', size=1)
@@ -118,11 +118,11 @@ class Step(_Frozen):
 
 @dataclass(frozen=True)
 class Trace(_Frozen):
-    """A title and the steps. The fields from `view` on say how to draw them;
-    see the table above.
+    """A title and the steps.
 
-    legend: kind -> what it means, at most `KINDS` of them. limit: where the scale of a bar view
-    ends; longer bars fade out there (0: no limit). step_name: what the slider selects.
+    The fields from `view` on say how to draw them; see the table above. legend: kind -> what it
+    means, at most `KINDS` of them. limit: where the scale of a bar view ends; longer bars fade
+    out there (0: no limit). step_name: what the slider selects.
     Raises FigureError, naming the place, when something is not as described here.
 
     >>> trace = Trace("Hi", [Step("one letter", [Lane("word", [Cell("h")])])])
@@ -191,8 +191,8 @@ class Trace(_Frozen):
 
     @classmethod
     def from_json(cls, text: str) -> "Trace":
-        """Read what `to_json` wrote. Raises FigureError, naming the place,
-        for anything else."""
+        """Read what `to_json` wrote.
+        Raises FigureError, naming the place, for anything else."""
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:

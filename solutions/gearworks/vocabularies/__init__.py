@@ -1,2 +1,1 @@
-"""What a tokenizer is made from: vocabularies of files, Unicode as `tokenizers` knows it,
-and other ways to cut words."""
+"""What a tokenizer is made from: vocabularies, Unicode tables, other ways to cut words."""

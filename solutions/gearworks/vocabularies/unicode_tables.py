@@ -1,5 +1,4 @@
-"""Letters, numbers and normal forms, as the `tokenizers` library knows them,
-whatever Unicode this Python knows.
+"""Letters, numbers, normal forms: as the `tokenizers` library knows them, not this Python.
 
 Left out on purpose: what to do with them, which is the subject of `gearworks.tokenizer`.
 """

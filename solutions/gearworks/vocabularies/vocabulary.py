@@ -1,5 +1,4 @@
-"""Vocabularies of byte-level BPE, read from a Hugging Face `tokenizer.json` or
-from the metadata of a GGUF file.
+"""Vocabularies of byte-level BPE, read from a `tokenizer.json` or from a GGUF file's metadata.
 
 Both end in a `Vocabulary`, all that `gearworks.tokenizer.Tokenizer` needs. A GGUF vocabulary
 goes through `tokenizer.json`, so the file that `transformers` loads and the tokenizer that the
@@ -56,7 +55,8 @@ class AddedToken:
     special: skipped when decoding for people, and ordinary text where the writer is not
     trusted.
     lstrip, rstrip: swallow the white space on that side. single_word: only where no word
-    character touches it. normalized: looked for in the normalized text, not in the original.
+    character touches it.
+    normalized: looked for in the normalized text, not in the original.
     """
 
     content: str
@@ -73,10 +73,12 @@ class Vocabulary:
     """What a byte-level BPE tokenizer is made of.
 
     tokens: token, in the characters of `bytes_to_unicode` -> id. merges: (left id, right id) ->
-    (rank, merged id). splitters: names for `gearworks.tokenizer.splitter`, in the order of use.
-    normalization: Unicode forms, likewise. ignore_merges: a piece that is a token as a whole is
-    not merged. unk_id: stands for a byte that no token holds; None leaves such bytes out.
-    prefix, suffix: ids that belong around a text. specials: "bos", "eos", "unk", "pad" -> id.
+    (rank, merged id).
+    splitters: names for `gearworks.tokenizer.splitter`, in the order of use. normalization:
+    Unicode forms, likewise.
+    ignore_merges: a piece that is a token as a whole is not merged. unk_id: stands for a byte
+    that no token holds; None leaves such bytes out. prefix, suffix: ids that belong around a
+    text. specials: "bos", "eos", "unk", "pad" -> id.
     """
 
     tokens: Mapping[str, int]
@@ -93,13 +95,13 @@ class Vocabulary:
 
 def read_vocabulary(tokenizer: Mapping[str, Any],
                     config: Mapping[str, Any] | None = None) -> Vocabulary:
-    """Read what `tokenizer.json` holds, and the special tokens
-    that `tokenizer_config.json` names.
+    """Read what `tokenizer.json` holds, and the special tokens of `tokenizer_config.json`.
 
     Without `config`, `specials` is empty. Whether BOS belongs before a text is said by the
     post-processor in `tokenizer.json`; `add_bos_token` in `tokenizer_config.json` changes
-    nothing, as in transformers 5. Raises FormatError for what is missing, contradictory or of
-    the wrong type, and for what is not supported, by name.
+    nothing, as in transformers 5.
+    Raises FormatError for what is missing, contradictory or of the wrong type, and for what is
+    not supported, by name.
 
     >>> read_vocabulary({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
     ...                            "merges": ["a b"]}, "pre_tokenizer": {"type": "ByteLevel"},
@@ -140,8 +142,7 @@ def read_vocabulary(tokenizer: Mapping[str, Any],
 
 
 def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The `tokenizer.json` of the vocabulary that a GGUF file's metadata holds, as its
-    publisher would have written it.
+    """The `tokenizer.json` that a GGUF file's publisher would have written, from its metadata.
 
     Raises FormatError for a vocabulary that is not byte-level BPE or has an unknown
     `tokenizer.ggml.pre`, by name, and for missing, contradictory or mistyped entries.
@@ -176,11 +177,12 @@ def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
         pattern = {"llama3": LLAMA3_PATTERN, "qwen2": QWEN2_PATTERN}[splitters[0]]
         steps = [{"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated",
                   "invert": False}, byte_level | {"use_regex": False}]
+    pre_tokenizer = ({"type": "Sequence", "pretokenizers": steps} if len(steps) > 1
+                     else steps[0])
     return {"version": "1.0", "truncation": None, "padding": None,
             "added_tokens": added,
             "normalizer": {"type": "NFC"} if splitters == ("qwen2",) else None,
-            "pre_tokenizer": {"type": "Sequence",
-                              "pretokenizers": steps} if len(steps) > 1 else steps[0],
+            "pre_tokenizer": pre_tokenizer,
             "post_processor": _gguf_post_processor(metadata, tokens),
             "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
                         "use_regex": True},
@@ -192,8 +194,7 @@ def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer_config_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """The `tokenizer_config.json` that goes with `tokenizer_json_from_gguf`:
-    special tokens, context, chat template.
+    """What goes into `tokenizer_config.json` with it: special tokens, context, chat template.
 
     `model_max_length` is the context in tokens. Raises FormatError like
     `tokenizer_json_from_gguf`.
@@ -213,8 +214,8 @@ def tokenizer_config_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
     for role in SPECIAL_ROLES:
         id = _gguf_special_id(metadata, role, tokens)
         config[f"{role}_token"] = None if id is None else tokens[id][0]
-    context = _get(metadata, f"{metadata.get('general.architecture')}.context_length", int,
-                   None)
+    architecture = metadata.get("general.architecture")
+    context = _get(metadata, f"{architecture}.context_length", int, None)
     if context is not None:
         config["model_max_length"] = context
     if "tokenizer.chat_template" in metadata:
@@ -339,8 +340,8 @@ def _read_splitter(step: Mapping[str, Any]) -> str:
                  f"{_type_name(step)} ({_short(step)})", OTHER_RULES)
 
 
-def _read_post_processor(post_processor: Mapping[
-    str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _read_post_processor(
+        post_processor: Mapping[str, Any] | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     prefix, suffix = (), ()
     for step in _steps(post_processor, "processors"):
         if step.get("type") == "ByteLevel":             # concerns offsets, not ids

@@ -12,8 +12,7 @@ from collections.abc import Collection
 
 def longest_match(word: str, pieces: Collection[str], *, prefix: str = "##",
                   unknown: str = "[UNK]", longest_word: int = 100) -> list[str]:
-    """The pieces of one word: from its start, the longest that is in the list;
-    then the longest of what is left.
+    """The pieces of one word: from its start the longest of the list, then again for the rest.
 
     pieces: the list. After the first, a piece is looked for with `prefix` before it, and
     returned so.
