@@ -1,5 +1,4 @@
-"""The autograder: from one chapter source to every edition,
-from one set of checks to every grade."""
+"""The autograder: every edition from one source, every grade from one set of checks."""
 
 from typing import Any
 

@@ -87,8 +87,7 @@ def _add_notebooks(command: argparse.ArgumentParser) -> None:
 
 
 def _root(options: argparse.Namespace) -> Path:
-    """The repository: the folder named, or that around the working directory,
-    or that which this package lies in."""
+    """The repository: as named, or around the working directory, or around this package."""
     if options.root is not None:
         return options.root
     for folder in (Path.cwd(), *Path.cwd().parents, Path(__file__).resolve().parents[1]):
@@ -120,9 +119,9 @@ def _build(options: argparse.Namespace) -> int:
     for path, why in stale.items():
         print(f"{_relative(path)}: {why}")
     if stale:
-        print("autograder: learner notebooks and chapters differ\n  Why  a chapter, the "
-              "reference or a check has changed since\n  Try  autograder build",
-              file=sys.stderr)
+        print("autograder: learner notebooks and chapters differ\n"
+              "  Why  a chapter, the reference or a check has changed since\n"
+              "  Try  autograder build", file=sys.stderr)
     return 1 if stale else 0
 
 
@@ -143,11 +142,11 @@ def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
     from autograder.submissions.intake import notebook_paths, read_notebook
 
     root = _root(options)
-    notebooks = list(map(read_notebook,
-                         notebook_paths(options.notebooks or [root / "chapters"])))
-    if not notebooks:
+    paths = notebook_paths(options.notebooks or [root / "chapters"])
+    if not paths:
         print("autograder: there are no notebooks there", file=sys.stderr)
-    return [read_chapter(path) for path in chapter_paths(root / "book" / "chapters")], notebooks
+    chapters = [read_chapter(path) for path in chapter_paths(root / "book" / "chapters")]
+    return chapters, [read_notebook(path) for path in paths]
 
 
 def _assemble(options: argparse.Namespace) -> None:

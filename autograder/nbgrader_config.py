@@ -1,5 +1,4 @@
-"""The configuration of nbgrader for this course.
-nbgrader finds it when it is run in this folder.
+"""The configuration of nbgrader for this course, which it finds when it is run in this folder.
 
 A course of your own, in another folder, starts with `autograder course FOLDER`, which loads
 this file.
@@ -39,8 +38,7 @@ c.Autograde.autograde_preprocessors = [RequireCourse, Execute, RequireOneScore, 
                                        AssignLatePenalties, CheckCellMetadata]
 c.Execute.timeout = 300             # seconds; then a cell is interrupted, and the next one runs
 
-# Collected files are named STUDENT_NN_name.ipynb, with or without what a platform puts in
-# between.
+# Collected files are STUDENT_NN_name.ipynb, with or without what a platform puts in between.
 c.FileNameCollectorPlugin.named_regexp = (
     r".*[/\\](?P<student_id>[^/\\]+?)_(?P<file_id>\d\d_[A-Za-z]\w*)\.ipynb")
 

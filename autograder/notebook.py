@@ -1,5 +1,4 @@
-"""What the cells of a notebook call:
-`check`, in the locked cell under every exercise, and `optional`."""
+"""What the cells of a notebook call: `check`, under every exercise, and `optional`."""
 
 import difflib
 import sys
@@ -32,8 +31,7 @@ def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
 
 @contextmanager
 def optional() -> Iterator[None]:
-    """Around a demonstration of an exercise that may be left out:
-    without it, says so and lets the notebook go on.
+    """Around a demonstration of an exercise that may be left out, lets the notebook go on.
 
     >>> with optional():
     ...     raise NotImplementedError("moe.route: write this function")
@@ -51,10 +49,9 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
         checks = checks_of(exercise)
     except LookupError:
         near = difflib.get_close_matches(exercise, exercises(), 1)
-        return Report(exercise, (), 0.0,
-                      problem="There is no exercise of this name." + (
-                          f" Did you mean {near[0]!r}?" if near
-                          else " Restore the check cell from the chapter."))
+        advice = (f"Did you mean {near[0]!r}?" if near
+                  else "Restore the check cell from the chapter.")
+        return Report(exercise, (), 0.0, problem=f"There is no exercise of this name. {advice}")
     names = names_of(exercise)
     if len(subjects) != len(names) or not all(map(callable, subjects)):
         right = f"check({exercise!r}, {', '.join(names)})"
@@ -76,7 +73,9 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
 
 def _show(report: Report) -> None:
     """Display the report in a notebook; print it elsewhere.
-    Before the score, or nbgrader reads the wrong output."""
+
+    It comes before the score, or nbgrader reads the wrong output.
+    """
     ipython = sys.modules.get("IPython")
     if ipython is not None and ipython.get_ipython() is not None:
         from IPython.display import display

@@ -1,5 +1,4 @@
-"""Reads a chapter: a MyST text notebook in
-which every exercise is one import from the reference.
+"""Reads a chapter: a MyST notebook in which every exercise is an import from the reference.
 
 A chapter's source runs as it stands. What makes it a course is in the metadata of its cells:
 
@@ -40,8 +39,7 @@ LEVELS = (1, 2, 3)
 
 
 class ChapterError(GearworksError, ValueError):
-    """A chapter's source breaks one of the rules that its editions rest on.
-    `what` names the file and the line."""
+    """A chapter's source breaks a rule of the course; `what` names the file and the line."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,10 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a chapter. kind: "markdown" or "code".
-    line: where it begins in the chapter's source, from 1."""
+    """One cell of a chapter.
+
+    kind: "markdown" or "code". line: where it begins in the chapter's source, from 1.
+    """
 
     kind: str
     source: str
@@ -104,8 +104,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's source. stem: the name of its file and its notebook,
-    such as "04_transformer"."""
+    """A chapter's source. stem: the name of its file and notebook, such as "04_transformer"."""
 
     path: Path
     cells: tuple[Cell, ...]
@@ -175,8 +174,7 @@ def chapter_paths(folder: Path) -> list[Path]:
 
 
 def python_of(source: str) -> str:
-    """A cell's source with the magics of IPython made plain Python,
-    so that `ast` can read it."""
+    """A cell's source with IPython's magics made plain Python, so that `ast` can read it."""
     from IPython.core.inputtransformer2 import TransformerManager
     return TransformerManager().transform_cell(source)
 
@@ -185,7 +183,7 @@ def _read_cell(path: Path, cell: Any, line: int) -> Cell:
     place = f"{path.name}, line {line}"
     metadata = dict(cell.metadata)
     tags = metadata.get("tags", [])
-    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+    if not _is_texts(tags):
         raise ChapterError(f"{place}: the tags cannot be read", f"they are {tags!r}",
                            "write them as a list of names")
     unknown = [tag for tag in tags if tag not in COURSE_TAGS | BOOK_TAGS]
@@ -208,9 +206,9 @@ def _read_cell(path: Path, cell: Any, line: int) -> Cell:
 
 
 def _check_markdown(place: str, source: str) -> None:
-    # ```{note}, :::{note}
-    found = (re.search(r"^(?:`{3,}|~{3,}|:{3,})\{[\w-]+\}", source, re.M)
-             or re.search(r"(?<!`)\{[a-z][\w:-]*\}`[^`\n]+`", source))            # {doc}`setup`
+    directive = re.search(r"^(?:`{3,}|~{3,}|:{3,})\{[\w-]+\}", source, re.M)     # :::{note}
+    role = re.search(r"(?<!`)\{[a-z][\w:-]*\}`[^`\n]+`", source)                 # {doc}`setup`
+    found = directive or role
     if found:
         raise ChapterError(f"{place}: {found[0]} is no CommonMark",
                            "Jupyter and Colab would show it as it stands",
@@ -224,8 +222,8 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
         raise ChapterError(f"{place}: the exercise is no Python", str(error),
                            "import a name from gearworks") from None
     statement = body[0] if len(body) == 1 else None
-    if not (isinstance(statement, ast.ImportFrom) and statement.level == 0
-            and len(statement.names) <= 2 and (statement.module or "").startswith("gearworks.")
+    if not (isinstance(statement, ast.ImportFrom) and _is_of_engine(statement)
+            and statement.level == 0 and len(statement.names) <= 2
             and not any(alias.asname or alias.name == "*" for alias in statement.names)):
         raise ChapterError(f"{place}: an exercise is one import",
                            f"this cell holds {source.strip()!r}",
@@ -244,11 +242,10 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
         raise wrong("minutes", "a number from 1 to 45", "split an exercise that takes longer")
     if type(level) is not int or level not in LEVELS:
         raise wrong("level", "1, 2 or 3", "1 is for everybody, 3 takes patience")
-    if (not isinstance(hints, list) or len(hints) != HINTS
-        or not all(isinstance(hint, str) and hint for hint in hints)):
+    if not _is_texts(hints) or len(hints) != HINTS or "" in hints:
         raise wrong("hints", f"a list of {HINTS} texts",
                     "put a hint that holds a colon into quotes")
-    if not isinstance(methods, list) or not all(isinstance(method, str) for method in methods):
+    if not _is_texts(methods):
         raise wrong("methods", "a list of names", "write methods: [allocate, free]")
     if methods and len(names) != 1:
         raise wrong("methods", "left out", "they are for an exercise on one class")
@@ -258,14 +255,20 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
         raise wrong("exhibit", "the name of a mutant, in a cell with the tag museum",
                     "write tags: [exercise, museum]")
     return Exercise(short_name(statement.module), names, minutes, level, tuple(hints),
-                    tuple(methods),
-                    optional, exhibit, line)
+                    tuple(methods), optional, exhibit, line)
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_of_engine(node: ast.ImportFrom) -> bool:
+    return (node.module or "").startswith("gearworks.")
 
 
 def _check_setup(chapter: Chapter) -> None:
     code = [cell for cell in chapter.cells if cell.kind == "code"]
-    if (not code or "setup" not in code[0].tags
-        or any("setup" in cell.tags for cell in code[1:])):
+    if ["setup" in cell.tags for cell in code] != [True] + [False] * (len(code) - 1):
         line = code[0].line if code else 1
         raise ChapterError(f"{chapter.path.name}, line {line}: a chapter's first code cell is "
                            "its setup", "it has no tag setup, or a later cell has it",
@@ -301,13 +304,12 @@ def _check_names(chapter: Chapter) -> None:
         later = {id(node) for block in ast.walk(tree) if _may_be_left_out(block)
                  for node in ast.walk(block)}
         for node in ast.walk(tree):
-            if (isinstance(node, ast.Name) and id(node) not in later and node.id in first
-                and first[node.id].optional):
+            used = isinstance(node, ast.Name) and id(node) not in later and first.get(node.id)
+            if used and used.optional:
                 raise ChapterError(f"{place}: this cell uses {node.id}, which is optional",
                                    "whoever leaves the exercise out could not go on here",
                                    "put it into a block `with optional():`, from autograder")
-            if (not isinstance(node, ast.ImportFrom)
-                or not (node.module or "").startswith("gearworks.")):
+            if not isinstance(node, ast.ImportFrom) or not _is_of_engine(node):
                 continue
             for alias in node.names:
                 exercise = first.get(alias.name)

@@ -1,5 +1,4 @@
-"""The cuts of a chapter's exercises:
-what each cell holds as the learner gets it, and solved."""
+"""The cuts of a chapter's exercises: each one's cell as the learner gets it, and solved."""
 
 from collections.abc import Mapping
 
@@ -11,11 +10,11 @@ from gearworks.errors import GearworksError
 
 
 def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
-    """The cut of one exercise. own: name -> module
-    of what the learner has written before; it is not imported.
+    """The cut of one exercise.
 
-    Raises CuttingError and VariantError: a name that the reference lacks or that cannot be cut,
-    an unknown exhibit.
+    own: name -> module, of what the learner has written before; it is not imported. Raises
+    CuttingError and VariantError: a name that the reference lacks or that cannot be cut, an
+    unknown exhibit.
     """
     mutant = exercise.exhibit
     exhibit = (mutant, exhibit_source(exercise.module, mutant)) if mutant else None
@@ -23,8 +22,7 @@ def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
 
 
 def cuts_of(chapter: Chapter) -> dict[str, Cut]:
-    """The cuts of a chapter's exercises by grade id.
-    Raises ChapterError, with file and line."""
+    """The cuts of a chapter by grade id. Raises ChapterError, with file and line."""
     own: dict[str, str] = {}
     cuts = {}
     for exercise in chapter.exercises:

@@ -1,9 +1,8 @@
 """Makes the editions of a chapter from its source and the reference.
 
-    learner   chapters/NN.ipynb                  stubs, no outputs; Colab opens what is
-              committed
-    source    autograder/source/chNN/NN.ipynb    solutions between marks, hidden checks armed
-    book      in memory, for the book's page     stubs, with the outputs of the reference
+    learner  chapters/NN.ipynb                  stubs, no outputs; Colab opens what is committed
+    source   autograder/source/chNN/NN.ipynb    solutions between marks, hidden checks armed
+    book     in memory, for the book's page     stubs, with the outputs of the reference
 
 What `nbgrader generate_assignment` makes of the source edition is the learner edition. In all
 of them an exercise is three cells: a strip that says what it is worth, with its hints; the
@@ -29,17 +28,16 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapter_paths,
                                          read_chapter)
 from autograder.chapters.cuts import cuts_of
-from autograder.reference.cutting import filled
 from autograder.checking import checks_of
+from autograder.reference.cutting import filled
 from autograder.reference.source import module_source
 from gearworks.errors import GearworksError
 
 REQUIRED_POINTS = 100
 CELL_ID_LENGTH = 64                   # of nbformat 4.5
-CELL_SECONDS = 600                # for one cell of the book's edition: far above what any needs
+CELL_SECONDS = 600                    # for one cell of a page: far above what any needs
 LEAK_LENGTH = 16                      # shorter lines of a solution say nothing
-# on the check cells of optional exercises: the export adds these up by themselves
-BONUS_TAG = "bonus"
+BONUS_TAG = "bonus"                   # on check cells of what is optional: exported apart
 FUTURE = "from __future__ import annotations"
 LEVELS = {1: "●○○", 2: "●●○", 3: "●●●"}
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg",
@@ -57,14 +55,13 @@ if not (find_spec("gearworks") and find_spec("autograder")):
 
 PLOT_IN_WORDS = "<details><summary>The plot in words</summary>\n\n{}\n\n</details>"
 
-# The states of an exercise's cell: the fields of a Cut, and the chapter's own import.
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
+# The states of an exercise's cell: the fields of a Cut, and the chapter's own import.
 State = Literal["stub", "solution", "marked", "import"]
 
 
 def exercise_points(exercise: Exercise) -> int | float:
-    """What an exercise is worth: the sum of its checks' points.
-    Raises LookupError when it has no checks."""
+    """What an exercise is worth, by its checks. Raises LookupError when it has none."""
     points = sum(check.points for check in checks_of(exercise.name))
     return int(points) if points == int(points) else points
 
@@ -81,9 +78,9 @@ def check_chapter(chapter: Chapter) -> None:
         try:
             exercise_points(exercise)
         except LookupError as error:
-            raise ChapterError(f"{place}: {exercise.name} has no checks", str(error),
-                               "write them in "
-                               f"autograder/checks/{exercise.module}.py") from None
+            raise ChapterError(
+                f"{place}: {exercise.name} has no checks", str(error),
+                f"write them in autograder/checks/{exercise.module}.py") from None
         if len(_check_id(exercise)) > CELL_ID_LENGTH:
             raise ChapterError(f"{place}: the name {exercise.name} is too long",
                                "it becomes the id of a cell, which has at most "
@@ -100,13 +97,12 @@ def check_chapter(chapter: Chapter) -> None:
 
 
 def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
-    """The notebook that learners open. root:
-    the repository, where pictures and the course's address are found.
+    """The notebook that learners open.
 
-    Raises ChapterError for a picture that is not there.
+    root: the repository, where pictures and the course's address are found. Raises ChapterError
+    for a picture that is not there.
     """
-    # seconds to import: nbgrader's own, so that the two agree
-    from nbgrader.utils import compute_checksum
+    from nbgrader.utils import compute_checksum        # so that the two agree; slow to import
 
     notebook = _notebook(chapter, root, "stub")
     for cell in notebook.cells:
@@ -121,20 +117,19 @@ def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
 
 
 def source_edition(chapter: Chapter, root: Path) -> NotebookNode:
-    """The notebook that `nbgrader generate_assignment` starts from.
-    Parameters and errors as `learner_edition`."""
+    """What `nbgrader generate_assignment` starts from. For the rest, see `learner_edition`."""
     return _notebook(chapter, root, "marked", armed=True)
 
 
 def book_edition(chapter: Chapter, root: Path,
                  on_cell: Callable[[int, int], None] | None = None,
                  kernel_arguments: Sequence[str] = ()) -> NotebookNode:
-    """The notebook of a page of the book:
-    stubs, with the outputs of the reference, executed in `chapters/`.
+    """The notebook of a page of the book: stubs, with the outputs of the reference.
 
-    on_cell: called after each code cell with how many are done and how many there are.
-    kernel_arguments: of the kernel that runs it, such as settings of its plots.
-    Raises ChapterError when a cell fails, and when an output shows a line of a solution.
+    It is executed in `chapters/`. on_cell: called after each code cell with how many are done
+    and how many there are. kernel_arguments: of the kernel that runs it, such as settings of
+    its plots. Raises ChapterError when a cell fails, and when an output shows a line of a
+    solution.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -175,9 +170,9 @@ def book_edition(chapter: Chapter, root: Path,
                     output.execution_count = None
     secret = solution_lines(chapter)
     for cell in notebook.cells:
-        shown = (secret
-                 & {line.strip() for output in cell.get("outputs", [])
-                    for text in _texts(output) for line in html.unescape(text).splitlines()})
+        said = {line.strip() for output in cell.get("outputs", [])
+                for text in _texts(output) for line in html.unescape(text).splitlines()}
+        shown = secret & said
         if shown:
             raise ChapterError(f"{chapter.path.name}: an output shows a solution",
                                f"the cell that begins {cell.source[:60]!r} prints "
@@ -191,8 +186,7 @@ def solutions(chapter: Chapter) -> dict[str, str]:
 
 
 def solve(notebook: NotebookNode, solved: Mapping[str, str]) -> NotebookNode:
-    """A copy of a learner's notebook with solutions filled in.
-    solved: grade id -> source of the solution cell."""
+    """A copy of a learner's notebook, solved. solved: grade id -> source of its cell."""
     copy = nbformat.from_dict(notebook)
     for cell in copy.cells:
         grading = cell.metadata.get("nbgrader", {})
@@ -202,8 +196,7 @@ def solve(notebook: NotebookNode, solved: Mapping[str, str]) -> NotebookNode:
 
 
 def solution_lines(chapter: Chapter) -> set[str]:
-    """The lines, stripped, that stand in a chapter's solutions and nowhere
-    in what a learner is given."""
+    """The lines, stripped, of a chapter's solutions that stand nowhere in what is given."""
     cuts = cuts_of(chapter).values()
     given = {line.strip()
              for text in [*(cut.stub for cut in cuts), *(cell.source for cell in chapter.cells)]
@@ -219,15 +212,14 @@ def to_text(notebook: NotebookNode) -> str:
 
 def homepage(root: Path) -> str:
     """The address of the course's repository, from pyproject.toml."""
-    return tomllib.loads((
-        root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Homepage"]
+    text = (root / "pyproject.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"]["urls"]["Homepage"]
 
 
 def editions(root: Path, progress: Progress = iter) -> Iterator[tuple[Path, str]]:
     """The files that are made from the chapters of a repository: path and text.
-    Raises ChapterError.
 
-    progress: what goes through the chapters, such as a progress bar.
+    progress: what goes through the chapters, such as a progress bar. Raises ChapterError.
     """
     for path in progress(chapter_paths(root / "book" / "chapters")):
         chapter = read_chapter(path)
@@ -255,8 +247,7 @@ def build(root: Path, force: bool = False, progress: Progress = iter) -> list[Pa
 
 
 def drift(root: Path, progress: Progress = iter) -> dict[Path, str]:
-    """The learner notebooks that are not what `build` makes: path -> what is wrong.
-    Raises ChapterError."""
+    """The learner notebooks that are not what `build` makes, and why. Raises ChapterError."""
     wanted = {path: text for path, text in editions(root, progress)
               if path.parent == root / "chapters"}
     wrong = {path: "is not there" if _read(path) is None else "is out of date"
@@ -300,22 +291,21 @@ def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False,
             continue
         if "setup" in cell.tags and install:
             cells.append(new_code_cell(INSTALL.format(homepage=homepage(root)), id="install"))
-        # IPython keeps this for all the cells that follow; in the solution cells it would have
-        # to come first.
-        future = (f"{FUTURE}\n"
-                  if "setup" in cell.tags and delayed and FUTURE not in cell.source else "")
-        cells.append(new_code_cell(future + cell.source, id=id, metadata=_metadata(cell.tags)))
+        source = cell.source
+        if "setup" in cell.tags and delayed and FUTURE not in source:
+            # IPython keeps it for all later cells; in a solution it would have to come first.
+            source = f"{FUTURE}\n{source}"
+        cells.append(new_code_cell(source, id=id, metadata=_metadata(cell.tags)))
         description = ((cell.metadata.get("mystnb") or {}).get("image") or {}).get("alt")
-        # an editor shows a plot without it; the book's page has it
-        if description and state != "import":
+        if description and state != "import":      # the book's page has it, an editor has not
             cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description),
                                            id=f"{id}-in-words"))
     return new_notebook(cells=cells, metadata=KERNEL)
 
 
 def _metadata(tags: Collection[str]) -> dict:
-    metadata: dict = ({"tags": [tag for tag in tags if tag != "exercise"]}
-                      if {*tags} - {"exercise"} else {})
+    shown = [tag for tag in tags if tag != "exercise"]
+    metadata: dict = {"tags": shown} if shown else {}
     if "hide-input" in tags:
         metadata["jupyter"] = {"source_hidden": True}
     return metadata
@@ -328,23 +318,22 @@ def _check_id(exercise: Exercise) -> str:
 def _exercise_cells(exercise: Exercise, source: str, tags: Collection[str],
                     armed: bool) -> list[NotebookNode]:
     points = exercise_points(exercise)
-    grading = {"schema_version": 3, "task": False}
-    solution = new_code_cell(source, id=exercise.grade_id,
-                             metadata=_metadata(tags) | {"nbgrader": grading | {
-                                 "grade": False, "grade_id": exercise.grade_id, "locked": False,
-                                 "solution": True}})
+    both = {"schema_version": 3, "task": False}
+    written = both | {"grade": False, "grade_id": exercise.grade_id, "locked": False,
+                      "solution": True}
+    graded = both | {"grade": True, "grade_id": _check_id(exercise), "locked": True,
+                     "points": points, "solution": False}
     arm = f'''### BEGIN HIDDEN TESTS
 from autograder.judge import arm; arm("{exercise.name}")
 ### END HIDDEN TESTS
 ''' if armed else ""
     call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
-    check = new_code_cell(f"from autograder import check\n{arm}{call}", id=_check_id(exercise),
-                          metadata=_metadata([BONUS_TAG] if exercise.optional else []) | {
-                              "nbgrader": grading | {
-                                  "grade": True, "grade_id": _check_id(exercise),
-                                  "locked": True, "points": points, "solution": False}})
+    bonus = [BONUS_TAG] if exercise.optional else []
     return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
-            solution, check]
+            new_code_cell(source, id=exercise.grade_id,
+                          metadata=_metadata(tags) | {"nbgrader": written}),
+            new_code_cell(f"from autograder import check\n{arm}{call}", id=_check_id(exercise),
+                          metadata=_metadata(bonus) | {"nbgrader": graded})]
 
 
 def _strip(exercise: Exercise, points: int | float) -> str:
@@ -379,8 +368,7 @@ def _with_pictures(place: str, source: str, folder: Path) -> str:
 
 
 def _read(path: Path) -> str | None:
-    """A file's text with the line ends of this system's checkout made \\n;
-    None if there is no such file."""
+    """A file's text with this checkout's line ends made \\n; None if there is no such file."""
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 

@@ -24,8 +24,10 @@ MESSAGE_WORDS = 160
 
 @dataclass(frozen=True)
 class Check:
-    """One check of an exercise. `title` is the first paragraph of its docstring,
-    and all that a hidden check shows."""
+    """One check of an exercise.
+
+    title: the first paragraph of its docstring, and all that a hidden check shows.
+    """
 
     exercise: str
     name: str
@@ -53,15 +55,14 @@ def check(exercise: str, *, points: float,
     def decorate(function: Callable[..., None]) -> Check:
         title = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         if not title or points <= 0:
-            raise ValueError(f"the check {function.__name__} of {exercise} needs a title and "
-                             "points")
+            raise ValueError(
+                f"the check {function.__name__} of {exercise} needs a title and points")
         return Check(exercise, function.__name__, title, points, public, function)
     return decorate
 
 
 def checks_of(exercise: str) -> list[Check]:
-    """The checks of an exercise, in the order of their definition.
-    Raises LookupError when it has none."""
+    """The checks of an exercise, in their order. Raises LookupError when it has none."""
     module = f"autograder.checks.{exercise.partition('.')[0]}"
     try:
         found = [check for check in _checks_in(module) if check.exercise == exercise]
@@ -75,8 +76,7 @@ def checks_of(exercise: str) -> list[Check]:
 
 
 def exercises() -> list[str]:
-    """The names of all exercises that have checks, module by module,
-    in the order of their checks."""
+    """The names of all exercises that have checks, module by module, in the modules' order."""
     package = importlib.import_module("autograder.checks")
     modules = sorted(module.name
                      for module in pkgutil.iter_modules(package.__path__, "autograder.checks."))

@@ -1,5 +1,4 @@
-"""What a check demands, and the message when it is not so:
-what was expected, the first difference, what to try."""
+"""What a check demands, and what it says else: expected, the first difference, what to try."""
 
 import copy
 from collections.abc import Sequence
@@ -17,30 +16,27 @@ NOTHING = "that your function returned nothing; is there a `return`?"
 
 
 def expect(condition: Any, expected: str, found: str, hint: str = "") -> None:
-    """Fail unless the condition holds. `expected`
-    and `found` continue "Expected …" and "Found …"."""
+    """Fail unless the condition holds. The texts continue "Expected …" and "Found …"."""
     if not condition:
         raise CheckFailure(expected, found, hint)
 
 
 def expect_returned(got: Any, expected: str) -> None:
-    """Fail when a function gave None, as one does that has no `return`.
-    `expected` continues "Expected …"."""
+    """Fail when a function gave None, as one without `return` does."""
     if got is None:
         raise CheckFailure(expected, NOTHING)
 
 
 def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str = "") -> None:
-    """Fail unless two values are equal: numbers, strings, bytes, and lists, tuples,
-    sets and dicts of them.
+    """Fail unless two values are equal: numbers, strings, bytes, or collections of them.
 
     A list and a tuple of equal elements are equal, and so are a NumPy integer and an int. of:
     names the value in words. None, where something else is expected, is taken for what a
     function without `return` gives.
     """
     if expected is not None:
-        expect_returned(
-            got, f"{of} to be {_kind(_plain(expected))} such as {_short(_plain(expected))}")
+        right = _plain(expected)
+        expect_returned(got, f"{of} to be {_kind(right)} such as {_short(right)}")
     _expect_equal(got, expected, of, hint)
 
 
@@ -52,12 +48,11 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
     if got == expected:
         return
     if isinstance(expected, (list, str, bytes)):
-        at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b),
-                  min(len(got), len(expected)))
-        if len(got) != len(expected) and at == min(len(got), len(expected)):
-            raise CheckFailure(f"{of} to have {len(expected)} "
-                               f"element{'s' * (len(expected) != 1)}",
-                               f"{len(got)}: {_short(got)}", hint)
+        both = min(len(got), len(expected))
+        at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), both)
+        if len(got) != len(expected) and at == both:
+            elements = f"{len(expected)} element{'s' * (len(expected) != 1)}"
+            raise CheckFailure(f"{of} to have {elements}", f"{len(got)}: {_short(got)}", hint)
         raise CheckFailure(f"{of} to be {_short(expected, at)}",
                            f"element {at} is the first that differs: got {_short(got[at])}, "
                            f"expected {_short(expected[at])}", hint)
@@ -67,17 +62,16 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
                 raise CheckFailure(f"{of} to have the key {_short(key)}",
                                    f"the keys {_short(sorted(map(str, got)))}", hint)
             _expect_equal(got[key], expected[key], f"{of} at {_short(key)}", hint)
+        stranger = next(key for key in got if key not in expected)
         raise CheckFailure(f"{of} to have {len(expected)} key{'s' * (len(expected) != 1)}",
-                           f"{len(got)}, among them "
-                           f"{_short(next(key for key in got if key not in expected))}", hint)
+                           f"{len(got)}, among them {_short(stranger)}", hint)
     raise CheckFailure(f"{of} to be {_short(expected)}", _short(got), hint)
 
 
 def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Sequence[str] = (),
                  atol: float = 1e-5, rtol: float = 1e-5, dtype: Any = np.float32,
                  hint: str = "") -> None:
-    """Fail unless two arrays agree in shape, in dtype and,
-    within a tolerance, in every element.
+    """Fail unless two arrays agree in shape, dtype and, within a tolerance, every element.
 
     axes: what each axis counts ("query", "head", …), for the report of the first difference.
     dtype: that the result must have; None accepts any floating dtype. nan equals nan, and
@@ -105,21 +99,21 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
     names = axes if len(axes) == got.ndim else ["index"] * got.ndim
     place = ", ".join(f"{name} {index}" for name, index in zip(names, first)) or "the value"
-    raise CheckFailure(f"{of} to agree with the truth "
-                       + (f"within {atol:g}" if atol else f"to one part in {1 / rtol:,.0f}"
-                          if rtol else "exactly"),
+    if atol:
+        nearly = f"within {atol:g}"
+    else:
+        nearly = f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"
+    raise CheckFailure(f"{of} to agree with the truth {nearly}",
                        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got "
                        f"{got[first]:.6g}, expected {expected[first]:.6g}", hint)
 
 
 @contextmanager
 def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
-    """Fail unless the block raises one of these exceptions.
-    `when` names the situation in words."""
+    """Fail unless the block raises one of these. `when` names the situation in words."""
     try:
         yield
-    except (NotImplementedError, CheckFailure):
-        # of an unwritten exercise; of a check inside the block
+    except (NotImplementedError, CheckFailure):      # not written yet; of a check in the block
         raise
     except kinds:
         return
@@ -201,8 +195,7 @@ def _names(kinds: Sequence[type[BaseException]]) -> str:
 
 
 def _short(value: Any, around: int = 0, limit: int = 120) -> str:
-    """A value as text, cut to a length that fits a message,
-    from a little before the place `around` of a sequence."""
+    """A value as text that fits a message: of a sequence, a part at the place `around`."""
     if isinstance(value, (list, str, bytes)) and len(value) > 24:
         start = max(0, around - 8)
         text = repr(value[start:start + 24])

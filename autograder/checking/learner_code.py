@@ -17,8 +17,7 @@ _GIVEN_TREES = [Path(gearworks.__file__).parent,
 
 @cache
 def is_learners(filename: str) -> bool:
-    """Whether code of this file name is the learner's, in a cell or a file,
-    and not the course's or a library's."""
+    """Whether code of this file name is the learner's, and not the course's or a library's."""
     if filename.startswith("<"):
         return filename.startswith(("<ipython", "<cell"))
     path = Path(filename)
@@ -30,11 +29,9 @@ def is_learners(filename: str) -> bool:
 
 
 def own_line(error: BaseException, checks: str = "") -> str:
-    """The learner's line in which an error arose, as `line 3: return x / total`;
-    "" when none of theirs was involved.
+    """The learner's line in which an error arose, as `line 3: return x / total`; "" if none.
 
-    checks: the file of the check that met the error, which is not the learner's wherever it
-    lies.
+    checks: the file of the check that met the error. Wherever it lies, it is no learner's.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename != checks and is_learners(frame.filename):
@@ -44,8 +41,7 @@ def own_line(error: BaseException, checks: str = "") -> str:
 
 
 def is_not_attempted(error: BaseException) -> bool:
-    """Whether an unwritten exercise is behind an error:
-    libraries wrap what it raises, so the whole chain counts."""
+    """Whether an unwritten exercise is behind an error, however often libraries wrapped it."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

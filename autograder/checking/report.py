@@ -1,8 +1,7 @@
-"""What a learner reads: a report as plain text,
-and as a table that notebooks and screen readers know how to show.
+"""What a learner reads: a report as plain text, and as a table.
 
-Nothing is told by colour alone, and no colour is set: text and lines take those of the page,
-light or dark.
+Notebooks and screen readers know how to show it. Nothing is told by colour alone, and no colour
+is set: text and lines take those of the page, light or dark.
 """
 
 import html
@@ -54,8 +53,7 @@ def text(report: Report) -> str:
 
 
 def markup(report: Report) -> str:
-    """The report as HTML: one table with a caption and real headers,
-    which needs no style sheet and no script."""
+    """The report as HTML: a table with caption and headers, without style sheet or script."""
     cell = ("text-align:left;vertical-align:top;padding:.35em .8em .35em 0;"
             "white-space:normal;overflow-wrap:break-word")
     head = f'<th scope="col" style="{cell};width:'
@@ -109,14 +107,12 @@ def _with_code(words: str) -> str:
 
 
 def _told(report: Report) -> list[tuple[Outcome, list[tuple[str, str]]]]:
-    """Each outcome with its message; one that was told before, word for word,
-    is not told again."""
+    """Each outcome with its message; one that was told before, word for word, is not again."""
     told, rows = set(), []
     for outcome in report.outcomes:
         message = parts(outcome)
-        rows.append((outcome,
-                     [("Found", "as above.")] if message and tuple(message) in told
-                     else message))
+        is_known = message and tuple(message) in told
+        rows.append((outcome, [("Found", "as above.")] if is_known else message))
         told.add(tuple(message))
     return rows
 
@@ -134,8 +130,8 @@ def _notes(report: Report) -> list[str]:
     notes = [report.problem] if report.problem else []
     public = [outcome for outcome in report.outcomes if outcome.public]
     possible = sum(outcome.points for outcome in public)
-    if (report.outcomes and len(public) == len(report.outcomes) and possible < report.total
-        and report.attempted):
+    are_all_public = report.outcomes and len(public) == len(report.outcomes)
+    if are_all_public and possible < report.total and report.attempted:
         earned = sum(outcome.earned for outcome in public)
         notes.append(f"These are the public checks: {earned:g} of their {possible:g} points "
                      f"count as {round(report.score, 2):g} of {report.total:g} here. Hidden "

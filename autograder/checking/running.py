@@ -25,8 +25,7 @@ from autograder.processes.limits import TimeLimit, time_limit
 from autograder.reference.names import components_of
 
 CHECK_SECONDS = 20          # of processor time: what one check may take
-# and each one after the first that was out of time: the others will hardly fare better
-SHORTER_SECONDS = 4
+SHORTER_SECONDS = 4         # and each after the first that was out of time
 EXERCISE_SECONDS = 60       # and all checks of an exercise together
 
 
@@ -42,8 +41,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found. `error` is the name of the exception, if one ended it;
-    the message has three parts."""
+    """What one check found, in three parts. error: the name of the exception that ended it."""
 
     name: str
     title: str
@@ -61,8 +59,7 @@ class Outcome:
         return self.points if self.status is Status.PASSED else 0.0
 
     def hidden(self) -> "Outcome":
-        """The same with no more than its title and the kind of error:
-        all that is told about a hidden check."""
+        """What is told of a hidden check: no more than its title and the kind of error."""
         return replace(self, expected="", found="", hint="")
 
 
@@ -101,8 +98,7 @@ def fresh_seed() -> int:
 
 
 def generator(check: Check, seed: int) -> np.random.Generator:
-    """A check's own random numbers: they depend on the seed and its name,
-    not on which checks ran before it."""
+    """A check's own random numbers, by the seed and its name, whatever ran before it."""
     return np.random.default_rng([seed, zlib.crc32(check.name.encode("utf-8"))])
 
 
@@ -137,11 +133,9 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
     except BaseException as error:
         if is_not_attempted(error):
             text = error_text(error)
-            is_its_own = text.startswith(tuple(f"{component}:"
-                                               for component in components_of(check.exercise)))
-            return outcome(Status.NOT_ATTEMPTED, error,
-                           found="" if is_its_own else "something that is not written yet: "
-                                                       f"{text}")
+            own = tuple(f"{component}:" for component in components_of(check.exercise))
+            found = "" if text.startswith(own) else f"something that is not written yet: {text}"
+            return outcome(Status.NOT_ATTEMPTED, error, found=found)
         if isinstance(error, CheckFailure):
             return outcome(Status.FAILED, None, expected=error.expected, found=error.found,
                            hint=error.hint)
@@ -151,8 +145,7 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
 
 
 def run_checks(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> list[Outcome]:
-    """Run several checks; together they may take EXERCISE_SECONDS,
-    and those that come too late are out of time.
+    """Run several checks, for EXERCISE_SECONDS together; what comes later is out of time.
 
     Once a check was out of time, each later one may take SHORTER_SECONDS.
     """
@@ -184,20 +177,18 @@ def run_exercise(exercise: str, subjects: Sequence[Any], *, public: bool | None 
     """
     seed = fresh_seed() if seed is None else seed
     checks = checks_of(exercise)
+    total = sum(check.points for check in checks)
+    wanted = [check for check in checks if public is None or check.public == public]
     with collected_remarks() as remarks:
-        outcomes = run_checks([check for check in checks
-                               if public is None or check.public == public], subjects, seed)
-    return Report(exercise, tuple(outcomes), sum(check.points for check in checks), seed,
-                  tuple(remarks))
+        outcomes = run_checks(wanted, subjects, seed)
+    return Report(exercise, tuple(outcomes), total, seed, tuple(remarks))
 
 
 @contextmanager
 def collected_remarks():
-    """Keep the block's warnings and its writing to stderr away from stderr;
-    the list that it gives fills at the end.
+    """Keep the block's warnings, and what it writes to stderr, in a list that fills at the end.
 
-    What is written to stderr would cost a correct answer all its points when nbgrader grades
-    the cell.
+    On stderr they would cost a correct answer all its points when nbgrader grades the cell.
     """
     remarks: list[str] = []
     written = _Tail()
@@ -238,12 +229,10 @@ class _Tail(io.TextIOBase):
 
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
-    """The parts of a message, cut to MESSAGE_WORDS in all:
-    what was found is the longest, and gives way."""
+    """The parts of a message, cut to MESSAGE_WORDS in all; what was found gives way."""
     others = sum(len(text.split()) for part, text in message.items() if part != "found")
-    return {part: cut(
-        text, max(40, MESSAGE_WORDS - others - 10)) if part == "found" else cut(text, 60)
-            for part, text in message.items()}
+    room = max(40, MESSAGE_WORDS - others - 10)
+    return {part: cut(text, room if part == "found" else 60) for part, text in message.items()}
 
 
 def _raised(error: BaseException, checks: str) -> dict[str, str]:

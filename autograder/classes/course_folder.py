@@ -1,5 +1,4 @@
-"""Makes a folder in which an instructor runs nbgrader:
-source editions, and settings that load the course's."""
+"""Makes a folder in which an instructor runs nbgrader: source editions, and settings."""
 
 from pathlib import Path
 
@@ -27,25 +26,24 @@ c.CourseDirectory.course_id = {name!r}
 
 def make_course(folder: Path, root: Path, progress: Progress = iter) -> list[Path]:
     """Make or renew a course of nbgrader from the chapters of a repository.
-    Returns the notebooks that it wrote.
 
-    A configuration that is there stays as it is, and so do releases, submissions and grades.
-    Raises GearworksError when the folder cannot be written, ChapterError for a chapter that is
-    not in order.
+    Returns the notebooks that it wrote. A configuration that is there stays as it is, and so do
+    releases, submissions and grades. Raises GearworksError when the folder cannot be written,
+    ChapterError for a chapter that is not in order.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "nbgrader_config.py"
         if not config.exists():
-            config.write_text(CONFIG.format(name=folder.resolve().name), encoding="utf-8",
-                              newline="\n")
+            text = CONFIG.format(name=folder.resolve().name)
+            config.write_text(text, encoding="utf-8", newline="\n")
         written = []
         for chapter in map(read_chapter, progress(chapter_paths(root / "book" / "chapters"))):
             check_chapter(chapter)
             path = source_path(folder, chapter)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(to_text(source_edition(chapter, root)), encoding="utf-8",
-                            newline="\n")
+            text = to_text(source_edition(chapter, root))
+            path.write_text(text, encoding="utf-8", newline="\n")
             written.append(path)
         return written
     except OSError as error:

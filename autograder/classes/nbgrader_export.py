@@ -1,5 +1,4 @@
-"""What `nbgrader export` writes in this course:
-required points, bonus points, and no silent zero."""
+"""What `nbgrader export` writes here: required points, bonus points, and no silent zero."""
 
 import csv
 from pathlib import Path
@@ -58,8 +57,9 @@ def _points(submission: SubmittedAssignment, bonus: set[str]) -> dict[str, objec
         "timestamp": submission.timestamp or "",
         "required_max": sum(grade.max_score for grade in grades if grade.name not in bonus),
         "bonus_max": sum(grade.max_score for grade in grades if grade.name in bonus)}
-    if (not grades
-        or any(grade.auto_score is None and grade.manual_score is None for grade in grades)):
+    open_ones = [grade for grade in grades
+                 if grade.auto_score is None and grade.manual_score is None]
+    if not grades or open_ones:
         return row | {"status": "not graded"}
     required = sum(grade.score for grade in grades if grade.name not in bonus)
     extra = sum(grade.score for grade in grades if grade.name in bonus)

@@ -1,5 +1,4 @@
-"""What our nbgrader configuration does differently from stock nbgrader,
-one preprocessor for each difference.
+"""What our nbgrader does differently from stock nbgrader, one preprocessor a difference.
 
 Seen with nbgrader 0.9.6: its stub names no component; a repeated cell stops the whole class;
 correct code that writes to stderr gets 0, while text, several numbers or no output at all get
@@ -27,8 +26,7 @@ _COURSE_IMPORTS = "import autograder, gearworks"
 
 
 class RestoreStubs(ClearSolutions):
-    """Puts in the place of each solution what its cell starts with:
-    the error that names it, or the exhibit's body.
+    """Puts what a cell starts with, an error or an exhibit's body, in place of each solution.
 
     The begin mark says which: `### BEGIN SOLUTION module.name [mutant]`. A mark without a name
     leaves nothing.
@@ -43,9 +41,8 @@ class RestoreStubs(ClearSolutions):
                 inside = True
                 margin, component, mutant = mark.groups()
                 if component:
-                    module = module_of(component)
-                    lines += starting_lines(component, margin,
-                                            exhibit_source(module, mutant) if mutant else None)
+                    exhibit = exhibit_source(module_of(component), mutant) if mutant else None
+                    lines += starting_lines(component, margin, exhibit)
             elif line.strip() == END and inside:
                 inside = False
             elif mark or line.strip() == END:
@@ -61,11 +58,10 @@ class RestoreStubs(ClearSolutions):
 
 
 class DropNamelessCells(NbGraderPreprocessor):
-    """Takes the nbgrader metadata from cells without a grade id:
-    editors leave such cells, and so does nbgrader."""
+    """Takes nbgrader's metadata from cells without a grade id, which editors, and it, leave."""
 
-    def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict, cell_index: int) \
-            -> tuple[NotebookNode, ResourcesDict]:
+    def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict,
+                        cell_index: int) -> tuple[NotebookNode, ResourcesDict]:
         if "nbgrader" in cell.metadata and not cell.metadata["nbgrader"].get("grade_id"):
             del cell.metadata["nbgrader"]
         return cell, resources
@@ -93,23 +89,21 @@ class RequireCourse(NbGraderPreprocessor):
 
 @cache
 def _import_error(interpreter: str) -> str:
-    """Why a Python cannot import the course; empty when it can.
-    One look serves a whole class."""
+    """Why a Python cannot import the course; "" when it can. One look serves a whole class."""
     result = subprocess.run([interpreter, "-c", _COURSE_IMPORTS], capture_output=True,
                             encoding="utf-8", errors="replace")
     return result.stderr.strip() if result.returncode else ""
 
 
 class RequireOneScore(NbGraderPreprocessor):
-    """Lets a check cell score by one number between 0 and its points,
-    and makes anything else an error that says so.
+    """Lets a check cell score by one number between 0 and its points; all else is an error.
 
     What a learner's code writes to stderr is dropped from these cells, since nbgrader would
     take it for a failure.
     """
 
-    def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict, cell_index: int) \
-            -> tuple[NotebookNode, ResourcesDict]:
+    def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict,
+                        cell_index: int) -> tuple[NotebookNode, ResourcesDict]:
         if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):
             return cell, resources
         cell.outputs = [output for output in cell.outputs
@@ -123,8 +117,7 @@ class RequireOneScore(NbGraderPreprocessor):
             found = ", ".join(map(str, results)) or "nothing"
             said = (f"a check cell gives one number from 0 to {points:g}, and this one gave "
                     f"{found[:200]}")
-            # nbgrader reads the first output that says anything, and takes a text for full
-            # points.
+            # nbgrader reads the first output that says anything; a text is worth full points.
             cell.outputs = [new_output("error", ename="NoScore", evalue=said,
                                        traceback=[f"NoScore: {said}"]),
                             *(output for output in cell.outputs

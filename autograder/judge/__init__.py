@@ -1,5 +1,4 @@
-"""The judge: a process of its own that runs the hidden checks,
-and that calls the learner's code from there.
+"""The judge: a process that runs the hidden checks, and calls the learner's code from there.
 
 Hidden checks, their seeds and what they expect stay in that process. The kernel receives calls
 with arguments, and at the end titles and points. The nbgrader source edition arms it in a line
@@ -44,11 +43,10 @@ def disarm(exercise: str) -> bool:
 def judge(exercise: str, subjects: Sequence[Any], *, public: bool | None = False,
           seed: int | None = None) -> list[Outcome]:
     """Run checks of an exercise in the judge, which calls these subjects.
-    public: which checks; None means all.
 
-    A subject that does not end costs the check that met it; the others keep their points. Of
-    hidden checks the outcomes hold the title and the kind of error, nothing else. Raises
-    JudgeError when the judge cannot work.
+    public: which checks; None means all. A subject that does not end costs the check that met
+    it; the others keep their points. Of hidden checks the outcomes hold the title and the kind
+    of error, nothing else. Raises JudgeError when the judge cannot work.
     """
     outcomes: list[Outcome] = []
     plan: list[dict] = []
@@ -67,18 +65,16 @@ def judge(exercise: str, subjects: Sequence[Any], *, public: bool | None = False
 def _conversation(exercise: str, subjects: Sequence[Any], public: bool | None, seed: int | None,
                   plan: list[dict], outcomes: list[Outcome],
                   seconds: Callable[[], float]) -> bool:
-    """Talk with one judge process: learn its plan, append the outcomes.
-    Returns False when it had to be ended early."""
+    """Talk with one judge process: learn its plan, append the outcomes. False: it was ended."""
     child = subprocess.Popen([sys.executable, "-P", "-m", "autograder.judge"],
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL)
     peer = Peer(open_objects=True)
     connect(peer, child.stdout, child.stdin)
     try:
-        wire.write(child.stdin,
-                   Message({"exercise": exercise, "public": public, "seed": seed,
-                            "skip": len(outcomes),
-                            "subjects": [peer.give(subject) for subject in subjects]}))
+        start = {"exercise": exercise, "public": public, "seed": seed, "skip": len(outcomes),
+                 "subjects": [peer.give(subject) for subject in subjects]}
+        wire.write(child.stdin, Message(start))
         while True:
             with time_limit(seconds(), also=child.kill):
                 news = _next_news(peer, child)
@@ -87,8 +83,8 @@ def _conversation(exercise: str, subjects: Sequence[Any], public: bool | None, s
                     plan[:] = [check | {"points": float(check["points"])}
                                for check in news["checks"]]
                 case "outcome":
-                    outcomes.append(Outcome(**news["outcome"]
-                                            | {"status": Status(news["outcome"]["status"])}))
+                    told = news["outcome"]
+                    outcomes.append(Outcome(**told | {"status": Status(told["status"])}))
                 case "end":
                     return True
                 case "broken":
@@ -103,10 +99,10 @@ def _conversation(exercise: str, subjects: Sequence[Any], public: bool | None, s
         outcomes.append(never_reached(**plan[len(outcomes)]).hidden())
         return len(outcomes) == len(plan)
     except (EOFError, OSError, WireError, KeyError, TypeError) as error:
-        raise JudgeError("the judge ended before its time",
-                         f"{type(error).__name__}; its exit code is {child.poll()}",
-                         "run the cell again; when it happens again, tell your "
-                         "instructor") from error
+        raise JudgeError(
+            "the judge ended before its time",
+            f"{type(error).__name__}; its exit code is {child.poll()}",
+            "run the cell again; when it happens again, tell your instructor") from error
     finally:
         child.kill()
         child.wait()

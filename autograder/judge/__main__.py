@@ -1,5 +1,4 @@
-"""The judge's process: `python -m autograder.judge`,
-with the subjects at the other end of its pipes."""
+"""The judge's process, `python -m autograder.judge`: its pipes lead to the subjects."""
 
 import dataclasses
 import os
@@ -23,8 +22,8 @@ def main() -> None:
     except EOFError:
         pass
     except BaseException as error:
-        wire.write(writer,
-                   Message({"op": "broken", "why": f"{type(error).__name__} in the judge"}))
+        why = f"{type(error).__name__} in the judge"
+        wire.write(writer, Message({"op": "broken", "why": why}))
         raise
 
 
@@ -41,8 +40,8 @@ def _run(reader: BinaryIO, writer: BinaryIO) -> None:
     wire.write(writer, Message({"op": "plan", "checks": plan}))
     for check in checks[start["skip"]:]:
         outcome = run_check(check, subjects, seed)
-        wire.write(writer, Message({"op": "outcome", "outcome": dataclasses.asdict(
-            outcome if outcome.public else outcome.hidden())}))
+        told = dataclasses.asdict(outcome if outcome.public else outcome.hidden())
+        wire.write(writer, Message({"op": "outcome", "outcome": told}))
     wire.write(writer, Message({"op": "end"}))
 
 

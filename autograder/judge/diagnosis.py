@@ -32,8 +32,7 @@ Record = list[Message]
 
 
 def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
-    """The same report; where a known mistake explains all that its public checks saw,
-    those that failed name it."""
+    """The report; where a known mistake explains what its public checks saw, they name it."""
     failed = [outcome.name for outcome in report.outcomes if outcome.status is Status.FAILED]
     if not failed:
         return report
@@ -41,27 +40,22 @@ def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
                if outcome.status is Status.OUT_OF_TIME}
     checks = [check for check in checks_of(report.exercise)
               if check.public and check.name not in endless]
-    # those that tell mistakes apart come first
-    checks.sort(key=lambda check: check.name not in failed)
+    checks.sort(key=lambda check: check.name not in failed)       # these tell mistakes apart
     try:
         mutant = diagnose(checks, subjects, report.seed)
     except Exception:                      # whatever it stumbles on, the report itself is right
         return report
     if mutant is None:
         return report
-    says = mutant.says or f"A known mistake gives exactly this: {mutant.story}."
-    return replace(report,
-                   outcomes=tuple(outcome if outcome.name not in failed
-                                  else _with_sentence(outcome,
-                                                      says if outcome.name == failed[0]
-                                                      else "The same mistake as above gives "
-                                                           "this.")
-                                  for outcome in report.outcomes))
+    says = dict.fromkeys(failed, "The same mistake as above gives this.")
+    says[failed[0]] = mutant.says or f"A known mistake gives exactly this: {mutant.story}."
+    return replace(report, outcomes=tuple(
+        _with_sentence(outcome, says[outcome.name]) if outcome.name in says else outcome
+        for outcome in report.outcomes))
 
 
 def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mutant | None:
-    """The known mistake that gives the subjects' results in all of these checks, or None.
-    The first one has failed."""
+    """The known mistake behind the results in all of these checks; the first one has failed."""
     deadline = time.process_time() + DIAGNOSIS_SECONDS
     exercise = checks[0].exercise
     records = [(check, own) for check in checks
@@ -88,8 +82,7 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
 
 
 def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
-    """All that a check and its subjects say to each other,
-    or None when it is too much or does not end."""
+    """All that a check and its subjects say to each other; None if too much, or endless."""
     messages: Record = []
     theirs, ours = Peer(open_objects=True), Peer(open_objects=False)
 
@@ -109,8 +102,7 @@ def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
 
 
 def agree(first: Record, second: Record) -> bool:
-    """Whether two records say the same: numbers may differ by rounding, errors by their words,
-    nothing else may."""
+    """Whether two records say the same, but for rounding and for the words of errors."""
     return len(first) == len(second) and all(
         _same(a.data, b.data, a.blobs, b.blobs) for a, b in zip(first, second))
 
@@ -123,19 +115,24 @@ def _same(a: Any, b: Any, a_blobs: list[bytes], b_blobs: list[bytes]) -> bool:
             return a["kinds"] == b["kinds"]
         if "blob" in a and "blob" in b:
             return a_blobs[a["blob"]] == b_blobs[b["blob"]]
-        if a.get("kind") == b.get("kind") == "dataclass":    # no two runs take equally long
-            a, b = ({"class": each.get("class"),
-                     **{key: value for key, value in zip(each["keys"], each["values"])
-                        if not key.endswith("_seconds")}} for each in (a, b))
+        if a.get("kind") == b.get("kind") == "dataclass":
+            a, b = _without_times(a), _without_times(b)
         ignored = {"type"} if a.get("kind") == "handle" else set()
-        return a.keys() == b.keys() and all(_same(a[key], b[key], a_blobs, b_blobs) for key in a
-                                            if key not in ignored)
+        return a.keys() == b.keys() and all(
+            _same(a[key], b[key], a_blobs, b_blobs) for key in a if key not in ignored)
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(_same(x, y, a_blobs, b_blobs) for x, y in zip(a, b))
     if isinstance(a, float) and isinstance(b, float):
         return (math.isclose(a, b, rel_tol=1e-5, abs_tol=1e-12)
                 or (math.isnan(a) and math.isnan(b)))
     return type(a) is type(b) and a == b
+
+
+def _without_times(data: dict) -> dict:
+    """A dataclass's fields by name: no two runs take equally long."""
+    fields = zip(data["keys"], data["values"])
+    return {"class": data.get("class"),
+            **{name: value for name, value in fields if not name.endswith("_seconds")}}
 
 
 def _same_array(a: np.ndarray, b: np.ndarray) -> bool:
@@ -152,7 +149,7 @@ def _no_handles(data: dict) -> None:
 
 
 def _with_sentence(outcome: Outcome, sentence: str) -> Outcome:
-    room = MESSAGE_WORDS - sum(len(part.split())
-                               for part in (outcome.expected, outcome.hint, sentence)) - 10
+    others = (outcome.expected, outcome.hint, sentence)
+    room = MESSAGE_WORDS - sum(len(part.split()) for part in others) - 10
     found = outcome.found if outcome.found.endswith(".") else outcome.found + "."
     return replace(outcome, found=f"{cut(found, max(20, room))} {sentence}")

@@ -1,5 +1,4 @@
-"""Calls across the border, in both directions:
-the judge calls the subject, the subject calls back.
+"""Calls across the border, both ways: the judge calls the subject, the subject calls back.
 
 Each side keeps its objects and gives out handles to them. A call takes its arguments by value,
 or by handle, and brings back the result together with what the call has changed in its
@@ -32,8 +31,7 @@ OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__"
 
 
 class Handle:
-    """Stands for an object of the other side:
-    its attributes, methods and operators are those of the object."""
+    """Stands for an object of the other side, with its attributes, methods and operators."""
 
     __slots__ = ("_peer", "_number", "_data")
 
@@ -48,8 +46,7 @@ class Handle:
 
 
 class Peer:
-    """One side of a conversation. `ask` delivers a request to the other side
-    and returns its answer.
+    """One side of a conversation. `ask` delivers a request to the other, and gives its answer.
 
     open_objects: whether the other side may read every attribute of the objects given out. The
     judge gives out its call-back functions with this off: they can be called, and nothing of
@@ -62,8 +59,7 @@ class Peer:
         self._given: list[Any] = []                 # by number; a handle keeps its object alive
         self._number_of: dict[int, int] = {}                 # id of an object -> its number
         self._handles: dict[int, Handle] = {}
-        # by number, so that an exception finds its way home
-        self._raised: list[BaseException] = []
+        self._raised: list[BaseException] = []      # by number: an exception finds its way home
 
     def give(self, value: Any) -> dict:
         """The data of a handle: to an object of this side, or back to one of the other side."""
@@ -105,15 +101,17 @@ class Peer:
         data["arguments"] = [self.encode(part, blobs) for part in arguments]
         answer = self.ask(Message(data, blobs))
         if "changed" in answer.data:
-            _bring_up_to_date(
-                arguments, [self.decode(part, answer.blobs) for part in answer.data["changed"]])
+            after = [self.decode(part, answer.blobs) for part in answer.data["changed"]]
+            _bring_up_to_date(arguments, after)
         if "error" in answer.data:
             raise self._error(answer.data["error"])
         return self.decode(answer.data["value"], answer.blobs)
 
     def answer(self, request: Message) -> Message:
-        """Do what the other side asks for. Raises only KeyboardInterrupt,
-        and WireError when it is no request."""
+        """Do what the other side asks for.
+
+        Raises KeyboardInterrupt, TimeLimit, and WireError when it is no request; no other.
+        """
         data, blobs = request.data, []
         try:
             target = self._given[data["handle"]]
@@ -147,10 +145,11 @@ class Peer:
         return Message(reply, blobs)
 
     def _are_as_sent(self, arguments: list, request: Message) -> bool:
+        def sent(value: Any) -> dict:
+            return value._data if isinstance(value, Handle) else self.give(value)
+
         blobs: list[bytes] = []
-        after = [wire.encode(part, blobs,
-                             lambda value: value._data if isinstance(
-                                 value, Handle) else self.give(value)) for part in arguments]
+        after = [wire.encode(part, blobs, sent) for part in arguments]
         return after == request.data["arguments"] and blobs == request.blobs
 
     def _operation(self, target: Any, name: str) -> Callable:
@@ -159,9 +158,8 @@ class Peer:
         return target if name == "__call__" else getattr(target, name)
 
     def _attribute(self, target: Any, name: str) -> Any:
-        sealed = isinstance(target,
-                            (types.FunctionType, types.MethodType, types.ModuleType, type))
-        if not self._open and (sealed or name.startswith("_")):
+        sealed = (types.FunctionType, types.MethodType, types.ModuleType, type)
+        if not self._open and (isinstance(target, sealed) or name.startswith("_")):
             raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
         return getattr(target, name)
 
@@ -180,24 +178,24 @@ class Peer:
             text = "" if is_secret else str(error)
         except Exception:
             text = ""
+        kinds = [kind.__name__ for kind in type(error).__mro__
+                 if _error_kind(kind.__name__) is not None]
         return {"number": len(self._raised) - 1, "type": type(error).__name__,
-                "text": text[:2000],
-                "kinds": [kind.__name__ for kind in type(error).__mro__
-                          if _error_kind(kind.__name__) is not None], "parts": parts,
+                "text": text[:2000], "kinds": kinds, "parts": parts,
                 "line": own_line(error) if self._open else "",
                 "not attempted": is_not_attempted(error)}
 
     def _error(self, data: dict) -> BaseException:
-        """The exception that stands for one of the other side,
-        of the nearest kind that is known here."""
+        """What stands for an exception of the other side: of the nearest kind known here."""
         try:
             if "yours" in data:
                 return self._raised[data["yours"]]
             kinds = [_error_kind(name) for name in data["kinds"]]
             if data["not attempted"]:
                 kinds.insert(0, NotImplementedError)
-            error = _new_error(next((kind for kind in kinds if kind is not None), Exception),
-                               str(data["type"])[:60], str(data["text"]), data["parts"])
+            nearest = next((kind for kind in kinds if kind is not None), Exception)
+            error = _new_error(nearest, str(data["type"])[:60], str(data["text"]),
+                               data["parts"])
             error._home, error.line = (self, data["number"]), str(data["line"])
             return error
         except (KeyError, TypeError, IndexError) as error:
@@ -228,8 +226,8 @@ def _handle_type(name: str, operations: tuple[str, ...]) -> type[Handle]:
             return self._peer.request({"op": "call", "handle": self._number, "name": operation},
                                       args, kwargs)
         return call
-    return type(name, (Handle,),
-                {"__slots__": ()} | {operation: forward(operation) for operation in operations})
+    members = {operation: forward(operation) for operation in operations}
+    return type(name, (Handle,), {"__slots__": ()} | members)
 
 
 def _error_kind(name: str) -> type[BaseException] | None:
@@ -254,8 +252,7 @@ def _new_error(kind: type[BaseException], name: str, text: str,
 
 
 def _bring_up_to_date(value: Any, after: Any) -> Any:
-    """Change a value in place into another of its kind.
-    Returns it, or the other where that is impossible."""
+    """Change a value in place into another of its kind; return the other where none can be."""
     if value is after or isinstance(value, Handle):
         return value
     if type(value) is not type(after):

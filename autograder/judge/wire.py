@@ -1,10 +1,9 @@
-"""How values cross the border between two processes:
-JSON and npy, and nothing that could run code when it is read.
+"""How values cross the border between two processes: as JSON and npy.
 
-A message is one JSON value and any number of blobs, each preceded by its length. What JSON
-lacks is an object with a "kind". Arrays are blobs in NumPy's npy format, which is read without
-pickle. A few dataclasses of the engine travel by value; everything else stays where it is, and
-a handle travels in its place (see `peer`).
+Nothing of it could run code when it is read. A message is one JSON value and any number of
+blobs, each preceded by its length. What JSON lacks is an object with a "kind". Arrays are blobs
+in NumPy's npy format, which is read without pickle. A few dataclasses of the engine travel by
+value; everything else stays where it is, and a handle travels in its place (see `peer`).
 """
 
 import dataclasses
@@ -56,8 +55,7 @@ def write(stream: BinaryIO, message: Message) -> None:
 
 
 def read(stream: BinaryIO) -> Message:
-    """Receive a message. Raises EOFError when the other side has gone,
-    WireError when it talks nonsense."""
+    """Receive a message. Raises EOFError when the other side is gone, WireError on nonsense."""
     size, count = struct.unpack("<II", _exactly(stream, 8))
     if size > LARGEST or count > MOST_BLOBS:
         raise WireError("a message larger than any that this protocol sends")
@@ -91,10 +89,9 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         kinds = set(map(type, values))
         if kinds <= _SIMPLE:
             return values
-        if (kinds == {tuple}
-            and set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE):
-            # pairs and merges come by the ten thousand
-            return [{"kind": "rows", "items": values}]
+        if kinds == {tuple}:              # pairs and merges, which come by the ten thousand
+            if set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
+                return [{"kind": "rows", "items": values}]
         return [encode(item, blobs, export) for item in values]
 
     def blob(content: bytes) -> int:
@@ -141,12 +138,11 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
     if isinstance(value, np.random.Generator):
         state = value.bit_generator.state
         return {"kind": "generator", "state": encode(state, blobs, export)}
-    if (isinstance(value, np.dtype)
-        or (isinstance(value, type) and issubclass(value, np.generic))):
-        return {"kind": "dtype" if isinstance(value, np.dtype) else "scalar type",
-                "text": np.dtype(value).str}
-    if (dataclasses.is_dataclass(value) and not isinstance(value, type)
-        and _travels(type(value))):
+    if isinstance(value, np.dtype):
+        return {"kind": "dtype", "text": value.str}
+    if isinstance(value, type) and issubclass(value, np.generic):
+        return {"kind": "scalar type", "text": np.dtype(value).str}
+    if dataclasses.is_dataclass(type(value)) and _travels(type(value)):
         fields = [each.name for each in dataclasses.fields(value)]
         return {"kind": "dataclass", "class": _class_name(type(value)), "keys": fields,
                 "values": [encode(getattr(value, name), blobs, export) for name in fields]}
@@ -264,17 +260,20 @@ def _class_name(kind: type) -> str:
 
 
 def _travels(kind: type) -> bool:
-    return kind.__module__.startswith(ENGINE) and \
-        getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
+    return _of_engine(kind.__module__, kind.__qualname__) is kind
+
+
+def _of_engine(module: str, name: str) -> Any:
+    """What a module of the engine that has been imported has by a name; else None."""
+    return (getattr(sys.modules.get(module), name, None) if module.startswith(ENGINE)
+            else None)
 
 
 def _class_named(name: str, base: type) -> type:
-    """A dataclass or enumeration of an engine module that has been imported here already:
-    a message imports nothing."""
+    """A dataclass or enumeration of an engine module. A message imports nothing."""
     module, _, qualname = name.partition(":")
-    kind = (getattr(sys.modules.get(module), qualname, None) if module.startswith(ENGINE)
-            else None)
-    if not isinstance(kind, type) or not issubclass(kind, base) or \
-            not (issubclass(kind, Enum) or dataclasses.is_dataclass(kind)):
+    kind = _of_engine(module, qualname)
+    if not (isinstance(kind, type) and issubclass(kind, base)
+            and (issubclass(kind, Enum) or dataclasses.is_dataclass(kind))):
         raise WireError(f"a value of the class {name[:80]!r}, which may not travel")
     return kind

@@ -1,9 +1,8 @@
-"""A process of its own for code that may loop, exit or eat memory;
-lines of JSON pass between it and its parent.
+"""A process of its own for code that may loop, exit or eat memory.
 
-The parent has a `Child` of a module; that module, run with `-m`, has the other end of its
-`pipes`. A child announces whatever it does before it does it. So when nothing more comes, the
-parent knows what has ended or stopped it.
+Lines of JSON pass between it and its parent. The parent has a `Child` of a module; that module,
+run with `-m`, has the other end of its `pipes`. A child announces whatever it does before it
+does it. So when nothing more comes, the parent knows what has ended or stopped it.
 """
 
 import json
@@ -19,8 +18,7 @@ LAST_SECONDS = 1       # by the wall clock: what a child may take to end when no
 
 
 class Child:
-    """A process that runs a module. It is started when it is first told something,
-    and again after it has ended."""
+    """A process that runs a module: started when told something, and again after its end."""
 
     def __init__(self, module: str):
         self._module = module
@@ -43,8 +41,7 @@ class Child:
             pass
 
     def hear(self, silence: float) -> dict | None:
-        """Its next line, empty when that is nonsense;
-        None when it has ended, or was silent for so many seconds."""
+        """Its next line, {} when that is nonsense; None after its end, or so many seconds."""
         try:
             line = self._lines.get(timeout=silence)
         except queue.Empty:
@@ -58,8 +55,7 @@ class Child:
         return news if isinstance(news, dict) else {}
 
     def end(self) -> int | None:
-        """End the process. Returns the exit code of one that had ended,
-        or did so when nothing more came."""
+        """End the process. Returns its exit code where it ended by itself, else None."""
         if self._process is None:
             return None
         try:
@@ -88,7 +84,9 @@ class Child:
 
 def pipes() -> tuple[Iterator[dict], Callable[[dict], None]]:
     """In the child: what its parent tells, line by line, and a function that answers.
-    What is printed is no answer."""
+
+    What is printed is no answer.
+    """
     news = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

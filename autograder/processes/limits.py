@@ -13,14 +13,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# how many seconds by the wall clock stand behind one second of processor time
-WALL_PER_CPU = 15
+WALL_PER_CPU = 15           # seconds by the wall clock behind each second of processor time
 POLL = 0.05                 # seconds between two looks at the clock
 
 
 class TimeLimit(BaseException):
-    """The limit was reached. Not an `Exception`,
-    so that the limited code's own `except Exception` lets it pass."""
+    """The limit was reached. No `Exception`: the code's own `except Exception` lets it pass."""
 
 
 @contextmanager
@@ -45,8 +43,9 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
     def watch() -> None:
         processor, wall = time.process_time(), time.monotonic()
         while not finished.wait(POLL):
-            if not (time.process_time() - processor > seconds
-                    or time.monotonic() - wall > seconds * WALL_PER_CPU):
+            is_over = (time.process_time() - processor > seconds
+                       or time.monotonic() - wall > seconds * WALL_PER_CPU)
+            if not is_over:
                 continue
             with guard:                 # once `finished` is set, nothing may be raised any more
                 if finished.is_set():
@@ -56,8 +55,7 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
                     if also is not None:
                         also()
                 elif is_main and hasattr(signal, "pthread_kill"):
-                    # wakes a block that sleeps or waits for a lock
-                    signal.pthread_kill(limited, signal.SIGINT)
+                    signal.pthread_kill(limited, signal.SIGINT)     # wakes what sleeps or waits
                 _raise_in(limited, TimeLimit)
             finished.wait(10 * POLL)                  # again, should the code have swallowed it
 

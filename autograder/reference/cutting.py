@@ -58,8 +58,8 @@ def import_lines(module: ModuleSource, names: Collection[str],
             raise CuttingError(f"{module.home} imports {there or origin} as a module",
                                "an exercise is a part of it, and the learner's own would not "
                                "be used", "import the names themselves")
-        wanted.setdefault((origin, "from" if there else name), []).append(
-            there if there in ("", name) else f"{there} as {name}")
+        listed = there if there in ("", name) else f"{there} as {name}"
+        wanted.setdefault((origin, "from" if there else name), []).append(listed)
     lines = []
     for (origin, name), parts in wanted.items():
         if name == "from":
@@ -74,8 +74,7 @@ def import_lines(module: ModuleSource, names: Collection[str],
 
 @dataclass(frozen=True)
 class Cut:
-    """An exercise's cell in three states:
-    as the learner gets it, solved, and solved between the marks of nbgrader."""
+    """An exercise's cell: as learners get it, solved, and solved between nbgrader's marks."""
 
     stub: str
     solution: str
@@ -111,8 +110,9 @@ def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (
                     lines += [body.margin + mark, *solution, body.margin + END]
                 at = body.last + 1
             texts.append("\n".join(lines + module.lines(at, last)))
-    used = (global_names("\n".join(cells["solution"]))
-            | (global_names("\n".join(cells["stub"])) if exhibit else set()))
+    used = global_names("\n".join(cells["solution"]))
+    if exhibit:
+        used |= global_names("\n".join(cells["stub"]))
     imports = import_lines(module, used, own or {})
     head = ["\n".join(imports)] if imports else []
     return Cut(*("\n\n\n".join(head + texts) for texts in cells.values()))
@@ -120,8 +120,7 @@ def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (
 
 def starting_lines(component: str, margin: str,
                    exhibit: ModuleSource | None = None) -> list[str]:
-    """What stands in the place of a body until the learner writes it:
-    the error that names it, or the exhibit's body.
+    """What stands in the place of a body: the error that names it, or the exhibit's body.
 
     component: `module.name` or `module.Class.method`.
 
@@ -140,8 +139,7 @@ def starting_lines(component: str, margin: str,
 
 
 def stub_of(exercise: str, methods: Collection[str] = ()) -> str:
-    """The untouched start of an exercise, `module.name` or `module.a+b`,
-    as source that runs by itself.
+    """The start of an exercise, `module.name` or `module.a+b`, as source that runs by itself.
 
     >>> print(stub_of("layers.silu").splitlines()[-1])
         raise NotImplementedError("layers.silu: write this function")

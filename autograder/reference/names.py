@@ -33,17 +33,20 @@ def short_name(home: str) -> str:
     >>> short_name("gearworks.formats.gguf"), short_name("numpy.linalg")
     ('gguf', '')
     """
-    return _SHORT.get(home,
-                      home.removeprefix("gearworks.") if home.startswith("gearworks.") else "")
+    if home in _SHORT:
+        return _SHORT[home]
+    return home.removeprefix("gearworks.") if home.startswith("gearworks.") else ""
 
 
 def module_of(name: str) -> str:
-    """The short name of the module of a component or an exercise:
-    what comes before a class, or before the last name.
+    """The short name of the module of a component or an exercise.
 
-    >>> module_of("tokenizer.count_pairs+merge_pair"), module_of(
-    ...     "kernels.cpu.int4_matvec"), module_of("engine.Engine.step")
-    ('tokenizer', 'kernels.cpu', 'engine')
+    It is what comes before a class, or before the last name.
+
+    >>> module_of("tokenizer.count_pairs+merge_pair"), module_of("engine.Engine.step")
+    ('tokenizer', 'engine')
+    >>> module_of("kernels.cpu.int4_matvec")
+    'kernels.cpu'
     """
     parts = name.split(".")
     owner = next((index for index, part in enumerate(parts) if part[:1].isupper()),
@@ -52,8 +55,7 @@ def module_of(name: str) -> str:
 
 
 def names_of(exercise: str) -> list[str]:
-    """The functions or classes that an exercise names,
-    in the order in which its checks take them.
+    """The functions or classes that an exercise names, in the order that its checks expect.
 
     >>> names_of("tokenizer.count_pairs+merge_pair"), names_of("engine.LLMEngine.step")
     (['count_pairs', 'merge_pair'], ['LLMEngine'])

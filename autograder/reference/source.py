@@ -23,19 +23,17 @@ class CuttingError(GearworksError, ValueError):
 
 
 def span(node: ast.stmt) -> tuple[int, int]:
-    """The lines of a statement, first and last:
-    from 1, both included, and so are decorators."""
-    return min([node.lineno,
-                *(decorator.lineno
-                  for decorator in getattr(node, "decorator_list", []))]), node.end_lineno
+    """The lines of a statement, decorators too: first and last, from 1, both included."""
+    decorators = getattr(node, "decorator_list", [])
+    return min(part.lineno for part in [node, *decorators]), node.end_lineno
 
 
 @dataclass(frozen=True)
 class Body:
-    """What is to be written of a function or method:
-    the lines `first` to `last`, below its docstring.
+    """What is to be written of a function or method, below its docstring.
 
-    component: `module.name` or `module.Class.method`. margin: the spaces before its statements.
+    component: `module.name` or `module.Class.method`. first, last: its lines. margin: the
+    spaces before its statements.
     """
 
     component: str
@@ -72,10 +70,10 @@ class ModuleSource:
 
     @cached_property
     def imports(self) -> dict[str, tuple[str, str]]:
-        """What its imports bind: name -> (module, name there), or (module, "") for a module;
-        not conditional ones.
+        """What its imports bind: name -> (module, name there), or (module, "") for a module.
 
-        `import a.b` and `import a.c` bind one name, `a`, and need both: ("a.b, a.c", "").
+        Conditional ones are left out. `import a.b` and `import a.c` bind one name, `a`, and
+        need both: ("a.b, a.c", "").
         """
         bound: dict[str, tuple[str, str]] = {}
         for node in self.tree.body:
@@ -105,8 +103,7 @@ class ModuleSource:
         return self.text.splitlines()[first - 1:last]
 
     def definition(self, name: str) -> Definition:
-        """A definition at the top level. Raises CuttingError
-        when there is none of this name."""
+        """A definition at the top level, by its name. Raises CuttingError without one."""
         if name not in self.definitions:
             raise CuttingError(f"there is no {self.name}.{name}",
                                "the module defines no such function or class",
@@ -114,8 +111,7 @@ class ModuleSource:
         return self.definitions[name]
 
     def bodies(self, name: str, methods: Collection[str] = ()) -> list[Body]:
-        """What is to be written of a definition:
-        a function's body, or the bodies of a class's methods in their order.
+        """What is to be written: a function's body, or those of a class's methods in order.
 
         methods: empty means all that do not begin with a single underscore.
         Raises CuttingError for a method that does not exist, a body on the line of its `def`, a
@@ -158,14 +154,15 @@ class ModuleSource:
         if first == above:
             raise CuttingError(f"{component} cannot be cut",
                                "its body is on the line of its `def`", "begin a new line")
-        while (first - 1 > above
-               and (not (line := lines[first - 2].strip()) or line.startswith("#"))):
-            first -= 1               # comments above the first statement belong to the solution
+        # Comments and blank lines above the first statement belong to the solution.
+        while first - 1 > above and lines[first - 2].strip()[:1] in ("", "#"):
+            first -= 1
         return Body(component, first, node.end_lineno, " " * statements[0].col_offset)
 
 
 def module_source(module: str) -> ModuleSource:
     """A module of the `gearworks` that is first on the path.
+
     Raises CuttingError when there is none.
 
     >>> "softmax" in module_source("layers").definitions
@@ -182,11 +179,10 @@ def module_source(module: str) -> ModuleSource:
 
 
 def global_names(source: str) -> set[str]:
-    """The names that code takes from around it, builtins included:
-    anywhere in it, annotations too.
+    """The names that code takes from around it, anywhere in it: builtins and annotations too.
 
-    >>> sorted(global_names("def area(r: Length, n=TURNS):\\n    s = pi\\n    return [s * x "
-    ...                     "for x in range(r)]"))
+    >>> code = "def area(r: Length, n=TURNS):\\n s = pi\\n return [s * x for x in range(r)]"
+    >>> sorted(global_names(code))
     ['Length', 'TURNS', 'pi', 'range']
     """
     top = symtable.symtable(source, "cut", "exec")

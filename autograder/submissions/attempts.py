@@ -1,5 +1,4 @@
-"""Finds what a learner has written of each component,
-in notebooks that editors may have rearranged.
+"""Finds what a learner has written of each component, in notebooks that may be rearranged.
 
 A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's
 id belongs to it when it defines one of its names. What equals the start that the learner was
@@ -18,15 +17,13 @@ from autograder.reference.cutting import Cut
 from autograder.reference.source import Definition, Function, module_source
 from autograder.submissions.cells import Cell, Statement
 from autograder.submissions.intake import Notebook
-
 from gearworks.errors import GearworksError
 
 
 class State(StrEnum):
     """How far a component is."""
 
-    # nothing of it is left to write; whether it is right is another question
-    FINISHED = "finished"
+    FINISHED = "finished"           # nothing is left to write; it need not be right
     BEGUN = "begun"
     NOT_STARTED = "not started"
 
@@ -61,11 +58,10 @@ class Component:
 
     @property
     def fits_the_engine(self) -> bool:
-        """Whether an engine runs with it: all of it is there,
-        or some of the methods that a class's exercise names.
+        """Whether an engine runs with it: with all of it, or with methods that are named.
 
-        The methods of a class that is the learner's as a whole do not mix with those of the
-        reference.
+        Where an exercise names the methods of a class, some of them will do. Those of a class
+        that is the learner's as a whole do not mix with the reference's.
         """
         return (self.state is State.FINISHED
                 or 0 < len(self.open_methods) < len(self.exercise.methods))
@@ -85,10 +81,9 @@ def find_components(chapters: Sequence[Chapter],
     chapter_of = {notebook: _chapter_of(notebook, chapters) for notebook in notebooks}
     found = []
     for chapter in chapters:
-        candidates = sorted((notebook for notebook in notebooks
-                             if chapter_of[notebook] is chapter),
-                            key=lambda notebook: (not notebook.name.startswith(
-                                f"{chapter.stem}.ipynb"), notebook.name))
+        candidates = [notebook for notebook in notebooks if chapter_of[notebook] is chapter]
+        own = f"{chapter.stem}.ipynb"
+        candidates.sort(key=lambda each: (not each.name.startswith(own), each.name))
         for exercise in chapter.exercises:
             try:
                 start = cut_of(exercise)
@@ -105,28 +100,26 @@ def find_components(chapters: Sequence[Chapter],
                     best = Component(chapter.stem, exercise, name)
                 others = [attempt.place for attempt in attempts
                           if attempt is not best and attempt.state is State.FINISHED]
-                notes = (best.notes
-                         + ((f"also in {'; '.join(others)}: not used",) if others else ()))
-                found.append(replace(best, notes=notes))
+                notes = (f"also in {'; '.join(others)}: not used",) if others else ()
+                found.append(replace(best, notes=best.notes + notes))
     return found
 
 
 def _chapter_of(notebook: Notebook, chapters: Sequence[Chapter]) -> Chapter | None:
-    """The chapter that a notebook is of:
-    by the ids of its cells, what they check, its name, what they define."""
+    """A notebook's chapter, by its cells' ids and checks, its name, and what it defines."""
+    bound = {name for cell in notebook.cells for statement in cell.statements
+             for name in statement.binds}
+
     def evidence(chapter: Chapter) -> tuple[int, ...]:
         ids = {exercise.grade_id for exercise in chapter.exercises}
-        checks = {quote + exercise.name + quote for exercise in chapter.exercises
-                  for quote in "\"'"}
+        quoted = {quote + exercise.name + quote
+                  for exercise in chapter.exercises for quote in "\"'"}
         names = {name for exercise in chapter.exercises for name in exercise.names}
-        return (sum(bool(ids & _bare(cell.ids)) for cell in notebook.cells)
-                + sum("check(" in cell.source and any(check in cell.source for check in checks)
-                      for cell in notebook.cells),
-                notebook.name.startswith(chapter.stem),
-                notebook.name.startswith(chapter.stem[:2]),
-                len(names
-                    & {name for cell in notebook.cells for statement in cell.statements
-                       for name in statement.binds}))
+        marked = sum(bool(ids & _bare(cell.ids)) for cell in notebook.cells)
+        checked = sum("check(" in cell.source and any(name in cell.source for name in quoted)
+                      for cell in notebook.cells)
+        return (marked + checked, notebook.name.startswith(chapter.stem),
+                notebook.name.startswith(chapter.stem[:2]), len(names & bound))
 
     best = max(chapters, key=evidence, default=None)
     return best if best is not None and any(evidence(best)) else None
@@ -197,8 +190,7 @@ def _attempts(cells: Sequence[Cell], blank: Component, start: Cut) -> list[Compo
 
 def _definition(statements: Sequence[Statement], name: str,
                 given: Definition) -> tuple[Statement, ...]:
-    """The statements of a cell that make up the definition of a name:
-    the last attempt and what wraps it afterwards."""
+    """A cell's statements that define a name: the last attempt, and what wraps it later."""
     binding = [statement for statement in statements
                if name in statement.binds and not _is_given(statement.node, given)]
     written = [statement for statement in binding
@@ -210,14 +202,14 @@ def _definition(statements: Sequence[Statement], name: str,
 
 
 def _is_given(node: ast.stmt, given: Definition) -> bool:
-    """Whether a statement that binds an exercise's name is no attempt:
-    the stub, the reference, a plain value."""
+    """Whether what binds an exercise's name is no attempt: stub, reference or plain value."""
     if isinstance(node, Definition):
         return _shape(node) == _shape(given)
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").partition(".")[0] == "gearworks"
-    return isinstance(node, ast.Import) or isinstance(node, ast.Assign | ast.AnnAssign) and (
-        node.value is None or isinstance(node.value, ast.Constant))
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        return node.value is None or isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.Import)
 
 
 def _shape(node: ast.AST) -> str:
@@ -230,8 +222,7 @@ def _shape(node: ast.AST) -> str:
 
 
 def _is_open(node: Function) -> bool:
-    """Whether a function is still to be written:
-    it is empty, or every call ends with NotImplementedError."""
+    """Whether a function is to be written: it is empty, or raises NotImplementedError."""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     if all(isinstance(part, ast.Pass)
            or isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
@@ -253,28 +244,28 @@ def _ends(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.With):
         return any(map(_ends, statement.body))
     if isinstance(statement, ast.While):
-        return isinstance(statement.test, ast.Constant) and bool(statement.test.value) and \
-            not any(isinstance(part, ast.Break) for part in ast.walk(statement))
+        is_endless = isinstance(statement.test, ast.Constant) and bool(statement.test.value)
+        return is_endless and not any(isinstance(part, ast.Break)
+                                      for part in ast.walk(statement))
     return isinstance(statement, ast.Return | ast.Raise)
 
 
-def _class_state(node: ast.ClassDef, given: ast.ClassDef, exercise: Exercise, name: str) \
-        -> tuple[State, tuple[str, ...]]:
+def _class_state(node: ast.ClassDef, given: ast.ClassDef, exercise: Exercise,
+                 name: str) -> tuple[State, tuple[str, ...]]:
     """How far a class is, and which of its methods are still to be written."""
-    wanted = [body.name
-              for body in module_source(exercise.module).bodies(name, exercise.methods)]
+    bodies = module_source(exercise.module).bodies(name, exercise.methods)
     starts = {part.name: part for part in given.body if isinstance(part, Function)}
     written = {part.name: part for part in node.body if isinstance(part, Function)}
     assigned = {target.id for part in node.body if isinstance(part, ast.Assign)
                 for target in part.targets if isinstance(target, ast.Name)}
     is_data = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
     open_methods = []
-    for method in wanted:
-        if (method in assigned
-            or (method == "__init__" and method not in written and (is_data or node.bases))):
+    for method in (body.name for body in bodies):
+        own = written.get(method)
+        is_inherited = own is None and method == "__init__" and (is_data or node.bases)
+        if method in assigned or is_inherited:
             continue
-        if (method not in written or _is_open(written[method])
-            or _shape(written[method]) == _shape(starts[method])):
+        if own is None or _is_open(own) or _shape(own) == _shape(starts[method]):
             open_methods.append(method)
     if not open_methods:
         return State.FINISHED, ()

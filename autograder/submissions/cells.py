@@ -33,8 +33,10 @@ CHANGING = frozenset({"append", "extend", "insert", "add", "update", "setdefault
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell. number: its place in the notebook, from 1, text cells included.
-    ids: its grade id, then cell ids."""
+    """One cell of a notebook.
+
+    number: its place, from 1, text cells included. ids: its grade id, then cell ids.
+    """
 
     number: int
     kind: str
@@ -43,8 +45,7 @@ class Cell:
 
     @cached_property
     def python(self) -> str:
-        """Its source as plain Python: magics are calls, as IPython makes them;
-        "" for a cell in another language."""
+        """Its source with magics as the calls that IPython makes of them; "" if no Python."""
         source = self.source
         if source.lstrip().startswith("%%"):
             if not source.lstrip().startswith(PYTHON_CELLS):
@@ -71,8 +72,7 @@ class Cell:
 
     @cached_property
     def statements(self) -> "tuple[Statement, ...]":
-        """Its statements in their order, each import of a name by itself.
-        None, when the cell is no Python."""
+        """Its statements in their order, each import of a name by itself; none if no Python."""
         lines = self.python.split("\n")
         found: list[Statement] = []
         body = self.tree.body
@@ -90,8 +90,7 @@ class Cell:
 
 @dataclass(frozen=True, eq=False)
 class Statement:
-    """A statement at the top level of a cell.
-    text: its source, which stands on lines of its own."""
+    """A statement at the top level of a cell. text: its source, on lines of its own."""
 
     node: ast.stmt
     text: str
@@ -110,8 +109,7 @@ class Statement:
 
     @cached_property
     def uses(self) -> frozenset[str]:
-        """The names that it takes from around it, inside of functions too,
-        builtins included."""
+        """The names that it takes from around it, inside of functions too, and builtins."""
         shared = {name for part in ast.walk(self.node) if isinstance(part, ast.Global)
                   for name in part.names}
         try:
@@ -121,10 +119,10 @@ class Statement:
 
     @cached_property
     def changes(self) -> frozenset[str]:
-        """The names whose values it changes in place:
-        `table[i] = …`, `table.append(…)`, in a loop too."""
-        return (frozenset() if isinstance(self.node, Definition)
-                else frozenset(_changed(self.node)))
+        """The names whose values it changes in place: `table[i] = …`, `table.append(…)`."""
+        if isinstance(self.node, Definition):
+            return frozenset()
+        return frozenset(_changed(self.node))
 
     @property
     def is_quiet(self) -> bool:
@@ -137,10 +135,10 @@ class Statement:
 
 
 def renamed(statement: Statement, names: Mapping[str, str]) -> str:
-    """Its text with names of the module's scope replaced,
-    and with them variables of functions that are spelled so.
+    """Its text with names of the module's scope replaced.
 
-    Parameters and attributes stay: others call them by their names.
+    Variables of functions that are spelled so are replaced with them. Parameters and attributes
+    stay: others call them by their names.
     """
     if not names or not (statement.binds | statement.uses) & names.keys():
         return statement.text
@@ -168,8 +166,9 @@ def _calls_ipython(node: ast.AST) -> bool:
 def _without_magics(node: ast.stmt) -> ast.stmt:
     class Removal(ast.NodeTransformer):
         def visit_Expr(self, expression: ast.Expr) -> ast.stmt:
-            return (ast.copy_location(ast.Pass(), expression) if _calls_ipython(expression)
-                    else expression)
+            if _calls_ipython(expression):
+                return ast.copy_location(ast.Pass(), expression)
+            return expression
 
     return Removal().visit(copy.deepcopy(node)) if isinstance(node, Definition) else node
 
@@ -189,19 +188,19 @@ def _owner(node: ast.expr) -> str:
 
 def _changed(node: ast.AST) -> Iterator[str]:
     for part in ast.walk(node):
-        if (isinstance(part, ast.Subscript | ast.Attribute)
-            and isinstance(part.ctx, ast.Store | ast.Del)):
-            yield _owner(part)
+        if isinstance(part, ast.Subscript | ast.Attribute):
+            if isinstance(part.ctx, ast.Store | ast.Del):
+                yield _owner(part)
         elif isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Name):
             yield part.target.id
-        elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call) and \
-                isinstance(part.value.func, ast.Attribute) and part.value.func.attr in CHANGING:
-            yield _owner(part.value.func)
+        elif isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
+            called = part.value.func
+            if isinstance(called, ast.Attribute) and called.attr in CHANGING:
+                yield _owner(called)
 
 
 class _Renaming(ast.NodeVisitor):
-    """Renames in place: everywhere, but for what a parameter hides in its function,
-    and a class within its own body."""
+    """Renames in place, but for what a parameter hides in its function, a class in its body."""
 
     def __init__(self, names: Mapping[str, str]):
         self._names = names
@@ -210,9 +209,9 @@ class _Renaming(ast.NodeVisitor):
         return _Renaming({old: new for old, new in self._names.items() if old not in hidden})
 
     def visit(self, node: ast.AST) -> None:
-        for field in ("id", "name", "rest"):         # of names, definitions, handlers, patterns
-            if (isinstance(name := getattr(node, field, None), str)
-                and not isinstance(node, ast.alias)):
+        # Of names, definitions, handlers and patterns; `visit_alias` looks at those of imports.
+        for field in () if isinstance(node, ast.alias) else ("id", "name", "rest"):
+            if isinstance(name := getattr(node, field, None), str):
                 setattr(node, field, self._names.get(name, name))
         super().visit(node)
 
@@ -244,8 +243,7 @@ class _Renaming(ast.NodeVisitor):
                 inside.visit(part)
 
     def _visit_head(self, node: Function | ast.Lambda) -> None:
-        """Decorators, defaults and annotations:
-        they belong to the scope around the function."""
+        """Decorators, defaults and annotations: they belong to the scope around it."""
         for part in [*getattr(node, "decorator_list", []), node.args,
                      getattr(node, "returns", None)]:
             if part is not None:
@@ -258,22 +256,24 @@ class _Renaming(ast.NodeVisitor):
         dotted = {alias.name.partition(".")[0] for part in ast.walk(node)
                   if isinstance(part, ast.Import) for alias in part.names
                   if alias.asname is None and "." in alias.name}
-        inside = self._without({argument.arg for argument in every if argument is not None}
-                               | dotted)
+        parameters = {argument.arg for argument in every if argument is not None}
+        inside = self._without(parameters | dotted)
         for part in node.body if isinstance(node.body, list) else [node.body]:
             inside.visit(part)
 
 
 def attributes(node: ast.ClassDef) -> set[str]:
     """The names that the body of a class binds, and those of comprehensions in it."""
-    parts = [part for statement in node.body
-             for part
-             in ([statement] if isinstance(statement, Definition) else ast.walk(statement))]
-    return ({part.name for part in parts if isinstance(part, Definition)}
-            | {part.id for part in parts
-               if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)}
-            | {part.asname or part.name.partition(".")[0] for part in parts
-               if isinstance(part, ast.alias)})
+    names = set()
+    for statement in node.body:
+        for part in [statement] if isinstance(statement, Definition) else ast.walk(statement):
+            if isinstance(part, Definition):
+                names.add(part.name)
+            elif isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+                names.add(part.id)
+            elif isinstance(part, ast.alias):
+                names.add(part.asname or part.name.partition(".")[0])
+    return names
 
 
 def problem_of(source: str) -> str | None:

@@ -30,8 +30,10 @@ ROOTS_TO_LOOK_INTO = sys.stdlib_module_names | {"numpy", "gearworks"}
 
 @dataclass(frozen=True)
 class Graft:
-    """A learner's component as it stands in a module. text: whole lines.
-    notes: what could not be brought along."""
+    """A learner's component as it stands in a module.
+
+    text: whole lines. notes: what could not be brought along.
+    """
 
     component: Component
     text: str
@@ -48,15 +50,13 @@ class Graft:
 
 @dataclass(frozen=True)
 class GraftedModule:
-    """A module of the reference with learners' definitions in the place of its own.
-    text: of its file."""
+    """The text of a module of the reference, with learners' definitions in place of its own."""
 
     text: str
     grafts: tuple[Graft, ...]
 
     def graft_at(self, line: int) -> Graft | None:
-        """The graft that a line of the file stands in, from 1;
-        None for the reference's own lines."""
+        """The graft that a line stands in, counted from 1; None for the reference's own."""
         lines = self.text.split("\n")
         return next((graft for graft in self.grafts
                      if lines.index(graft.begin) < line <= lines.index(graft.end) + 1), None)
@@ -89,35 +89,34 @@ def graft(module: str, components: Sequence[Component],
 
 def code_of(module: str, components: Sequence[Component],
             others: Sequence[Component]) -> tuple[str, tuple[str, ...]]:
-    """Components of one module as code that runs among its names,
-    and notes on what could not be brought along.
+    """Components of one module as code that runs among its names, and notes as of `Graft`.
 
     What is still to be written of a class stays as the learner has it. others: as for `graft`.
     """
     source = module_source(module)
     grafts = _grafts_of(source, components, others, whole=False)
     future = [FUTURE] if source.delays_annotations or _delays_annotations(components) else []
-    code = "\n\n\n".join([*future, *(graft.text for graft in grafts)])
-    return code, tuple(note for graft in grafts for note in graft.notes)
+    code = "\n\n\n".join([*future, *(part.text for part in grafts)])
+    return code, tuple(note for part in grafts for note in part.notes)
 
 
 def _grafts_of(module: ModuleSource, components: Sequence[Component],
                others: Sequence[Component], whole: bool) -> list[Graft]:
-    """The grafts of components of one module, which share what they have in common,
-    in the module's order."""
+    """Of one module, in its order. They share what they have in common."""
     exercised = {(other.chapter, other.name): other for other in others}
     taken: dict[str, str] = {}                  # name in the module -> the source that gives it
-    return [_graft(module, component, exercised, taken, whole)
-            for component
-            in sorted(components,
-                      key=lambda component: module.definition(component.name).lineno)]
+    in_order = sorted(components, key=lambda part: module.definition(part.name).lineno)
+    return [_graft(module, component, exercised, taken, whole) for component in in_order]
 
 
 def _delays_annotations(components: Sequence[Component]) -> bool:
-    """Whether annotations were not evaluated where one was written:
-    IPython keeps that for all later cells."""
+    """Whether one was written where annotations are not evaluated.
+
+    IPython keeps that for all cells after the one that says so.
+    """
     return any(isinstance(statement.node, ast.ImportFrom)
-               and statement.node.module == "__future__" for component in components
+               and statement.node.module == "__future__"
+               for component in components
                for cell in component.notebook.cells if cell.kind == "code"
                for statement in cell.statements)
 
@@ -140,16 +139,15 @@ def _graft(module: ModuleSource, component: Component,
     for statement in brought:
         text = renamed(statement, names)
         bound = {names.get(name, name) for name in statement.binds}
-        # an earlier graft has brought it
         if bound and all(taken.get(name) == text for name in bound):
-            continue
+            continue                                         # an earlier graft has brought it
         own |= dict.fromkeys(bound, text)
         is_import = isinstance(statement.node, ast.Import | ast.ImportFrom)
         (imports if is_import else parts).append(text)
     taken |= own
+    others = {old: new for old, new in names.items() if old != component.name}
     for statement in component.statements:
-        text = renamed(statement,
-                       {old: new for old, new in names.items() if old != component.name})
+        text = renamed(statement, others)
         if isinstance(statement.node, ast.ClassDef):
             text = _with_methods(text, module, component, whole)
         parts.append(text)
@@ -159,8 +157,10 @@ def _graft(module: ModuleSource, component: Component,
 
 def _settle(module: ModuleSource, component: Component, name: str, text: str,
             names: dict[str, str], taken: Mapping[str, str]) -> None:
-    """Find a name for what a graft brings:
-    its own, unless the module, Python or another graft has a use for it."""
+    """Find a name for what a graft brings: its own, unless somebody else has a use for it.
+
+    The others are the module, Python, and the grafts before.
+    """
     def is_free(name: str) -> bool:
         if name in taken:
             return taken[name] == text
@@ -211,26 +211,23 @@ class _Search:
         if exercised is not None and not self._is_private(exercised, cell, providers):
             self._lend(exercised.module, name)
             return
-        if (hasattr(builtins, name)
-            and not any(isinstance(provider.node, Definition | ast.Import | ast.ImportFrom)
-                        and provider.cell == cell for provider in providers)):
+        is_builtin = hasattr(builtins, name)
+        if is_builtin and not any(_gives_meaning(provider) and provider.cell == cell
+                                  for provider in providers):
             return
         for provider in providers:
             self._bring(name, provider)
-        if (not providers and name not in self._module.bound_names
-            and not hasattr(builtins, name)):
+        if not providers and not is_builtin and name not in self._module.bound_names:
             self._guess(name)
 
     def _is_private(self, exercised: Component, cell: Cell,
                     providers: Sequence[Statement]) -> bool:
-        """Whether a name of an exercise means something else in a cell:
-        a helper, beside the exercise's attempt."""
+        """Whether a name of an exercise is something else in a cell: a helper of its own."""
         return (exercised.name not in self._component.exercise.names and exercised.cell != cell
                 and any(provider.cell == cell for provider in providers))
 
     def _providers(self, name: str, cell: Cell) -> list[Statement]:
-        """The statements that make a name what it is for a cell:
-        those of the cell, else of the nearest before it."""
+        """What makes a name what it is for a cell: its statements, or the nearest before it."""
         before = [other for other in self._code if other.number < cell.number]
         after = [other for other in self._code if other.number > cell.number]
         for place in [cell, *reversed(before), *after]:
@@ -241,8 +238,7 @@ class _Search:
             last = max((at for at, part in enumerate(binding)
                         if isinstance(part.node, Definition)), default=0)
             binding = binding[last:]
-            if any(isinstance(statement.node, Definition | ast.Import | ast.ImportFrom)
-                   for statement in binding):
+            if any(map(_gives_meaning, binding)):
                 return binding
             return [statement for statement in statements
                     if statement in binding
@@ -265,9 +261,8 @@ class _Search:
             there, member = self._module.imports[name]
             if not member and alias.name in there.split(", "):
                 return
-            # import a.b beside import a
             if not member and not alias.asname and there.partition(".")[0] == name:
-                self.imports.append(provider.text)
+                self.imports.append(provider.text)           # import a.b beside import a
                 return
         self.follow(provider)
 
@@ -277,35 +272,38 @@ class _Search:
 
     def _lend(self, module: str, there: str, name: str = "") -> None:
         """Make a name mean what a module of the engine has by that name, or by another."""
-        name = name or there
-        if module == self._module.name and name == there or \
-                self._module.imports.get(name) == (home_of(module), there):
+        name, home = name or there, home_of(module)
+        is_own = module == self._module.name and name == there
+        if is_own or self._module.imports.get(name) == (home, there):
             return
-        # it comes after this module, so look when it is called
-        if _is_cycle(self._module.name, module):
-            self._borrow(f"def {name}(*arguments, **named):\n    from {home_of(module)} import "
-                         f"{there} as found\n    return found(*arguments, **named)")
+        if _is_cycle(self._module.name, module):        # it loads later: look when it is called
+            self._borrow(f"def {name}(*arguments, **named):\n"
+                         f"    from {home} import {there} as found\n"
+                         "    return found(*arguments, **named)")
         else:
-            self._borrow(_import_line(home_of(module), there, name))
+            self._borrow(_import_line(home, there, name))
 
     def _borrow(self, text: str) -> None:
         if all(statement.text != text for statement in self.brought):
-            self.brought.append(Statement(ast.parse(text).body[0], text, self._component.cell,
-                                          -1))
+            node = ast.parse(text).body[0]
+            self.brought.append(Statement(node, text, self._component.cell, -1))
 
     def _guess(self, name: str) -> None:
-        """A name that no cell binds: IPython's,
-        or one of those that an import of everything brings."""
+        """A name that no cell binds: IPython's, or one that an import of everything brings."""
         if name in LENT:
             self._borrow(_import_line(LENT[name], name))
             return
         for cell in self._code:
             for node in (statement.node for statement in cell.statements):
-                if (isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
-                    and _has(node.module or "", name)):
+                is_star = isinstance(node, ast.ImportFrom) and node.names[0].name == "*"
+                if is_star and _has(node.module or "", name):
                     self._borrow(_import_line(node.module, name))
                     return
         self.notes.append(f"no cell defines {name}, which it uses")
+
+
+def _gives_meaning(statement: Statement) -> bool:
+    return isinstance(statement.node, Definition | ast.Import | ast.ImportFrom)
 
 
 def _import_line(module: str, there: str, name: str = "") -> str:
@@ -345,8 +343,7 @@ def _is_cycle(module: str, imported: str) -> bool:
 
 
 def _with_methods(text: str, module: ModuleSource, component: Component, whole: bool) -> str:
-    """A class's text with the reference's methods in place of lost given ones,
-    and if `whole` of unwritten ones."""
+    """A class's text with given methods that were lost, and if `whole` with unwritten ones."""
     node = _class_in(text)
     if node.body[0].lineno == node.lineno:                   # a body on the line of its `class`
         text = ast.unparse(node)
@@ -362,9 +359,11 @@ def _with_methods(text: str, module: ModuleSource, component: Component, whole: 
     for method in reference.body:
         if not isinstance(method, Function):
             continue
-        is_open = method.name in component.open_methods
-        if (is_open and not whole
-            or not is_open and (method.name in wanted or method.name in bound)):
+        if method.name in component.open_methods:
+            stays = not whole
+        else:
+            stays = method.name in wanted or method.name in bound
+        if stays:
             continue
         own = textwrap.dedent("\n".join(module.lines(*span(method))))
         added.append(textwrap.indent(own, margin))

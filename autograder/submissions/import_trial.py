@@ -1,5 +1,4 @@
-"""Loads modules of an assembled engine, one after the other, each as the first,
-and tells which cannot be loaded.
+"""Loads modules of an assembled engine, each as if it were the first, and tells which fail.
 
 Run as a file, by an interpreter that has the engine's folder first on its path: it imports
 nothing of the course itself. Arguments: seconds, then `package.module:name,name` for each

@@ -1,5 +1,4 @@
-"""Reads notebooks as they really come:
-edited, cut off, converted, saved in another encoding, with their metadata gone.
+"""Reads notebooks as they really come: edited, cut off, converted, without their metadata.
 
 Nothing that a file holds raises an error here. What cannot be read is left out, and what was
 repaired is noted, in words for the person whose notebook it is. Left out on purpose: which cell
@@ -21,8 +20,7 @@ SOURCE_START = re.compile(r'"(?:source|input)"\s*:\s*')
 
 @dataclass(frozen=True)
 class Notebook:
-    """What could be read of a notebook's file.
-    notes: what was wrong with it, and what was done about it."""
+    """What could be read of a notebook's file. notes: what was wrong, and what was done."""
 
     name: str
     cells: tuple[Cell, ...] = ()
@@ -30,11 +28,10 @@ class Notebook:
 
 
 def notebook_paths(places: Iterable[Path]) -> list[Path]:
-    """The notebooks in folders, by name, and the files that are named. Raises GearworksError
-    for a place that is not there.
+    """The notebooks in folders, by name, and the files that are named.
 
     A download may have given a file another ending (`.ipynb.txt`, `.ipynb.json`). Hidden files
-    are passed over.
+    are passed over. Raises GearworksError for a place that is not there.
     """
     found: dict[Path, None] = {}
     for place in map(Path, places):
@@ -51,8 +48,7 @@ def notebook_paths(places: Iterable[Path]) -> list[Path]:
 
 
 def read_notebook(path: Path) -> Notebook:
-    """Read a notebook, whatever has happened to its file.
-    Never raises because of what it holds."""
+    """Read a notebook, whatever has happened to its file. What it holds raises nothing."""
     notes: list[str] = []
     try:
         text = _text(path.read_bytes(), notes)
@@ -87,8 +83,7 @@ def _cells(text: str, notes: list[str]) -> list[Cell]:
         notes.append("empty")
         return []
     try:
-        # a raw line break within a string is no reason to give up
-        content = json.loads(text, strict=False)
+        content = json.loads(text, strict=False)       # a raw line break in a string is no harm
     except (ValueError, RecursionError):
         cells = list(_salvaged(text))
         notes.append(f"damaged or cut off: {len(cells)} cells could be read")
@@ -99,9 +94,9 @@ def _cells(text: str, notes: list[str]) -> list[Cell]:
     cells = content.get("cells")
     if not isinstance(cells, list):                     # nbformat 3 and before: sheets of cells
         sheets = content.get("worksheets")
-        cells = ([cell for sheet in sheets
-                  if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
-                  for cell in sheet["cells"]] if isinstance(sheets, list) else [])
+        cells = [cell for sheet in (sheets if isinstance(sheets, list) else [])
+                 if isinstance(sheet, dict) and isinstance(sheet.get("cells"), list)
+                 for cell in sheet["cells"]]
         if cells:
             notes.append("in the format of an old Jupyter: read all the same")
     if not cells:
@@ -157,8 +152,7 @@ def _cell(cell: dict) -> Cell:
     if not isinstance(source, str):
         source = ""
     source = source.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
-    # half of a surrogate pair fits no file
-    source = source.encode("utf-8", "replace").decode("utf-8")
+    source = source.encode("utf-8", "replace").decode("utf-8")        # half of a surrogate pair
     metadata = cell.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     grading = metadata.get("nbgrader")
@@ -170,21 +164,19 @@ def _cell(cell: dict) -> Cell:
 
 
 def _rejoined(cells: list[Cell], notes: list[str]) -> list[Cell]:
-    """The cells, with those joined again that an editor has split
-    in the middle of a definition."""
+    """The cells; those that an editor split in the middle of a definition are joined again."""
     joined: list[Cell] = []
     for cell in cells:
         before = next((at for at in reversed(range(len(joined))) if joined[at].kind == "code"),
                       None)
-        if (before is not None and cell.kind == "code"
-                and re.match(r"\n*[ \t]+\S", cell.source)
-                and problem_of(cell.source) is not None):
+        goes_on = cell.kind == "code" and re.match(r"\n*[ \t]+\S", cell.source)
+        if before is not None and goes_on and problem_of(cell.source) is not None:
             whole = replace(joined[before],
                             source=f"{joined[before].source.rstrip()}\n{cell.source}",
                             ids=joined[before].ids or cell.ids)
             if problem_of(whole.source) is None:
-                notes.append(f"cell {cell.number} goes on with cell {whole.number}: read as "
-                             "one")
+                notes.append(
+                    f"cell {cell.number} goes on with cell {whole.number}: read as one")
                 joined[before] = whole
                 continue
         if cell.kind != "code" or cell.source.strip():

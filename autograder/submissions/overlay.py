@@ -1,5 +1,4 @@
-"""Assembles the learner's engine: the reference package,
-in which the learner's definitions replace the reference's.
+"""Assembles the learner's engine: the reference, with the learner's definitions in its own.
 
 `my_engine/gearworks/` is a package like the reference. It stands first on the path of a child
 process, so everything that runs there runs what the learner wrote: `gearworks chat --engine
@@ -32,9 +31,9 @@ PARTS = {"gearworks", LIST, "__pycache__", ".DS_Store"}
 @dataclass(frozen=True)
 class Gear:
     """A component of the assembled engine.
-    why: of the reference's, what is wrong with the learner's.
 
-    notes: of the learner's, what was strange about it.
+    why: where it is the reference's, what is wrong with the learner's. notes: where it is the
+    learner's, what was strange about it.
     """
 
     component: Component
@@ -46,11 +45,9 @@ class Gear:
 def assemble(components: Sequence[Component], folder: Path) -> list[Gear]:
     """Make the engine of a learner's components in a folder, in place of the one that is there.
 
-    components: what was found of every component of the course. Returns what the engine is made
-    of.
-
-    The folder is complete or as it was before. Raises GearworksError when it holds anything
-    else than an engine, or cannot be written; never because of what the notebooks hold.
+    components: what was found of every component of the course. Returns its parts. The folder
+    is complete or as it was before. Raises GearworksError when it holds anything else than an
+    engine, or cannot be written; never because of what the notebooks hold.
     """
     reference = _reference()
     _require_engine_or_nothing(folder)
@@ -91,8 +88,7 @@ def summary(gears: Sequence[Gear], notebooks: Sequence[Notebook] = ()) -> str:
 
 
 def _reference() -> Path:
-    """The folder of the reference. It is not asked of the module,
-    since an engine may be the one that runs."""
+    """The folder of the reference. The module is not asked: an engine may be what runs."""
     package = Path(importlib.util.find_spec("gearworks").origin).parent
     if (package.parent / LIST).exists():
         raise GearworksError("cannot assemble an engine from an engine",
@@ -104,9 +100,9 @@ def _reference() -> Path:
 def _require_engine_or_nothing(folder: Path) -> None:
     if not folder.exists():
         return
-    strange = ([] if not folder.is_dir()
-               else sorted(entry.name for entry in folder.iterdir() if entry.name not in PARTS))
-    if not folder.is_dir() or strange or any(folder.iterdir()) and not (folder / LIST).exists():
+    held = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    strange = [name for name in held if name not in PARTS]
+    if not folder.is_dir() or strange or held and LIST not in held:
         raise GearworksError(f"{folder} would be lost",
                              f"it holds {strange[0]}" if strange
                              else "it is no assembled engine",
@@ -114,12 +110,11 @@ def _require_engine_or_nothing(folder: Path) -> None:
 
 
 def _one_of_each(components: Sequence[Component]) -> list[Component]:
-    """The components, where two chapters exercise the same:
-    the later one of those that fit the engine."""
+    """The components; where two chapters exercise the same, the last one that fits."""
     chosen: dict[str, Component] = {}
     for component in components:
-        if (component.path not in chosen or component.fits_the_engine
-            or not chosen[component.path].fits_the_engine):
+        before = chosen.get(component.path)
+        if before is None or component.fits_the_engine or not before.fits_the_engine:
             chosen[component.path] = component
     return list(chosen.values())
 
@@ -130,23 +125,25 @@ def _fill(package: Path, components: Sequence[Component]) -> list[Gear]:
     while True:
         fitting = [component for component in components
                    if component.fits_the_engine and component.path not in refused]
-        modules = {module: graft(module, [part for part in fitting if part.module == module],
-                                 components)
-                   for module in dict.fromkeys(component.module for component in fitting)}
+        modules = {}
+        for module in dict.fromkeys(component.module for component in fitting):
+            own = [component for component in fitting if component.module == module]
+            modules[module] = graft(module, own, components)
         for module, grafted in modules.items():
-            (package / _file_of(module)).write_text(grafted.text, encoding="utf-8",
-                                                    newline="\n")
+            path = package / _file_of(module)
+            path.write_text(grafted.text, encoding="utf-8", newline="\n")
         more = _refused(package, modules)
         if not more:
             break
         refused |= more
         for module in modules:            # those without a graft left are the reference's again
             shutil.copyfile(_reference() / _file_of(module), package / _file_of(module))
-    notes = {part.component.path: part.notes for grafted in modules.values()
-             for part in grafted.grafts}
-    return [Gear(component, component.path in notes,
-                 refused.get(component.path) or _why(component),
-                 component.notes + notes.get(component.path, ())) for component in components]
+    notes = {part.component.path: part.notes
+             for grafted in modules.values() for part in grafted.grafts}
+    return [Gear(component, is_learners=component.path in notes,
+                 why=refused.get(component.path) or _why(component),
+                 notes=component.notes + notes.get(component.path, ()))
+            for component in components]
 
 
 def _file_of(module: str) -> Path:
@@ -162,17 +159,16 @@ def _refused(package: Path, modules: dict[str, GraftedModule]) -> dict[str, str]
     files = {(package / _file_of(module)).resolve(): grafted
              for module, grafted in modules.items()}
     while waiting:
-        news, stack = _load(
-            package.parent,
-            [f"{home}:{','.join(part.component.name for part in grafted.grafts)}"
-             for home, grafted in waiting.items()])
+        names = {home: ",".join(part.component.name for part in grafted.grafts)
+                 for home, grafted in waiting.items()}
+        news, stack = _load(package.parent, [f"{home}:{names[home]}" for home in waiting])
         for each in news:
             grafted = waiting.pop(each["module"])
             if each["error"]:
                 refused |= _culprits(each["lines"], each["error"], files, grafted)
         if waiting:                                          # it ended within the next one
-            lines = [[file, int(line)]
-                     for file, line in reversed(re.findall(r'File "(.+?)", line (\d+)', stack))]
+            places = re.findall(r'File "(.+?)", line (\d+)', stack)
+            lines = [[file, int(line)] for file, line in reversed(places)]
             why = (f"loading it takes more than {LOADING_SECONDS} seconds" if lines
                    else "loading it ends the process")
             refused |= _culprits(lines, why, files, waiting.pop(next(iter(waiting))))
@@ -180,13 +176,15 @@ def _refused(package: Path, modules: dict[str, GraftedModule]) -> dict[str, str]
 
 
 def _load(folder: Path, modules: Sequence[str]) -> tuple[list[dict], str]:
-    """Load modules, `package.module:name,name`, in a child process. Returns what it told of
-    each, and its standard error."""
+    """Load modules in a child process: what it told of each, and its standard error.
+
+    modules: `package.module:name,name`, with the names that each must define.
+    """
     environment = os.environ | {"PYTHONPATH": engine_path(folder), "PYTHONIOENCODING": "utf-8"}
     trial = Path(__file__).with_name("import_trial.py")
+    command = [sys.executable, "-P", "-B", str(trial), str(LOADING_SECONDS), *modules]
     try:
-        done = subprocess.run([sys.executable, "-P", "-B", str(trial), str(LOADING_SECONDS),
-                               *modules], env=environment, stdin=subprocess.DEVNULL,
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL,
                               capture_output=True, encoding="utf-8", errors="replace",
                               timeout=LOADING_SECONDS * (1 + len(modules)))
     except subprocess.TimeoutExpired:
@@ -197,14 +195,13 @@ def _load(folder: Path, modules: Sequence[str]) -> tuple[list[dict], str]:
 
 def engine_path(folder: Path) -> str:
     """The value of PYTHONPATH that puts an engine first."""
-    return os.pathsep.join(filter(None,
-                                  [str(folder.resolve()), os.environ.get("PYTHONPATH", "")]))
+    before = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(filter(None, [str(folder.resolve()), before]))
 
 
 def _culprits(lines: Sequence[Sequence], why: str, files: Mapping[Path, GraftedModule],
               loaded: GraftedModule) -> dict[str, str]:
-    """The graft in which the last of these lines stands that stands in any;
-    else every graft of the loaded module."""
+    """The graft that holds the last of these lines that any holds; else all of the module."""
     for file, line in reversed(lines):
         grafted = files.get(Path(file))
         part = grafted and grafted.graft_at(line)

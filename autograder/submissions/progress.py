@@ -1,5 +1,4 @@
-"""How far a learner is: every exercise with what its public checks found,
-in plain text or as JSON.
+"""How far a learner is: what public checks found of every exercise, as text or as JSON.
 
 The checks run in a child process, one exercise after the other, on the learner's code with the
 reference for everything else. Whatever the code does (exit, loop, eat its own exceptions) ends
@@ -29,11 +28,9 @@ from autograder.submissions.grafting import code_of
 from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError
 
-EXERCISE_SECONDS = 20     # of processor time: what the checks of one exercise may take together
-# of processor time: after it a child ends itself, whatever the learner's code catches
-GRACE_SECONDS = 5
-# by the wall clock: for code that waits, or that lets nothing else in its process run
-SILENCE_SECONDS = 300
+EXERCISE_SECONDS = 20       # of processor time, for the checks of one exercise together
+GRACE_SECONDS = 5           # after it a child ends itself, whatever the learner's code catches
+SILENCE_SECONDS = 300       # by the wall clock: for code that waits, or stops all else there
 TOO_LONG = 77               # the exit code of a child that ended itself
 WIDTH = 100
 
@@ -50,8 +47,10 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class ExerciseProgress:
-    """An exercise. failing: the title of the first check that does not pass; found:
-    what that found, in words."""
+    """An exercise.
+
+    failing: the title of the first check that does not pass. found: what it found, in words.
+    """
 
     exercise: str
     optional: bool
@@ -68,8 +67,7 @@ class ExerciseProgress:
 
 @dataclass(frozen=True)
 class ChapterProgress:
-    """A chapter: its exercises, its points out of 100, and those of optional exercises,
-    which are a bonus."""
+    """A chapter: exercises, points out of 100, and as a bonus those of optional exercises."""
 
     chapter: str
     title: str
@@ -91,10 +89,9 @@ class ChapterProgress:
 def measure(chapters: Sequence[Chapter], components: Sequence[Component],
             bar: Bar = iter) -> list[ChapterProgress]:
     """Run the public checks of everything that a learner has written.
-    Never raises because of what that is.
 
     components: what was found of every component of the chapters. bar: what goes through the
-    exercises, such as a progress bar.
+    exercises, such as a progress bar. Never raises because of what the learner wrote.
     """
     exercises = [(chapter, exercise) for chapter in chapters for exercise in chapter.exercises]
     found: dict[str, list[ExerciseProgress]] = {chapter.stem: [] for chapter in chapters}
@@ -108,8 +105,7 @@ def measure(chapters: Sequence[Chapter], components: Sequence[Component],
 
 
 def text(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()) -> str:
-    """The progress as plain text that reads well aloud:
-    one line for each exercise, its state first."""
+    """Plain text that reads well aloud: one line for each exercise, its state first."""
     lines = []
     for chapter in chapters:
         bonus = f", and {chapter.bonus:g} as a bonus" if chapter.bonus else ""
@@ -134,13 +130,12 @@ def text(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()
 
 def as_json(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()) -> dict:
     """The same as one JSON object."""
-    return {"chapters": [{
-        "chapter": chapter.chapter, "title": chapter.title, "points": chapter.points,
-        "total": chapter.total, "bonus": chapter.bonus,
-        "exercises": [dataclasses.asdict(exercise) for exercise in chapter.exercises]}
-                         for chapter in chapters],
-            "notes": {notebook.name: list(notebook.notes) for notebook in notebooks
-                      if notebook.notes}}
+    told = [{"chapter": chapter.chapter, "title": chapter.title, "points": chapter.points,
+             "total": chapter.total, "bonus": chapter.bonus,
+             "exercises": [dataclasses.asdict(exercise) for exercise in chapter.exercises]}
+            for chapter in chapters]
+    notes = {notebook.name: list(notebook.notes) for notebook in notebooks if notebook.notes}
+    return {"chapters": told, "notes": notes}
 
 
 def _points(points: float) -> str:
@@ -148,8 +143,8 @@ def _points(points: float) -> str:
 
 
 def _title(chapter: Chapter) -> str:
-    heading = next((cell.source for cell in chapter.cells if cell.kind == "markdown"),
-                   "").split("\n")[0]
+    texts = (cell.source for cell in chapter.cells if cell.kind == "markdown")
+    heading = next(texts, "").split("\n")[0]
     return heading.removeprefix("# ") if heading.startswith("# ") else chapter.stem
 
 
@@ -167,11 +162,10 @@ def _measured(own: Sequence[Component], components: Sequence[Component],
 
     def progress(stage: Stage, points: float = 0.0, **more: Any) -> ExerciseProgress:
         told = more.pop("notes", notes)
+        if place.cell is not None:
+            more |= {"notebook": place.notebook.name, "cell": place.cell.number}
         return ExerciseProgress(exercise.name, exercise.optional, stage, points, total,
-                                notes=tuple(dict.fromkeys(told)),
-                                notebook=place.notebook.name if place.cell is not None else "",
-                                cell=place.cell.number if place.cell is not None else None,
-                                **more)
+                                notes=tuple(dict.fromkeys(told)), **more)
 
     started = [part for part in own if part.state is not State.NOT_STARTED]
     if not started:
@@ -209,8 +203,10 @@ def _found(outcome: Outcome) -> str:
 
 @dataclass(frozen=True)
 class _Task:
-    """What the child is to check. code: the learner's, as it would stand in the module.
-    missing: names it lacks."""
+    """What the child is to check.
+
+    code: the learner's, as it would stand in the module. missing: names that it lacks.
+    """
 
     exercise: str
     module: str
@@ -234,8 +230,8 @@ def _report(task: _Task, checks: Sequence[Check], child: Child) -> Report:
     child.tell(dataclasses.asdict(task))
     while (news := child.hear(SILENCE_SECONDS)) is not None:
         if "outcome" in news:
-            outcomes.append(Outcome(**news["outcome"]
-                                    | {"status": Status(news["outcome"]["status"])}))
+            told = news["outcome"]
+            outcomes.append(Outcome(**told | {"status": Status(told["status"])}))
         elif "check" in news:
             begun = True
         elif "problem" in news or "end" in news:
@@ -247,8 +243,8 @@ def _report(task: _Task, checks: Sequence[Check], child: Child) -> Report:
     why = (f"no end after {task.seconds:g} seconds of computing" if too_long
            else "that it ended the Python that ran it")
     if not begun:
-        return Report(task.exercise, (), total,
-                      problem=f"Its cell was run, and found was {why}.")
+        problem = f"Its cell was run, and found was {why}."
+        return Report(task.exercise, (), total, problem=problem)
     status = Status.OUT_OF_TIME if too_long else Status.RAISED
     outcomes += [Outcome(check.name, check.title, check.points, True, status, found=why)
                  for check in public[len(outcomes):]]
@@ -262,8 +258,8 @@ def _subjects(task: _Task) -> list[Any]:
     for name in task.missing:
         namespace[name] = _not_written(f"{task.module}.{name}")
     filename = f"<cell of {task.place}>"
-    linecache.cache[filename] = (len(task.code), None, task.code.splitlines(keepends=True),
-                                 filename)
+    lines = task.code.splitlines(keepends=True)
+    linecache.cache[filename] = (len(task.code), None, lines, filename)
     exec(compile(task.code, filename, "exec", dont_inherit=True), namespace)
     return [namespace[name] for name in names_of(task.exercise)]
 

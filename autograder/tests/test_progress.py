@@ -182,7 +182,5 @@ def test_the_command_line(tmp_path, learner, solved):
             and "there are no notebooks there" in done.stderr)
 
 
-def test_course_py_knows_the_way():
-    assert "autograder/progress.py" in (REPOSITORY / "course.py").read_text(encoding="utf-8")
-    assert (REPOSITORY / "autograder" / "progress.py").is_file()
+def test_an_option_that_is_none_is_refused():
     assert cli.main(["progress", "--no-such-option"]) == 2

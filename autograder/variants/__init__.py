@@ -1,2 +1,1 @@
-"""Wrong and right versions of every component,
-and the trials that measure the checks by them."""
+"""Wrong and right versions of every component, and the trials that measure the checks."""

@@ -1,5 +1,4 @@
-"""How good the checks are: every mutant must die by a named check,
-and every right version must pass.
+"""How good the checks are: every mutant must die by a check, every right version must pass.
 
 `autograder mutants [component] [--json]` prints the matrix, and the tests hold every exercise
 to it.
@@ -50,9 +49,9 @@ class Row:
                   for name, seeds in self.survived.items()]
         found += [f"the accepted version {name} fails {check}"
                   for name, check in self.accepted.items() if check]
+        tried = self.killed | self.survived
         for component in components_of(self.exercise):
-            count = sum(name.startswith(f"{component}:")
-                        for name in {**self.killed, **self.survived})
+            count = sum(name.startswith(f"{component}:") for name in tried)
             if count < FEWEST_MUTANTS:
                 found.append(f"{component} has {count} mutants, and {FEWEST_MUTANTS} are the "
                              "least")
@@ -120,7 +119,7 @@ def table(rows: list[Row]) -> str:
     """The matrix as text: an exercise on a line, its mutants with their killers below."""
     lines = []
     for row in rows:
-        count = len({**row.killed, **row.survived})
+        count = len(row.killed | row.survived)
         passed = sum(not check for check in row.accepted.values())
         lines.append(f"{row.exercise}: {count - len(row.survived)} of {count} mutants killed, "
                      f"{passed} of {len(row.accepted)} accepted versions passed, "
@@ -135,8 +134,7 @@ def table(rows: list[Row]) -> str:
 
 
 def main(component: str | None = None, json: bool = False, seeds: int = 1) -> int:
-    """Examine exercises and print what was found.
-    Returns 1 when there is anything to complain of, else 0.
+    """Examine exercises and print what was found. Returns 1 when there are complaints, else 0.
 
     Raises VariantError when no exercise has the name, or a file of mutants is wrong.
     """
@@ -149,8 +147,8 @@ def main(component: str | None = None, json: bool = False, seeds: int = 1) -> in
             bar.set_description(exercise)
             rows.append(examine(exercise, worker, seeds, bar.update))
     if json:
-        print(json_format.dumps({"seeds": seeds, "exercises": [
-            asdict(row) | {"complaints": row.complaints()} for row in rows]}, indent=1))
+        found = [asdict(row) | {"complaints": row.complaints()} for row in rows]
+        print(json_format.dumps({"seeds": seeds, "exercises": found}, indent=1))
     else:
         print(table(rows))
     return int(any(row.complaints() for row in rows))

@@ -1,5 +1,5 @@
-"""Versions of a component beside the reference:
-mutants must fail its checks, accepted versions must pass them.
+"""Versions of a component beside the reference: mutants, which must fail its checks, and
+accepted versions, which must pass them.
 
 A mutant is a list of small edits of the reference's source, so that it stays in step with it.
 mutants/<module>.toml:
@@ -12,10 +12,10 @@ mutants/<module>.toml:
     says = "This is what you get when the mask is aligned to the top left."
 
 `in` names a definition at the top level of the component's module, or a `Class.method`; `find`
-occurs in its text once, wherever its lines are broken.
-`says`, which may be left out, is what a learner reads whose results equal the mutant's. Every
-name that a mutant uses must be defined, since any check kills what raises NameError; where that
-is the mistake, `undefined` lists the names.
+occurs in its text once, wherever its lines are broken. `says`, which may be left out, is what a
+learner reads whose results equal the mutant's. Every name that a mutant uses must be defined,
+since any check kills what raises NameError; where that is the mistake, `undefined` lists the
+names.
 
 An accepted version is a file, accept/<module>/<name>__<style>.py, that defines the component in
 another style; <name> is a name of the exercise, or all of them with + between. What the file
@@ -52,8 +52,7 @@ class VariantError(GearworksError, ValueError):
 
 @dataclass(frozen=True)
 class Edit:
-    """One replacement of text: `find` occurs once in the definition `where`,
-    which may be `Class.method`."""
+    """One replacement of text: `find` occurs once in the definition or method `where`."""
 
     where: str
     find: str
@@ -62,9 +61,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Mutant:
-    """A plausible wrong version. story: what it is, and who met it.
-    says: what a learner reads who gets its results.
+    """A plausible wrong version.
 
+    story: what it is, and who met it. says: what a learner reads who gets its results.
     undefined: names that it uses and nothing defines.
     """
 
@@ -99,8 +98,7 @@ def reference_subjects(exercise: str) -> list[Any]:
 
 @cache
 def mutants_of(exercise: str) -> tuple[Mutant, ...]:
-    """The mutants of an exercise's components, in the file's order.
-    Raises VariantError for a file that is wrong."""
+    """An exercise's mutants, in the file's order. Raises VariantError if the file is wrong."""
     path = FOLDER / "mutants" / f"{exercise.partition('.')[0]}.toml"
     if not path.exists():
         return ()
@@ -119,8 +117,7 @@ def accepted_of(exercise: str) -> tuple[Accepted, ...]:
 
 
 def load_mutant(exercise: str, mutant: Mutant) -> list[Any]:
-    """The subjects of an exercise as the mutant has them.
-    Raises VariantError when an edit no longer applies."""
+    """An exercise's subjects in the mutant. Raises VariantError if an edit does not apply."""
     component = _member(_module_of(exercise), names_of(mutant.component)[0], exercise)
     mutated = mutated_namespace(inspect.getmodule(component), mutant)
     return [mutated.get(name, subject)
@@ -128,8 +125,7 @@ def load_mutant(exercise: str, mutant: Mutant) -> list[Any]:
 
 
 def load_accepted(exercise: str, accepted: Accepted) -> list[Any]:
-    """The subjects of an exercise as the accepted version has them.
-    Raises VariantError when it has none of them."""
+    """An exercise's subjects in the accepted version. Raises VariantError if it has none."""
     spec = importlib.util.spec_from_file_location(f"accepted_{accepted.name}", accepted.path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module                          # dataclasses look their module up
@@ -177,8 +173,8 @@ def exhibit_source(module: str, name: str) -> ModuleSource:
     if len(found) != 1:
         raise VariantError(f"cannot make the mutant {name} of {module}",
                            f"{path.name} has {len(found)} of this name", "is the name right?")
-    return ModuleSource(
-        module, _with_edits(inspect.getsource(_module_of(f"{module}.{name}")), found[0]))
+    source = inspect.getsource(_module_of(f"{module}.{name}"))
+    return ModuleSource(module, _with_edits(source, found[0]))
 
 
 def _module_of(name: str) -> ModuleType:
@@ -205,8 +201,7 @@ def _read_mutants(path: Path) -> tuple[Mutant, ...]:
     try:
         entries = tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", [])
     except tomllib.TOMLDecodeError as error:
-        raise VariantError(f"{path.name} cannot be read", str(error),
-                           "correct the TOML") from error
+        raise VariantError(f"{path.name} cannot be read", str(error), "is it TOML?") from error
     mutants = []
     for number, entry in enumerate(entries, start=1):
         try:
@@ -221,8 +216,7 @@ def _read_mutants(path: Path) -> tuple[Mutant, ...]:
                                "and replace") from error
         if not edits:
             raise VariantError(f"mutant {number} of {path.name} changes nothing",
-                               "it has no edits",
-                               "give one, or remove it")
+                               "it has no edits", "give one, or remove it")
     names = [(mutant.component, mutant.name) for mutant in mutants]
     for name in names:
         if names.count(name) > 1:
@@ -247,12 +241,12 @@ def _edited(source: str, edit: Edit, mutant: Mutant) -> str:
     first, last = span(node)
     lines = source.splitlines(keepends=True)
     own = "".join(lines[first - 1:last])
-    count = len(_anywhere(edit.find).findall(own))
-    if count != 1:
-        raise _refusal(
-            mutant, f"{edit.find!r} occurs {count} times in {edit.where}, and must occur once")
-    edited = "".join([*lines[:first - 1],
-                      _anywhere(edit.find).sub(lambda found: edit.replace, own), *lines[last:]])
+    found = _anywhere(edit.find).findall(own)
+    if len(found) != 1:
+        raise _refusal(mutant, f"{edit.find!r} occurs {len(found)} times in {edit.where}, and "
+                               "must occur once")
+    own = own.replace(found[0], edit.replace)
+    edited = "".join([*lines[:first - 1], own, *lines[last:]])
     try:
         ast.parse(edited)
     except SyntaxError as error:
@@ -261,10 +255,9 @@ def _edited(source: str, edit: Edit, mutant: Mutant) -> str:
 
 
 def _anywhere(text: str) -> re.Pattern:
-    """What finds a piece of code wherever its lines are broken:
-    at a space, and inside of brackets."""
-    return re.compile(re.sub(r"(?<=\S)\\ (?=\S)", r"\\s+", re.sub(
-        r"(?<=[(\[{])(?=\S)|(?<=\S)(?=\\[)\]}])", r"\\s*", re.escape(text))))
+    """What finds a piece of code wherever its lines are broken: at a space, within brackets."""
+    pattern = re.sub(r"(?<=[(\[{])(?=\S)|(?<=\S)(?=\\[)\]}])", r"\\s*", re.escape(text))
+    return re.compile(re.sub(r"(?<=\S)\\ (?=\S)", r"\\s+", pattern))
 
 
 def _refusal(mutant: Mutant, why: str) -> VariantError:

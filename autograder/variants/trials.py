@@ -1,5 +1,4 @@
-"""Trials of an exercise's checks, on the reference, the stub, mutants and accepted versions,
-in a process of their own.
+"""Trials of an exercise's checks: on the reference, the stub, mutants and accepted versions.
 
 A mutant may loop for ever, eat memory or end its process. So trials run in a worker process,
 one after the other, which announces every check before it starts it; when nothing more comes,
@@ -21,14 +20,12 @@ from autograder.variants.mutation import (accepted_of, load_accepted, load_mutan
 from gearworks.errors import GearworksError
 
 MUTANT_SECONDS = 3          # of processor time that a mutant may take for one check
-# by the wall clock: what cannot be stopped from within is killed after this
-SILENCE_SECONDS = 300
+SILENCE_SECONDS = 300       # by the wall clock: what nothing stops from within is killed then
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One version of an exercise under its checks.
-    kind: "reference", "stub", "mutant" or "accepted"."""
+    """A version of an exercise under its checks: "reference", "stub", "mutant", "accepted"."""
 
     exercise: str
     kind: str
@@ -38,8 +35,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a trial ended. score: a fraction; failed, how: the first check that failed; error:
-    why there was no trial."""
+    """How a trial ended.
+
+    score: a fraction. failed, how: the first check that failed. error: why there was no trial.
+    """
 
     score: float = 0.0
     failed: str = ""
@@ -48,8 +47,7 @@ class Verdict:
 
 
 class Worker:
-    """A process that runs trials. It is started when the first is due,
-    and again after it had to be killed."""
+    """A process that runs trials: started for the first, and again after it was killed."""
 
     def __init__(self):
         self._child = Child("autograder.variants.trials")
@@ -61,8 +59,7 @@ class Worker:
         self._child.end()
 
     def run(self, trial: Trial, silence: float = SILENCE_SECONDS) -> Verdict:
-        """Run one trial. silence: seconds without any news after
-        which the process is killed."""
+        """Run one trial. silence: after so many seconds without news the process is killed."""
         self._child.tell(dataclasses.asdict(trial))
         check = ""
         while (news := self._child.hear(silence)) is not None:
@@ -75,8 +72,7 @@ class Worker:
 
 
 def trial_subjects(trial: Trial) -> list[Any]:
-    """The functions or classes that a trial is about.
-    Raises GearworksError when there is no such version."""
+    """What a trial is about. Raises GearworksError when there is no such version."""
     match trial.kind:
         case "reference":
             return reference_subjects(trial.exercise)
@@ -90,15 +86,14 @@ def trial_subjects(trial: Trial) -> list[Any]:
                           if f"{each.component}:{each.name}" == trial.name)
             return load_mutant(trial.exercise, mutant)
         case "accepted":
-            return load_accepted(trial.exercise,
-                                 next(each for each in accepted_of(trial.exercise)
-                                      if each.name == trial.name))
+            version = next(each for each in accepted_of(trial.exercise)
+                           if each.name == trial.name)
+            return load_accepted(trial.exercise, version)
     raise ValueError(f"a trial of an unknown kind, {trial.kind!r}")
 
 
 def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
-    """Run a trial in this process. A mutant's ends with the first check that kills it;
-    others meet every check.
+    """Run a trial in this process. A mutant's ends with the first check that kills it.
 
     say: is told of each check before it runs.
     """
@@ -107,13 +102,12 @@ def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
     except (GearworksError, ImportError, SyntaxError) as error:
         return Verdict(error=f"{type(error).__name__}: {error}")
     checks = checks_of(trial.exercise)
+    seconds = MUTANT_SECONDS if trial.kind == "mutant" else CHECK_SECONDS
     earned, failed, how = 0.0, "", ""
     for check in checks:
         say({"check": check.name})
         with collected_remarks():
-            outcome = run_check(
-                check, subjects, trial.seed,
-                seconds=MUTANT_SECONDS if trial.kind == "mutant" else CHECK_SECONDS)
+            outcome = run_check(check, subjects, trial.seed, seconds=seconds)
         earned += outcome.earned
         if outcome.status is not Status.PASSED and not failed:
             raised = outcome.status is Status.RAISED
