@@ -22,7 +22,7 @@ from autograder.reference.cutting import BEGIN, END, starting_lines
 from autograder.reference.names import module_of
 from autograder.variants.mutation import exhibit_source
 
-_COURSE_IMPORTS = "import autograder, gearworks"
+_COURSE_IMPORTS = "from autograder import check; import gearworks"
 
 
 class RestoreStubs(ClearSolutions):

@@ -1,12 +1,11 @@
 """The book: it builds without a warning, shows the right edition,
 gives no solution away and asks no other host.
 
-About 70 s on two free cores when the chapters' outputs are cached; a chapter that changed runs
-first, in up to 3 minutes. The browser tests need Playwright and a Chromium or Chrome of the
+Of all chapters with --long: about 70 s on two free cores when their outputs are cached; a
+chapter that changed runs first, in up to 3 minutes. The browser tests need Playwright and a Chromium or Chrome of the
 system. Without them they are skipped, except where `CI` is set: there they fail.
 """
 
-import ast
 import doctest
 import functools
 import html
@@ -15,6 +14,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -45,6 +45,10 @@ import bigram_search        # noqa: E402
 import chapter_editions     # noqa: E402
 import edition_cache        # noqa: E402
 import inline_plots         # noqa: E402
+
+
+# Of all chapters, which run before they become pages; the small course below is for every run.
+whole_book = pytest.mark.long
 
 
 # --- the whole book ---------------------------------------------------------------------------
@@ -79,6 +83,7 @@ def build(root, folder, **environment):
                           stderr=subprocess.STDOUT, encoding="utf-8", errors="replace")
 
 
+@whole_book
 def test_every_chapter_is_in_the_book_and_every_page_in_its_list(site):
     toc = yaml.safe_load((REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
     files = [entry["file"] for part in toc["parts"] for entry in part["chapters"]]
@@ -90,6 +95,7 @@ def test_every_chapter_is_in_the_book_and_every_page_in_its_list(site):
             == {page for page in pages if page.startswith("book/")})
 
 
+@whole_book
 def test_nothing_changed_is_quick_and_runs_nothing(output):
     before = os.times()
     again = build(REPOSITORY, output)
@@ -99,6 +105,7 @@ def test_nothing_changed_is_quick_and_runs_nothing(output):
     assert sum(after[2:4]) - sum(before[2:4]) < REBUILD_SECONDS
 
 
+@whole_book
 @pytest.mark.parametrize("stem", CHAPTERS)
 def test_a_page_shows_stubs_and_the_outputs_of_the_reference(site, stem):
     chapter = read_chapter(BOOK / "chapters" / f"{stem}.md")
@@ -111,6 +118,7 @@ def test_a_page_shows_stubs_and_the_outputs_of_the_reference(site, stem):
     assert "%pip" not in page and "Installs the course" not in page
 
 
+@whole_book
 def test_no_solution_is_anywhere_below_the_site(site):
     """Not in pages, sources, the search index or notebooks:
     as text, as JSON, with tags and escapes taken away."""
@@ -195,6 +203,7 @@ def pages(site):
     return {path.relative_to(site).as_posix(): Elements(path) for path in pages_of(site)}
 
 
+@whole_book
 @pytest.mark.parametrize("stem", CHAPTERS)
 def test_colab_and_download_lead_to_the_learner_notebook(site, pages, stem):
     links = [link.get("href", "") for link in pages[f"chapters/{stem}.html"].all("a")]
@@ -213,6 +222,7 @@ def test_the_address_of_the_repository_is_the_project_s():
     assert config["repository"]["url"] == editions.homepage(REPOSITORY)
 
 
+@whole_book
 def test_local_links_have_targets(site, pages):
     for name, page in pages.items():
         for link in page.all("a"):
@@ -223,6 +233,7 @@ def test_local_links_have_targets(site, pages):
                     / unquote(address.path)).exists(), f"{name}: {link['href']}"
 
 
+@whole_book
 def test_pictures_and_plots_have_descriptions(pages):
     for name, page in pages.items():
         assert page.all("img") or not name.startswith("chapters"), name
@@ -233,6 +244,7 @@ def test_pictures_and_plots_have_descriptions(pages):
             assert drawing.get("aria-label") or drawing.get("aria-hidden") == "true", name
 
 
+@whole_book
 def test_pages_load_nothing_from_other_hosts(pages):
     for name, page in pages.items():
         for element in page.all("script", "img", "iframe", "source", "video", "audio", "embed"):
@@ -280,11 +292,13 @@ def show(browser, address):
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
 
 
+@whole_book
 def test_no_page_asks_another_host(show, pages):
     for name in pages:
         show(name).close()
 
 
+@whole_book
 def test_there_is_one_search_box_and_it_finds_words(show):
     page = show("book/intro.html")
     ways_in = page.locator("input[type=search]:visible, .search-button-field:visible, "
@@ -299,6 +313,7 @@ def test_there_is_one_search_box_and_it_finds_words(show):
             == ["llama", "推理", "理引", "引擎", "go"])
 
 
+@whole_book
 @pytest.mark.parametrize(
     "name", ["book/intro", "book/instructors", *(f"chapters/{stem}" for stem in CHAPTERS)])
 def test_pages_fit_a_phone(show, name):
@@ -322,6 +337,7 @@ TOO_NARROW = """() => [...document.querySelectorAll('.bd-article pre')].map((blo
 }).filter(([text, over]) => text && over > 0)"""
 
 
+@whole_book
 @pytest.mark.parametrize("media, width", [("screen", 1280), ("print", 718)])
 def test_96_columns_fit_everywhere(show, pages, media, width):
     """No cell scrolls sideways at 1280 px, and none is cut on paper: A4, 1 cm of margin."""
@@ -332,6 +348,7 @@ def test_96_columns_fit_everywhere(show, pages, media, width):
         page.close()
 
 
+@whole_book
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_plots_take_the_ink_of_the_page(show, scheme):
     page = show("chapters/01_overview.html", color_scheme=scheme)
@@ -342,6 +359,7 @@ def test_plots_take_the_ink_of_the_page(show, scheme):
     assert paper == "rgba(0, 0, 0, 0)"
 
 
+@whole_book
 def test_the_keyboard_reaches_the_text(show):
     page = show("book/intro.html")
     page.keyboard.press("Tab")
@@ -458,8 +476,10 @@ def test_the_key_covers_the_model_the_checks_and_the_figures():
                 for name in edition_cache.PACKAGES}
     cells = [cell.source for cell in chapter.cells if cell.kind == "code"]
     files, _ = edition_cache.imported_files(cells, packages)
-    assert ({"hub.py", "player.js", "figure.css", "model.py", "accounting.py"}
-            <= {path.name for path in files})
+    names = {path.relative_to(packages["gearworks"]).as_posix() for path in files
+             if path.is_relative_to(packages["gearworks"])}
+    assert {"hub/models.py", "viz/player.js", "viz/figure.css", "model.py",
+            "config/model_config.py", "config/__init__.py", "accounting.py"} <= names
     assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
 
 
@@ -550,10 +570,8 @@ def test_commands_on_the_pages_exist():
 
     from autograder.cli import _parser as autograder_parser
     from gearworks.cli import commands as cli
-    known = {"course.py": set(ast.literal_eval(re.search(
-        r"^COMMANDS = ({.*})",
-        re.sub(r": \w+([,}])", r": 0\1",
-               (REPOSITORY / "course.py").read_text(encoding="utf-8")), re.M)[1])),
+    course = runpy.run_path(str(REPOSITORY / "course.py"))
+    known = {"course.py": set(course["COMMANDS"]),
              "autograder": commands_of(autograder_parser()),
              "gearworks": commands_of(cli._parser()),
              "nbgrader": set(NbGraderApp().subcommands)}

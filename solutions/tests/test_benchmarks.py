@@ -37,7 +37,7 @@ ONE_ROUND = f"""
 import sys
 sys.path.insert(0, {str(BENCHMARKS)!r})
 import bench
-from gearworks.cli import main
+from gearworks.cli.commands import main
 bench.alternate.__kwdefaults__["rounds"] = 1
 sys.exit(main())
 """

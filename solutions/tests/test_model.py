@@ -145,7 +145,6 @@ def test_every_token_needs_a_position_of_its_own(tiny_llama):
      {"llama.attention.head_count": -1}, {"llama.attention.key_length": [4]},
      {"llama.attention.value_length": 6}, {"llama.rope.dimension_count": 2},
      {"llama.rope.scaling.type": "yarn"},
-     {"llama.rope.scaling.factor": 4.0, "llama.rope.scale_linear": 2.0},
      {"llama.rope.freq_base": "fast"}, {"llama.expert_count": 8},
      {"llama.attention.layer_norm_rms_epsilon": "x"}, {"tokenizer.ggml.tokens": 7},
      {"llama.context_length": True}], ids=str)

@@ -326,8 +326,10 @@ def test_sampled_text_has_the_targets_distribution(model, rng):
 
 
 @pytest.mark.parametrize("draft_wants",
-                         [{"temperature": 0.0}, {"temperature": 0.6, "top_k": 2},
-                          {"temperature": 2.0, "top_p": 0.95, "presence_penalty": -1.0}],
+                         [pytest.param({"temperature": 0.0}, marks=pytest.mark.long),
+                          {"temperature": 0.6, "top_k": 2},
+                          pytest.param({"temperature": 2.0, "top_p": 0.95,
+                                        "presence_penalty": -1.0}, marks=pytest.mark.long)],
                          ids=["greedy", "narrow", "wide"])
 def test_three_tokens_of_a_draft_that_wants_something_else(tiny_llama, draft_wants):
     """The target's top-p and penalties decide, whatever the draft thinks possible.

@@ -221,7 +221,7 @@ def test_where_no_token_can_go_on_there_is_a_message(smollm2, vocabulary, patter
 
 
 @pytest.mark.parametrize("eos_ids, complaint",
-                         [((), "no id"), ({49152}, "49152"), ({-1, 2}, "-1")], ids=str)
+                         [((), "no token that ends"), ({49152}, "49152"), ({-1, 2}, "-1")], ids=str)
 def test_a_vocabulary_needs_an_end(smollm2, eos_ids, complaint):
     with pytest.raises(ModelError, match=complaint):
         GrammarVocabulary(smollm2.tokenizer, 49152, eos_ids)

@@ -468,8 +468,9 @@ LOOK = """() => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width, scheme", [
+    (390, "dark"), (1280, "light"), pytest.param(390, "light", marks=pytest.mark.long),
+    pytest.param(1280, "dark", marks=pytest.mark.long)])
 def test_every_figure_is_readable(show, figures, scheme, width):  # noqa: F811
     for name in NAMES:
         page = show(figures[name], width=width, color_scheme=scheme)
