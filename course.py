@@ -132,7 +132,7 @@ def active_prefix():
 
 
 def enter_environment():
-    """Go on where the packages belong: return if this is there, else run this command there.
+    """Go on where the packages belong: return if that is here, else run this command there.
 
     Returns False where nothing may be installed and nothing need be: `pip install -r
     requirements.txt` was run outside of any environment.
@@ -533,7 +533,7 @@ def last_lines(text, count=4):
 
 
 def report_conflicts(conflicts):
-    """Stop on a conflict of the course's packages; mention those that were there before."""
+    """Stop on a conflict of the course's packages; mention others, which were there before."""
     import re
 
     def normalised(name):
@@ -577,7 +577,7 @@ def run(command, keep_open=None, **options):
 
 
 def hand_over(command, folder=None):
-    """End as this program, which takes this process over; on Windows, none can: it waits."""
+    """End as this program: it takes this process over; on Windows, none can: we wait for it."""
     command = [str(part) for part in command]
     if folder is not None:
         os.chdir(str(folder))

@@ -1,3 +1,4 @@
-"""Gearworks: an LLM inference engine, small enough to read and exact enough to trust."""
+"""Gearworks: an LLM inference engine small enough to read, gear by gear,
+and exact enough to trust."""
 
 __version__ = "0.1.0"

@@ -6,8 +6,8 @@ engine cannot run are counted too.
 
 Letters: V vocabulary, D hidden size, F feed-forward size, L layers, H query heads, K key/value
 heads, d head size.
-Units: bytes, FLOPs (one multiplication and one addition are two), seconds. 1 GB is 1e9 bytes, 1
-GiB is 2**30.
+Units: bytes, FLOPs (one multiplication and one addition are two), seconds.
+1 GB is 1e9 bytes, 1 GiB is 2**30.
 Left out on purpose: activations, mixture-of-experts, and whatever a framework reserves for
 itself.
 """

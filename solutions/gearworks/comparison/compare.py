@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import torch
 
 Trail = dict[tuple[int | None, str], np.ndarray]
-"""From (layer, operator) to its output, in the order of the computation; layer None: outside
-all."""
+"""From (layer, operator) to its output, in the order of the computation; None: no layer's."""
 
 AXES = {"queries": ("position", "head", "element"), "keys": ("position", "head", "element"),
         "values": ("position", "head", "element"), "attention": ("position", "head", "element")}
