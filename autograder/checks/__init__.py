@@ -1,2 +1,1 @@
-"""The checks of every exercise, one module for each module of the engine.
-See `autograder.checking`."""
+"""The checks of every exercise, a file for each module; see `autograder.checking`."""

@@ -1,6 +1,4 @@
-"""Checks of the arithmetic of a model's cost,
-against figures of Hugging Face and of the models' publishers."""
-
+"""Checks of the arithmetic of a model's cost, against figures of its publishers."""
 
 import numpy as np
 
@@ -18,8 +16,7 @@ HF_PARAMETERS = {"SmolLM2-135M": 134_515_008, "Qwen2.5-0.5B": 494_032_768,
 
 
 def odd_shape(rng: np.random.Generator, **settings) -> ModelShape:
-    """A shape in which no two sizes are equal, H·d is not D,
-    and there are fewer key/value heads than query heads."""
+    """A shape of sizes that all differ, with H·d not D, and key/value heads that are shared."""
     kv_heads = int(rng.integers(2, 5))
     heads = kv_heads * int(rng.integers(2, 5))
     head_dim = 2 * int(rng.integers(3, 9))
@@ -37,14 +34,13 @@ def expect_count(parameter_count, shape: ModelShape, of: str, hint: str,
     got = parameter_count(shape)
     if not isinstance(got, (int, float, np.integer)):
         expect_equal(got, expected, of=of, hint=hint)
+    wrong = f"{abs(got - expected):,} too {'many' if got > expected else 'few'}"
     expect(got == expected, f"{of} to be {expected:,}",
-           f"{got:,}, which is {abs(got - expected):,} too "
-           f"{'many' if got > expected else 'few'}; the shape is {sizes(shape)}", hint)
+           f"{got:,}, which is {wrong}; the shape is {sizes(shape)}", hint)
 
 
 def blocked_shape(rng: np.random.Generator, **settings) -> ModelShape:
-    """An odd shape whose keys and values, and whose tables, fill whole blocks of 32,
-    however they are added up."""
+    """An odd shape whose keys, values and tables fill whole blocks of 32, in any sum."""
     return odd_shape(rng, head_dim=32, vocab_size=32 * int(rng.integers(15, 30)), **settings)
 
 
@@ -183,9 +179,9 @@ def any_memory(stored_bytes, memory_bytes, rng):
         dtype, cache_dtype = rng.choice(["float32", "float16", "q8_0", "q4_1"], 2,
                                         replace=False).tolist()
         count = int(rng.integers(0, 999))
-        expect_equal(memory_bytes(shape, dtype, tokens=count, cache_dtype=cache_dtype),
-                     reference.memory_bytes(shape, dtype, tokens=count,
-                                            cache_dtype=cache_dtype), of="the memory")
+        options = {"tokens": count, "cache_dtype": cache_dtype}
+        expect_equal(memory_bytes(shape, dtype, **options),
+                     reference.memory_bytes(shape, dtype, **options), of="the memory")
     expect_equal(stored_bytes(10**12 + 1, "float16"), 2 * 10**12 + 2,
                  of="the bytes of a trillion and one numbers")
 
@@ -307,9 +303,9 @@ def slowed_by_memory(bytes_moved, roofline_tokens_per_second, rng):
     """One token at a time, SmolLM2 is limited by the memory's bandwidth."""
     step = {"bandwidth": 1e9 * int(rng.integers(10, 50)), "flops_per_second": 1e14,
             "past_tokens": int(rng.integers(100, 900))}
-    expect_speed(roofline_tokens_per_second(SHAPES["SmolLM2-135M"], "float32", **step),
-                 reference.roofline_tokens_per_second(SHAPES["SmolLM2-135M"], "float32",
-                                                      **step),
+    shape = SHAPES["SmolLM2-135M"]
+    expect_speed(roofline_tokens_per_second(shape, "float32", **step),
+                 reference.roofline_tokens_per_second(shape, "float32", **step),
                  f"the tokens a second with {told(step)}",
                  "How long does it take to move the bytes of one step?")
 
@@ -317,12 +313,12 @@ def slowed_by_memory(bytes_moved, roofline_tokens_per_second, rng):
 @check(PAIR, points=2, public=True)
 def slowed_by_arithmetic(bytes_moved, roofline_tokens_per_second, rng):
     """A long prompt, or a large batch, is limited by arithmetic, and all its tokens count."""
+    shape = SHAPES["Qwen3-0.6B"]
     for step in ({"new_tokens": int(rng.integers(500, 900))},
                  {"batch": int(rng.integers(500, 900)), "past_tokens": 9}):
         step |= {"bandwidth": 1e12, "flops_per_second": 1e9 * int(rng.integers(100, 500))}
-        expect_speed(roofline_tokens_per_second(SHAPES["Qwen3-0.6B"], "float16", **step),
-                     reference.roofline_tokens_per_second(SHAPES["Qwen3-0.6B"], "float16",
-                                                          **step),
+        expect_speed(roofline_tokens_per_second(shape, "float16", **step),
+                     reference.roofline_tokens_per_second(shape, "float16", **step),
                      f"the tokens a second with {told(step)}",
                      "Two times matter, that of the bytes and that of the FLOPs, and they pass "
                      "side by side. The batch multiplies the FLOPs and the tokens.")

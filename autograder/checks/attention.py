@@ -21,8 +21,7 @@ def true_frequencies(head_dim: int, theta: float) -> np.ndarray:
 
 
 def turned(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
-    """Rotary positions by complex numbers:
-    each pair (i, i + d/2) is one, multiplied by exp(i · angle), in float64."""
+    """Rotary positions in float64: each pair (i, i + d/2) is a complex number that turns."""
     half = x.shape[-1] // 2
     pairs = x[..., :half].astype(np.float64) + 1j * x[..., half:]
     pairs = pairs * np.exp(1j * positions[:, None, None] * true_frequencies(x.shape[-1], theta))
@@ -55,8 +54,7 @@ def real_frequencies(rope_frequencies, apply_rope, rng):
         expect_close(rope_frequencies(head_dim, theta),
                      true_frequencies(head_dim, theta).astype(np.float32),
                      of=f"the frequencies of a head of size {head_dim} with theta {theta:g}",
-                     axes=["pair"],
-                     atol=0, rtol=1e-5,
+                     axes=["pair"], atol=0, rtol=1e-5,
                      hint="Are those by hand right, in the check above? Then look for a number "
                           "of one particular model: only `theta` and `head_dim` go into it.")
 
@@ -132,8 +130,7 @@ def small_heads(rope_frequencies, apply_rope, rng):
 
 
 def true_mask(T: int, S: int, window: int | None = None) -> list[list[bool]]:
-    """Key s is visible to query t, the token at S - T + t, when it is no later,
-    and not too far back."""
+    """Query t, the token at S - T + t, sees key s when it is no later, and not too far back."""
     return [[key <= S - T + query and (window is None or key > S - T + query - window)
              for key in range(S)] for query in range(T)]
 
@@ -200,8 +197,8 @@ def many_windows(causal_mask, rng):
 
 def qkv(rng: np.random.Generator, T: int, S: int, H: int, K: int, d: int, scale: float = 1.0,
         v_size: int | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return arrays(rng, T, H, d, scale=scale), arrays(
-        rng, S, K, d, scale=scale), arrays(rng, S, K, v_size or d)
+    q, k = arrays(rng, T, H, d, scale=scale), arrays(rng, S, K, d, scale=scale)
+    return q, k, arrays(rng, S, K, v_size or d)
 
 
 def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
@@ -215,8 +212,8 @@ def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
         for head in range(H):
             if seen.any():
                 shared = head // (H // K)
-                scores = (k[seen, shared].astype(np.float64) @ q[query, head].astype(np.float64)
-                          / np.sqrt(d))
+                scores = k[seen, shared].astype(np.float64) @ q[query, head].astype(np.float64)
+                scores /= np.sqrt(d)
                 powers = np.exp(scores - scores.max())
                 out[query, head] = powers / powers.sum() @ v[seen, shared]
     return out.astype(np.float32)
@@ -302,8 +299,7 @@ def odd_shapes(attention, rng):
     """Heads of every kind: one for all, one for each, sizes that divide nothing,
     values of a size of their own."""
     for T, S, H, K, d, v_size in ((5, 5, 7, 1, 10, None), (4, 11, 6, 6, 14, None),
-                                  (2, 3, 8, 2, 6, 5),
-                                  (3, 3, 9, 3, 4, 13)):
+                                  (2, 3, 8, 2, 6, 5), (3, 3, 9, 3, 4, 13)):
         q, k, v = qkv(rng, T, S, H, K, d, v_size=v_size)
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
 
@@ -344,8 +340,7 @@ ALIBI = "attention.alibi_slopes"
 
 
 def true_slopes(num_heads: int) -> list[float]:
-    """As published: a geometric series, or, between two powers of two,
-    one series and every other slope of the next."""
+    """As published: a geometric series; between powers of two, and half of the next series."""
     power = 2 ** int(np.log2(num_heads))
     if power == num_heads:
         return [2 ** (-8 * head / num_heads) for head in range(1, num_heads + 1)]

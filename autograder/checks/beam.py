@@ -24,8 +24,8 @@ def beams(rng: np.random.Generator, B: int, length: int,
 def expect_best(best_continuations, running: Sequence[Hypothesis], logprobs: np.ndarray,
                 count: int, hint: str) -> None:
     scores = logprobs + np.float32([[hypothesis.score] for hypothesis in running])
-    order = sorted(((-float(scores[beam, token]), beam, token) for beam in range(len(running))
-                    for token in range(scores.shape[1])))
+    order = sorted((-float(scores[beam, token]), beam, token)
+                   for beam in range(len(running)) for token in range(scores.shape[1]))
     with expect_unchanged(logprobs):
         got = best_continuations(list(running), logprobs, count)
     expect_returned(got, "pairs of a beam's number and a Hypothesis")
@@ -50,8 +50,8 @@ def of_the_whole_table(best_continuations, rng):
     with the number of the beam that it continues."""
     for count in (1, 4, 9):
         expect_best(best_continuations, *beams(rng, 3, 2, 8), count,
-                    "Add each beam's score to its row. A strong beam may give "
-                    "several, a weak one none.")
+                    "Add each beam's score to its row. A strong beam may give several, a weak "
+                    "one none.")
 
 
 @check(BEST, points=1, public=True)

@@ -34,8 +34,8 @@ def threshold(expert: np.ndarray, rng: np.random.Generator) -> float:
 def what_only_the_expert_knows(contrastive_decoding, rng):
     """A token's new logit is how much likelier the expert finds it than the amateur does."""
     order = rng.permutation(4)
-    expert, amateur = np.array([0.5, 0.3, 0.15,
-                                0.05])[order], np.array([0.7, 0.05, 0.05, 0.2])[order]
+    expert = np.array([0.5, 0.3, 0.15, 0.05])[order]
+    amateur = np.array([0.7, 0.05, 0.05, 0.2])[order]
     expect_contrast(contrastive_decoding, logits_of(expert) + np.float32(2),
                     logits_of(amateur) - np.float32(1), 0.01,
                     f"the new logits, with the probabilities {expert.tolist()} and "
@@ -47,8 +47,8 @@ def what_only_the_expert_knows(contrastive_decoding, rng):
 @check(DECODING, points=1, public=True)
 def what_the_expert_takes_seriously(contrastive_decoding, rng):
     """Tokens less than alpha times as likely as the expert's likeliest are ruled out."""
-    expert, amateur = rng.permutation([0.5, 0.24, 0.16, 0.08,
-                                       0.02]), np.array([0.03, 0.17, 0.2, 0.2, 0.4])
+    expert = rng.permutation([0.5, 0.24, 0.16, 0.08, 0.02])
+    amateur = np.array([0.03, 0.17, 0.2, 0.2, 0.4])
     for alpha in (0.1, 0.4, 1.0):
         expect_contrast(contrastive_decoding, logits_of(expert), logits_of(amateur), alpha,
                         f"the new logits, with the expert's probabilities {expert.tolist()} "
@@ -61,8 +61,7 @@ def what_the_expert_takes_seriously(contrastive_decoding, rng):
 def experts_of_every_kind(contrastive_decoding, rng):
     """Large and tiny logits, impossible tokens, an amateur who is sure of the wrong thing."""
     for scale in (1e-3, 1.0, 30.0):
-        expert, amateur = random_logits(rng, 30,
-                                        scale=scale), random_logits(rng, 30, scale=scale)
+        expert, amateur = (random_logits(rng, 30, scale=scale) for _ in range(2))
         expect_contrast(contrastive_decoding, expert, amateur,
                         threshold(expert, rng) if scale >= 1 else 0.1, "the new logits", "",
                         1e-3)
@@ -101,8 +100,7 @@ def by_hand(contrastive_scores, rng):
     candidates = np.float32([[3, 0], [0, 0.5], [-2, 0]])
     order = rng.permutation(3)
     expect_scores(contrastive_scores, np.float32([0.5, 0.3, 0.2])[order], candidates[order],
-                  np.float32([[4, 0], [3, 4]]), 0.5,
-                  "the scores",
+                  np.float32([[4, 0], [3, 4]]), 0.5, "the scores",
                   "The largest cosines are 1, 0.8 and -0.6. Cosines do not know lengths.")
 
 
@@ -122,8 +120,8 @@ def past_of_one(contrastive_scores, rng):
     """One earlier token, one candidate, and a likeness below zero."""
     past = states(rng, 1, 6)
     expect_scores(contrastive_scores, np.float32([0.9]), -past, past, 0.3,
-                  "the score of a candidate opposite to the past", "Its "
-                  "likeness is -1, and that is in its favour.")
+                  "the score of a candidate opposite to the past",
+                  "Its likeness is -1, and that is in its favour.")
     expect_scores(contrastive_scores, np.float32([0.5, 0.25]), states(rng, 2, 6), past, 0.4,
                   "the scores after a single token", "")
 

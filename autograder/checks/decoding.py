@@ -1,5 +1,4 @@
-"""Checks of stop strings and of generation,
-on models without weights whose every word is known."""
+"""Checks of stop strings and of generation, on models whose every word is known."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +22,7 @@ STOP = "decoding.StopMatcher"
 
 def true_pieces(stops: Sequence[str],
                 pieces: Sequence[str]) -> tuple[list[str], str, str | None]:
-    """What is shown after each piece, what is held back at the end,
-    and the stop string that was found.
+    """What is shown after each piece, what is held back at the end, and the stop string found.
 
     From the definition, on the whole text so far: a stop string is complete, or the longest end
     of the text that begins one is held back.
@@ -50,27 +48,25 @@ def true_pieces(stops: Sequence[str],
 
 
 def expect_shown(got, right: str, of: str, hint: str) -> None:
-    """Fail unless a text is the right one.
-    Short ones stand in the message, since it is their ends that count."""
+    """Fail unless a text is right. Short ones stand in the message: their ends count."""
     if isinstance(got, str) and len(got) + len(right) <= 80:
         expect(got == right, f"{of} to be {right!r}", repr(got), hint)
     expect_equal(got, right, of=of, hint=hint)
 
 
 def expect_stream(StopMatcher, stops: Sequence[str], pieces: Sequence[str], hint: str) -> None:
-    """Push the pieces; what is shown must be right after each of them,
-    and so must the flush and what was found."""
+    """Push the pieces: what each of them shows must be right, and the flush, and `found`."""
     shown, rest, found = true_pieces(stops, pieces)
     matcher = StopMatcher(list(stops))
+    is_short = len(repr(pieces)) < 100
     for number, (piece, right) in enumerate(zip(pieces, shown)):
         got = matcher.push(piece)
-        where = (f"{piece!r:.60}" if len(repr(pieces)) > 99
-                 else f"piece {number} of {list(pieces)}")
+        where = f"piece {number} of {list(pieces)}" if is_short else f"{piece!r:.60}"
         expect_shown(got, right,
                      f"what `push` shows of {where}, with the stop strings {list(stops)},",
                      hint)
     expect_equal(matcher.found, found,
-                 of=f"`found` after {list(pieces)}" if len(repr(pieces)) < 100 else "`found`",
+                 of=f"`found` after {list(pieces)}" if is_short else "`found`",
                  hint="None as long as there is no stop string, else the one that ended the "
                       "text.")
     expect_shown(matcher.flush(), rest, "what `flush` gives at the end of the text",
@@ -166,10 +162,12 @@ def any_text(StopMatcher, rng):
     """Random texts of few letters, random stop strings, random pieces."""
     for _ in range(60):
         alphabet = "ab" if rng.random() < 0.7 else "abc"
-        stops = ["".join(alphabet[i]
-                         for i in rng.integers(0, len(alphabet), rng.integers(1, 6)))
-                 for _ in range(int(rng.integers(1, 4)))]
-        text = "".join(alphabet[i] for i in rng.integers(0, len(alphabet), 18))
+
+        def word(length: int) -> str:
+            return "".join(alphabet[i] for i in rng.integers(0, len(alphabet), length))
+
+        stops = [word(int(rng.integers(1, 6))) for _ in range(int(rng.integers(1, 4)))]
+        text = word(18)
         expect_stream(StopMatcher, stops, cuts(text, rng), "")
 
 
@@ -234,9 +232,8 @@ class TextModel:
                                   num_attention_heads=1, num_key_value_heads=1, head_dim=4,
                                   max_position_embeddings=context, rms_norm_eps=1e-5,
                                   rope_theta=1e4, tie_word_embeddings=True)
-        self.seed, self.prompt, self.script, self.scale = seed, list(
-            prompt), list(script), scale
-        self.favourites = list(favourites)
+        self.seed, self.scale = seed, scale
+        self.prompt, self.script, self.favourites = [*prompt], [*script], [*favourites]
         self.forwarded: list[list[int]] = []
 
     def new_cache(self, capacity: int) -> StoredText:
@@ -264,8 +261,8 @@ class TextModel:
 
     def logits_after(self, text: Sequence[int]) -> np.ndarray:
         text = [int(id) for id in text]
-        logits = np.random.default_rng([
-            self.seed, len(text), *text]).standard_normal(self.config.vocab_size) * self.scale
+        rng = np.random.default_rng([self.seed, len(text), *text])
+        logits = rng.standard_normal(self.config.vocab_size) * self.scale
         logits[self.favourites] = 9 - np.arange(len(self.favourites))
         said = len(text) - len(self.prompt)
         if 0 <= said < len(self.script) and text == [*self.prompt, *self.script[:said]]:
@@ -280,8 +277,7 @@ EOS = 257
 
 
 def byte_tokenizer(prefix: bool = False) -> Tokenizer:
-    """A tokenizer of single bytes, with a BOS that it may put in front,
-    two EOS and one more special token."""
+    """A tokenizer of single bytes, a BOS that it may put in front, and three special tokens."""
     added = tuple(AddedToken(content, 256 + number, special=True)
                   for number, content in enumerate(("<bos>", "<eos>", "<eot>", "<tool>")))
     return Tokenizer(replace(train_bpe([], 256), added_tokens=added, prefix=(256,) * prefix))
@@ -319,9 +315,9 @@ def says_what_the_model_says(generate, rng):
     expect_generation(got, prompt_ids=(tokenizer.encode(prompt), ""),
                       ids=(tokenizer.encode(says), "The EOS is not part of it."),
                       text=(says, ""), finish_reason=("stop", ""))
-    expect_equal(
-        model.forwarded, [tokenizer.encode(prompt), *([id] for id in tokenizer.encode(says))],
-        of="what the model was given, pass by pass", hint="The context holds what came before.")
+    passes = [tokenizer.encode(prompt), *([id] for id in tokenizer.encode(says))]
+    expect_equal(model.forwarded, passes, of="what the model was given, pass by pass",
+                 hint="The context holds what came before.")
     expect(min(got.prefill_seconds, got.decode_seconds) >= 0, "the seconds to be at least 0",
            f"{got.prefill_seconds} and {got.decode_seconds}",
            "`time.perf_counter()`: at the start, at the first logits, at the end.")
@@ -335,17 +331,15 @@ def every_end(generate, rng):
         model = speaker(rng, tokenizer, prompt, says, [end, 97, 257])
         got = generate(model, tokenizer, prompt, eos_ids={256, 257}, stop_ids=[259, 258],
                        max_tokens=20)
-        expect_generation(got,
-                          ids=(tokenizer.encode(says),
-                               f"It ends with token {end}; eos_ids are 256 and 257, stop_ids "
-                               "258 and 259."), finish_reason=("stop", ""))
+        hint = f"It ends with token {end}; eos_ids are 256 and 257, stop_ids 258 and 259."
+        expect_generation(got, ids=(tokenizer.encode(says), hint), finish_reason=("stop", ""))
     for limit in (5, 2, 0):
         got = generate(speaker(rng, tokenizer, prompt, says), tokenizer, prompt, eos_ids={EOS},
                        max_tokens=limit)
         expect_generation(got, ids=(tokenizer.encode(says)[:limit], f"max_tokens is {limit}."),
                           text=(says[:limit], ""),
-                          finish_reason=(
-                              "length", f"max_tokens is {limit}, and no EOS had come by then."))
+                          finish_reason=("length", f"max_tokens is {limit}, and no EOS had "
+                                                   "come by then."))
 
 
 @check(GENERATE, points=1, public=True)
@@ -361,7 +355,7 @@ def stop_strings(generate, rng):
         got, text=(f"{before}EN ", "It ends where the stop string begins, and 'EN ' is none."),
         finish_reason=("stop", ""),
         ids=(tokenizer.encode(f"{before}EN END"),
-             "The tokens of the stop string were generated; the ones after it " "were not."))
+             "The tokens of the stop string were generated; the ones after it were not."))
     expect_shown("".join(shown), got.text, "what `on_text` was given, joined,",
                  "A `TextStream` shows what it is given, up to a stop string.")
 
@@ -399,11 +393,9 @@ def settings_count(generate, rng):
                           max_tokens=8)
         got = generate(model, tokenizer, prompt, params=SamplingParams(**settings),
                        max_tokens=8)
-        expect_generation(got,
-                          ids=(right.ids,
-                               f"With {settings}. One generator for the request, from "
-                               "params.seed; `choose` wants all ids so far, and apart from "
-                               "them the generated ones."))
+        hint = (f"With {settings}. One generator for the request, from params.seed; `choose` "
+                "wants all ids so far, and apart from them the generated ones.")
+        expect_generation(got, ids=(right.ids, hint))
 
 
 @check(GENERATE, points=1, public=True)
@@ -420,8 +412,9 @@ def room(generate, rng):
                         f"of {limit},")
     model = speaker(rng, tokenizer, prompt, "abc", context=6)
     for text, options, when in (
-        ("", {}, "the prompt is empty"), (prompt, {"max_tokens": -1}, "max_tokens is -1"),
-        (prompt, {"max_tokens": 1}, "a prompt of 6 tokens leaves no room in a context of 6")):
+            ("", {}, "the prompt is empty"), (prompt, {"max_tokens": -1}, "max_tokens is -1"),
+            (prompt, {"max_tokens": 1},
+             "a prompt of 6 tokens leaves no room in a context of 6")):
         with expect_error(ModelError, when=when,
                           hint="Before the model is asked for anything."):
             generate(model, tokenizer, text, **options)
@@ -451,9 +444,9 @@ def grammars_and_logprobs(generate, rng):
     model, grammar = TextModel(int(rng.integers(2**32)), 260), Alternating()
     params = SamplingParams(temperature=0.8, seed=3, top_k=20)
     got = generate(model, tokenizer, prompt, params=params, max_tokens=6, grammar=grammar)
-    expect_generation(got,
-                      ids=(reference(model, tokenizer, prompt, params=params, max_tokens=6,
-                                     grammar=Alternating()).ids, ""))
+    right = reference(model, tokenizer, prompt, params=params, max_tokens=6,
+                      grammar=Alternating())
+    expect_generation(got, ids=(right.ids, ""))
     expect_equal(grammar.tokens, got.ids, of="the tokens that the grammar was told")
     speaking = speaker(rng, tokenizer, prompt, letters(rng, 5))
     for model, top in ((model, 2), (speaking, 0), (speaking, 2), (speaking, None)):

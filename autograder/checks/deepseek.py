@@ -18,8 +18,7 @@ THETA, EPS = 300.0, 1e-6
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, the vectors that come in, and what plain attention makes of them in float64:
-    keys and queries per head.
+    """A layer, the vectors that come in, and what plain attention makes of them in float64.
 
     positions: (T,) integers; hidden: (T, D) float32.
     """
@@ -36,12 +35,12 @@ class Case:
         return self.hidden, self.layer, self.config, *rope_angles(self.positions, frequencies)
 
     def turned(self, x: np.ndarray) -> np.ndarray:
-        """(T, heads, t) by complex numbers; the result has each pair's elements half a vector
-        apart."""
+        """(T, heads, t) by complex numbers; pairs come out half a vector apart."""
         t = x.shape[-1]
-        first, second = ((x[..., ::2], x[..., 1::2]) if self.config.rope_interleaved
-                         else (x[..., :t // 2],
-                               x[..., t // 2:]))
+        if self.config.rope_interleaved:
+            first, second = x[..., ::2], x[..., 1::2]
+        else:
+            first, second = x[..., :t // 2], x[..., t // 2:]
         angles = self.positions[:, None, None] * THETA ** (-np.arange(0, t, 2) / t)
         pairs = (first + 1j * second) * np.exp(1j * angles)
         return np.concatenate([pairs.real, pairs.imag], axis=-1)
@@ -64,8 +63,7 @@ class Case:
         return np.concatenate([q[..., :n], self.turned(q[..., n:])], axis=-1)
 
     def expanded(self) -> tuple[np.ndarray, np.ndarray]:
-        """Keys (T, H, n + t) and values (T, H,
-        value) as every head would have them for itself, in float64."""
+        """Keys (T, H, n + t) and values (T, H, value), every head's own, in float64."""
         latent, cached, keys, values = self.config.latent, self.cached(), [], []
         r, n, value = latent.kv_lora_rank, latent.qk_nope_head_dim, latent.v_head_dim
         for head in range(self.config.num_attention_heads):
@@ -87,10 +85,10 @@ class Case:
         n, value, r = latent.qk_nope_head_dim, latent.v_head_dim, latent.kv_lora_rank
         for head in range(self.config.num_attention_heads):
             first = head * (n + value)
-            carried.append(np.concatenate([
-                q[:, head, :n] @ self.layer.kv_b_proj[first:first + n], q[:, head, n:]], -1))
-        return (np.stack(carried, axis=1) * self.scale()
-                * math.sqrt(r + latent.qk_rope_head_dim)).astype(np.float32)
+            still = q[:, head, :n] @ self.layer.kv_b_proj[first:first + n]
+            carried.append(np.concatenate([still, q[:, head, n:]], axis=-1))
+        scale = self.scale() * math.sqrt(r + latent.qk_rope_head_dim)
+        return (np.stack(carried, axis=1) * scale).astype(np.float32)
 
 
 def normed(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -124,8 +122,7 @@ def case(rng: np.random.Generator, T: int = 5, H: int = 3, D: int = 14, r: int =
 
 
 def hugging_face(given: Case) -> tuple[np.ndarray, np.ndarray]:
-    """What Hugging Face's attention makes of the case:
-    the normed latents (T, r), and each head's shares (H, T, T)."""
+    """Of Hugging Face's attention the normed latents (T, r), and heads' shares (H, T, T)."""
     import torch
     from transformers import DeepseekV3Config
     from transformers.models.deepseek_v3.modeling_deepseek_v3 import (DeepseekV3Attention,
@@ -142,30 +139,28 @@ def hugging_face(given: Case) -> tuple[np.ndarray, np.ndarray]:
     config._attn_implementation = "eager"
     attend = DeepseekV3Attention(config, 0).eval()
     latents: list[np.ndarray] = []
-    attend.kv_a_layernorm.register_forward_hook(lambda module, args, out: latents.append(
-        out.numpy().copy()))
+    attend.kv_a_layernorm.register_forward_hook(
+        lambda module, args, out: latents.append(out.numpy().copy()))
     with torch.no_grad():
         for name, tensor in attend.named_parameters():
             field = name.removesuffix(".weight").replace("_with_mqa", "")
             tensor.copy_(torch.from_numpy(getattr(given.layer, field)))
         hidden = torch.from_numpy(given.hidden.copy())[None]
-        angles = DeepseekV3RotaryEmbedding(config)(hidden,
-                                                   torch.from_numpy(given.positions)[None])
+        positions = torch.from_numpy(given.positions)[None]
+        angles = DeepseekV3RotaryEmbedding(config)(hidden, positions)
         _, shares = attend(hidden, angles, torch.full((1, 1, T, T), -np.inf).triu(1))
     return latents[0].reshape(T, -1), shares[0].numpy()
 
 
 def shares_of(queries: np.ndarray, cached: np.ndarray) -> np.ndarray:
-    """(H, T, T): each head's weights of the cached vectors,
-    as `attention` makes them, causal."""
+    """(H, T, T): each head's weights of the cached vectors, causal, by `attention`."""
     T, H, size = queries.shape
     identity = np.broadcast_to(np.eye(T, dtype=np.float32)[:, None], (T, 1, T))
     return attention(queries, cached, identity).transpose(1, 0, 2)
 
 
 def unchanged(function, given: Case) -> np.ndarray:
-    """What the function gives, once it is sure that it left the vectors,
-    the weights and the angles as they were."""
+    """What the function gives, once it is sure that it left what it was given as it was."""
     arguments = given.arguments
     arrays = [array for array in vars(given.layer).values() if array is not None]
     with expect_unchanged(given.hidden, *arguments[3:], *arrays):
@@ -189,9 +184,10 @@ def expect_queries(absorbed_queries, given: Case, *, of: str = "the carried quer
 @check(KEYS, points=1, public=True)
 def at_the_beginning(latent_keys, rng):
     """At position 0 nothing turns: the normed latent, and behind it the rest as it is."""
-    expect_keys(
-        latent_keys, case(rng, T=1, start=0), of="what is cached of a token at position 0",
-        hint="`kv_a_proj` gives r + t numbers. Which of them has a norm, and what is its eps?")
+    expect_keys(latent_keys, case(rng, T=1, start=0),
+                of="what is cached of a token at position 0",
+                hint="`kv_a_proj` gives r + t numbers. Which of them has a norm, and what is "
+                     "its eps?")
 
 
 @check(KEYS, points=1, public=True)
@@ -304,10 +300,8 @@ def stretched_contexts(absorbed_queries, rng):
 def odd_queries(absorbed_queries, rng):
     """Sizes that happen to be equal and sizes that are far apart; one token, no token;
     large activations."""
-    for T, H, D, r, n, t, value, query_latent in (
-        (3, 2, 9, 4, 4, 4, 4, None), (1, 5, 8, 12, 3, 2, 6, 4),
-        (0, 3, 6, 5, 4, 6, 3, None), (6, 6, 7, 3, 9, 8, 2, 5)):
-        for pairs in (False, True):
-            expect_queries(absorbed_queries,
-                           case(rng, T, H, D, r, n, t, value, query_latent, pairs))
+    for sizes in ((3, 2, 9, 4, 4, 4, 4, None), (1, 5, 8, 12, 3, 2, 6, 4),
+                  (0, 3, 6, 5, 4, 6, 3, None), (6, 6, 7, 3, 9, 8, 2, 5)):
+        for pairs in (False, True):                     # sizes: T, H, D, r, n, t, value, latent
+            expect_queries(absorbed_queries, case(rng, *sizes, pairs))
     expect_queries(absorbed_queries, case(rng, scale=100.0), atol=5e-3)

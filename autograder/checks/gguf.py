@@ -1,5 +1,4 @@
-"""Checks of the GGUF reader, against files packed by hand,
-the `gguf` package's layouts and the reference."""
+"""Checks of the GGUF reader, against files packed by hand, layouts of `gguf`, the reference."""
 
 import struct
 from math import prod
@@ -13,7 +12,6 @@ from gearworks.formats import gguf as reference
 from gearworks.formats.gguf import BLOCK_FORMATS, NUMBERS, TensorRow, TensorType, ValueType
 
 LETTERS = "abcxyz_.ĠéÜ中🙂"
-
 
 # --- read_value
 
@@ -69,8 +67,7 @@ def expect_value(read_value, raw: bytes, kind: ValueType, wanted, of: str, hint:
 
 
 def expect_refused(reader, arguments: tuple, when: str, hint: str, name: str = "") -> None:
-    """Fail unless this is refused with FormatError.
-    name: of the tensor, which the error has to mention."""
+    """Fail unless this is refused with FormatError. name: of the tensor that it has to name."""
     try:
         with expect_error(FormatError, when=when, hint=hint):
             try:
@@ -111,8 +108,8 @@ def arrays(read_value, rng):
     for kind in (ValueType.UINT8, ValueType.INT32, ValueType.FLOAT32, ValueType.UINT64):
         values = [some_number(rng, kind) for _ in range(int(rng.integers(2, 6)))]
         raw = packed_array(kind, [packed_numbers(kind, values)], len(values))
-        expect_value(read_value, raw, ValueType.ARRAY, np.array(values, NUMBERS[kind]).tolist(),
-                     f"an array of {kind.name}",
+        wanted = np.array(values, NUMBERS[kind]).tolist()
+        expect_value(read_value, raw, ValueType.ARRAY, wanted, f"an array of {kind.name}",
                      "Type of the items (uint32), their number (uint64), the items.", rng)
         got, _ = read_value(raw, 0, ValueType.ARRAY)
         expect(isinstance(got, np.ndarray) and got.dtype == NUMBERS[kind],
@@ -162,14 +159,13 @@ def nonsense(read_value, rng):
 def nested(read_value, rng):
     """Arrays in arrays, empty ones too, up to the allowed depth and not beyond."""
     inner = [[some_number(rng, ValueType.INT16) for _ in range(n)] for n in (2, 0, 3)]
-    raw = packed_array(ValueType.ARRAY,
-                       [packed_array(ValueType.INT16, [packed_numbers(ValueType.INT16, row)],
-                                     len(row)) for row in inner])
+    rows = [packed_array(ValueType.INT16, [packed_numbers(ValueType.INT16, row)], len(row))
+            for row in inner]
+    raw = packed_array(ValueType.ARRAY, rows)
     expect_value(read_value, raw, ValueType.ARRAY, inner, "an array of arrays", "", rng)
     texts = [[word(rng, 2)], [], [word(rng, 3), ""]]
-    raw = packed_array(ValueType.ARRAY,
-                       [packed_array(ValueType.STRING, [*map(packed_string, row)])
-                        for row in texts])
+    rows = [packed_array(ValueType.STRING, [*map(packed_string, row)]) for row in texts]
+    raw = packed_array(ValueType.ARRAY, rows)
     expect_value(read_value, raw, ValueType.ARRAY, texts, "an array of arrays of strings", "",
                  rng)
     for kind in ValueType:
@@ -198,8 +194,8 @@ def value_after_value(read_value, rng):
             raw = packed_string(value)
         elif kind == ValueType.ARRAY:
             value = [some_number(rng, ValueType.UINT16) for _ in range(int(rng.integers(0, 5)))]
-            raw = packed_array(ValueType.UINT16, [packed_numbers(ValueType.UINT16, value)],
-                               len(value))
+            items = [packed_numbers(ValueType.UINT16, value)]
+            raw = packed_array(ValueType.UINT16, items, len(value))
         else:
             value = some_number(rng, kind)
             raw = packed_numbers(kind, [value])
@@ -280,9 +276,10 @@ def whole_blocks(read_tensor_table, rng):
     columns = 32 * int(rng.integers(1, 5)) + int(rng.integers(1, 32))
     hint = ("A block holds values of one row, the fastest dimension; it never goes on in the "
             "next row.")
-    expect_row_refused(
-        read_tensor_table, packed_row("blk.3.odd", (64, columns), TensorType.Q4_0, 0),
-        f"a row of {columns} values is stored in blocks of 32", hint, "blk.3.odd")
+    odd = packed_row("blk.3.odd", (64, columns), TensorType.Q4_0, 0)
+    expect_row_refused(read_tensor_table, odd,
+                       f"a row of {columns} values is stored in blocks of 32", hint,
+                       "blk.3.odd")
     for unknown in (4, int(rng.integers(40, 99)), 2**31):
         expect_row_refused(read_tensor_table, packed_row("blk.4.new", (2, 256), unknown, 0),
                            f"the type is {unknown}",
@@ -301,13 +298,14 @@ def absurd_tables(read_tensor_table, rng):
     expect_refused(read_tensor_table, (row[:int(rng.integers(9, len(row)))], 0, 1),
                    "the table is cut off", "")
     expect_row_refused(read_tensor_table, row + row, "two tensors have the name w",
-                       "Look into the table that you " "have so far.", "w", count=2)
-    for shape, when in (
-        ((), "a tensor has no dimension"), ((1,) * 5, "a tensor has five dimensions"),
-        ((3, 0), "a dimension is 0"), ((2**40, 2**40), "the dimensions multiply to 2**80")):
-        expect_row_refused(
-            read_tensor_table, packed_row("strange", shape, TensorType.F32, 0), when,
-            f"1 to {reference.MAX_TENSOR_DIMS} dimensions, 1 to 2**63 - 1 values.", "strange")
+                       "Look into the table that you have so far.", "w", count=2)
+    hint = f"1 to {reference.MAX_TENSOR_DIMS} dimensions, 1 to 2**63 - 1 values."
+    for shape, when in (((), "a tensor has no dimension"),
+                        ((1,) * 5, "a tensor has five dimensions"),
+                        ((3, 0), "a dimension is 0"),
+                        ((2**40, 2**40), "the dimensions multiply to 2**80")):
+        row = packed_row("strange", shape, TensorType.F32, 0)
+        expect_row_refused(read_tensor_table, row, when, hint, "strange")
 
 
 @check("gguf.read_tensor_table", points=2, public=False)
@@ -370,8 +368,7 @@ def q8_0_values(blocks: np.ndarray) -> np.ndarray:
 
 
 def q4_values(blocks: np.ndarray, has_minimum: bool) -> np.ndarray:
-    """One block after the other, number by number;
-    exact in float64 but for the last rounding."""
+    """One block after the other, number by number: exact but for the last rounding."""
     values = []
     for block in blocks.tolist():
         head = bytes(block[:4] if has_minimum else block[:2])
@@ -389,9 +386,10 @@ def scale_times_byte(dequantize_q8_0, rng):
     scale = float(rng.choice([0.5, 2.0, -0.25]))
     blocks = blocks_of(rng, 1, [[scale]], 32)
     blocks[0, 2:8] = 0, 1, 127, 128, 255, 200
-    expect_blocks(
-        dequantize_q8_0, blocks, q8_0_values(blocks), f"a block with the scale {scale}",
-        "The bytes are signed: 128 is -128, 255 is -1. `.view(np.int8)` looks at them so.")
+    expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks),
+                  f"a block with the scale {scale}",
+                  "The bytes are signed: 128 is -128, 255 is -1. `.view(np.int8)` looks at "
+                  "them so.")
 
 
 @check("gguf.dequantize_q8_0", points=2, public=True)
@@ -429,8 +427,7 @@ Q4 = "gguf.dequantize_q4_0+dequantize_q4_1"
 
 
 def uniform_blocks(rng, head: list[float]) -> np.ndarray:
-    """A block for each of the 16 codes, 32 times the same,
-    so that no order of the values can matter."""
+    """A block for each of the 16 codes, 32 times the same: no order of values can matter."""
     codes = np.repeat(rng.permutation(16).astype(np.uint8)[:, None] * np.uint8(17), 16, axis=1)
     return np.hstack([np.tile(np.array(head, "<f2").view(np.uint8), (16, 1)), codes])
 
@@ -475,8 +472,7 @@ def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
     """Many blocks, exact in float32, extreme scales among them."""
     extreme = np.array([65504, -60000, 6e-8, 0, 0.1, -0.3], np.float16)
     for n, scale, minimum in ((200, scales(rng, 200), scales(rng, 200)),
-                              (6, extreme, extreme[::-1]),
-                              (1, [-1.0], [0.0])):
+                              (6, extreme, extreme[::-1]), (1, [-1.0], [0.0])):
         blocks = blocks_of(rng, n, [scale], 16)
         expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), "blocks of Q4_0", "")
         blocks = blocks_of(rng, n, [scale, minimum], 16)
@@ -486,8 +482,8 @@ def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
 @check(Q4, points=1, public=False)
 def every_byte(dequantize_q4_0, dequantize_q4_1, rng):
     """All 256 bytes, each of them in each place."""
-    codes = (np.arange(256)[:, None]
-             + np.arange(16) * int(rng.integers(1, 99))).astype(np.uint8)
+    steps = np.arange(16) * int(rng.integers(1, 99))
+    codes = (np.arange(256)[:, None] + steps).astype(np.uint8)
     ones = np.ones((256, 1), "<f2").view(np.uint8)
     blocks = np.hstack([ones, codes])
     expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False),

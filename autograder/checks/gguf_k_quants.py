@@ -1,5 +1,4 @@
-"""Checks of the K-quants: every value against its bits,
-taken one by one as the block's description says."""
+"""Checks of the K-quants: every value against its bits, as the block's description says."""
 
 import struct
 
@@ -55,9 +54,9 @@ def q6_k_values(blocks: np.ndarray) -> np.ndarray:
         *scales, scale = struct.unpack("<16be", block[192:].tobytes())
         for place in range(256):
             half, run, byte = place // 128, place % 128 // 32, place % 32
-            bits = low[64 * half + 32 * (run % 2) + byte]
-            bits = ((bits // 16 if run > 1 else bits % 16)
-                    + high[32 * half + byte] // 4**run % 4 * 16)
+            pair = low[64 * half + 32 * (run % 2) + byte]
+            bits = pair // 16 if run > 1 else pair % 16
+            bits += high[32 * half + byte] // 4**run % 4 * 16
             row[place] = (np.float32(scale) * np.float32(scales[place // 16])
                           * np.float32(bits - 32))
     return values

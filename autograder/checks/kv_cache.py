@@ -33,16 +33,14 @@ def new_tokens(count: int) -> str:
 
 def expect_steps(cache, qkv, steps: tuple[int, ...], layer: int = 0, start: int = 0,
                  window: int | None = None, hint: str = "") -> None:
-    """Feed the tokens from `start` on in steps;
-    each step must see what the whole sequence would show it."""
+    """Feed tokens from `start` on in steps, each of which must see all up to its own."""
     q, k, v = qkv
     for count in steps:
         end = start + count
         right = attention(q[start:end], k[:end], v[:end], causal_mask(count, end, window))
-        expect_close(cache.attend(layer, q[start:end].copy(), k[start:end].copy(),
-                                  v[start:end].copy()), right,
-                     of=f"the output for {new_tokens(count)} after {start}, in layer {layer},",
-                     axes=PLACES, hint=hint)
+        got = cache.attend(layer, *(array[start:end].copy() for array in qkv))
+        expect_close(got, right, axes=PLACES, hint=hint,
+                     of=f"the output for {new_tokens(count)} after {start}, in layer {layer},")
         start = end
 
 
@@ -79,9 +77,9 @@ def layers_apart(KVCache, rng):
                          hint="Within one forward pass, layer 0 has its new tokens before "
                               "layer 1 has them.")
             stored = start + count if layer == 2 else start
-            expect_equal(len(cache), stored,
+            expect_equal(len(cache), stored, hint="A token counts when every layer has it.",
                          of=f"the length after layer {layer} of 3 has got {new_tokens(count)} "
-                            f"after {start}", hint="A token counts when every layer has it.")
+                            f"after {start}")
         start += count
 
 
@@ -172,8 +170,8 @@ def written_in_place(KVCache, rng):
 def two_caches(KVCache, rng):
     """Two caches know nothing of each other."""
     shape = config(layers=1, H=5, K=5, d=2)
-    caches, tokens = [KVCache(shape, 6) for _ in range(2)], [sequence(rng, shape, 6)
-                                                             for _ in range(2)]
+    caches = [KVCache(shape, 6) for _ in range(2)]
+    tokens = [sequence(rng, shape, 6) for _ in range(2)]
     for start, count in ((0, 2), (2, 1), (3, 3)):
         for cache, mine in zip(caches, tokens):
             expect_steps(cache, mine, (count,), 0, start)

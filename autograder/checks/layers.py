@@ -16,8 +16,7 @@ def exact(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
 
 
 def exact_softmax(x: np.ndarray) -> np.ndarray:
-    """The probabilities computed in float64, row by row;
-    zeros for a row in which nothing is possible."""
+    """The probabilities in float64, row by row; zeros for a row without any possibility."""
     out = np.zeros(x.shape)
     for place in np.ndindex(x.shape[:-1]):
         row = x[place].astype(np.float64)
@@ -44,8 +43,7 @@ def exact_silu(x: np.ndarray) -> np.ndarray:
 
 def unchanged(function: Callable[..., np.ndarray], *arguments,
               hint: str = IN_PLACE) -> np.ndarray:
-    """What the function gives, once it is sure that it left its arguments,
-    which the truth is computed from."""
+    """What the function gives, once it is sure that it left its arguments as they were."""
     with expect_unchanged(*arguments, hint=hint):
         return function(*arguments)
 
@@ -166,8 +164,8 @@ def one_vector(rms_norm, rng):
 @check("layers.rms_norm", points=2, public=True)
 def each_vector_alone(rms_norm, rng):
     """Each token's vector is scaled by itself, then by the weights."""
-    x, weight = vectors(rng, 5, 12) * np.float32([[0.2], [1], [7], [30],
-                                                  [200]]), weights(rng, 12)
+    x = vectors(rng, 5, 12) * np.float32([[0.2], [1], [7], [30], [200]])
+    weight = weights(rng, 12)
     expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5),
                  axes=["token", "element"],
                  hint="Tokens know nothing of each other here: which axis is the mean taken "
@@ -267,8 +265,8 @@ def vectors_almost_constant(layer_norm, rng):
 @check("layers.layer_norm", points=1, public=False)
 def far_from_zero(layer_norm, rng):
     """Vectors whose mean is a thousand times larger than what they vary by."""
-    x, weight, bias = vectors(rng, 4,
-                              48) + np.float32(1_500), weights(rng, 48), vectors(rng, 48)
+    x = vectors(rng, 4, 48) + np.float32(1_500)
+    weight, bias = weights(rng, 48), vectors(rng, 48)
     expect_close(unchanged(layer_norm, x, weight, bias, 1e-5),
                  exact_layer_norm(x, weight, bias, 1e-5), atol=2e-3)
 
@@ -277,8 +275,8 @@ def far_from_zero(layer_norm, rng):
 def any_vectors(layer_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none, and constant ones."""
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (0, 9)):
-        x, weight, bias = vectors(rng, *shape,
-                                  scale=2.0), weights(rng, shape[-1]), vectors(rng, shape[-1])
+        x = vectors(rng, *shape, scale=2.0)
+        weight, bias = weights(rng, shape[-1]), vectors(rng, shape[-1])
         x[:1] = x[:1] if len(shape) == 1 else 3
         expect_close(unchanged(layer_norm, x, weight, bias, 1e-5),
                      exact_layer_norm(x, weight, bias, 1e-5), atol=2e-5)

@@ -1,5 +1,4 @@
-"""Checks of a decoder layer and of the whole forward pass,
-against tiny random models of Hugging Face."""
+"""Checks of a decoder layer and of the forward pass, against tiny models of Hugging Face."""
 
 from dataclasses import dataclass
 
@@ -42,8 +41,8 @@ class Truth:
         H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         weights = self.weights.layers[layer]
         normed = rms_norm(self.hidden[layer], weights.input_layernorm, self.config.rms_norm_eps)
-        heads = linear(normed, weights.qkv_proj,
-                       weights.qkv_bias).reshape(len(self.ids), H + 2 * K, d)
+        heads = linear(normed, weights.qkv_proj, weights.qkv_bias)
+        heads = heads.reshape(len(self.ids), H + 2 * K, d)
         q, k = heads[:, :H], heads[:, H:H + K]
         if weights.k_norm is not None:
             q = rms_norm(q, weights.q_norm, self.config.rms_norm_eps)
@@ -53,8 +52,7 @@ class Truth:
 
 def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float = 1.0,
           **settings) -> Truth:
-    """A random model of a family, "Llama", "Qwen2" or "Qwen3",
-    with sizes that tell wrong from right.
+    """A random model of a family, such as "Llama", with sizes that tell wrong from right.
 
     scale: of the embeddings, and so of the activations.
     """
@@ -82,11 +80,9 @@ def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float =
             tensor.copy_(torch.from_numpy(values))
         ids = rng.choice(sizes["vocab_size"], tokens, replace=False)
         streams: list[np.ndarray] = []
-        for layer in model.model.layers:
-            layer.register_forward_pre_hook(lambda module, args: streams.append(args[
-                0][0].numpy().copy()))
-        model.model.norm.register_forward_pre_hook(lambda module, args: streams.append(args[
-            0][0].numpy().copy()))
+        for part in (*model.model.layers, model.model.norm):
+            part.register_forward_pre_hook(
+                lambda module, args: streams.append(args[0][0].numpy().copy()))
         logits = model(torch.from_numpy(ids)[None]).logits[0].numpy()
         arrays = {name: tensor.numpy().copy() for name, tensor in model.named_parameters()}
     ours = ModelConfig.from_hf(config.to_dict() | {"architectures": [f"{family}ForCausalLM"]})
@@ -135,14 +131,13 @@ class WatchedCache:
 
 def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, layer: int = 0,
                  **tolerance) -> None:
-    """Run the layer over the text in steps, with one cache;
-    every step must give Hugging Face's rows."""
+    """Run the layer over the text in steps, with one cache: each must give the right rows."""
     cache, start = KVCache(case.config, len(case.ids)), 0
     for count in steps:
         end = start + count
         x = case.hidden[layer, start:end].copy()
-        with expect_unchanged(
-            x, hint="The stream is still needed: an operator such as `x += …` writes into it."):
+        with expect_unchanged(x, hint="The stream is still needed: an operator such as "
+                                      "`x += …` writes into it."):
             got = decoder_layer(x, case.weights.layers[layer], case.config,
                                 *case.angles(start, end), cache, layer)
         expect_close(got, case.hidden[layer + 1, start:end], axes=PLACES, hint=hint,
@@ -233,11 +228,10 @@ def other_shapes(decoder_layer, rng):
     """Layers of every family and shape: one key head for all, as many as query heads,
     D equal to H · d."""
     for family, sizes in (
-        ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}),
-        ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20}),
-        ("Qwen3", {"num_attention_heads": 8, "head_dim": 6, "rms_norm_eps": 1e-3}),
-        ("Mistral",
-         {"num_attention_heads": 4, "num_key_value_heads": 2, "sliding_window": None})):
+            ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 8}),
+            ("Qwen2", {"num_attention_heads": 4, "num_key_value_heads": 4, "hidden_size": 20}),
+            ("Qwen3", {"num_attention_heads": 8, "head_dim": 6, "rms_norm_eps": 1e-3}),
+            ("Mistral", {"num_attention_heads": 4, "sliding_window": None})):
         expect_layer(decoder_layer, truth(family, rng, **sizes), (1, 5, 1), "", layer=1)
 
 
@@ -250,8 +244,7 @@ def small_and_large(decoder_layer, rng):
 
 
 def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
-    """Fail at the first layer whose keys or values differ from Hugging Face's:
-    what came before it was right."""
+    """Fail at the first layer whose keys or values are wrong: what came before it was right."""
     got, right = {}, {}
     for layer in range(case.config.num_hidden_layers):
         for name, memory, true in zip(("keys", "values"), (cache.keys, cache.values),
@@ -275,10 +268,8 @@ def expect_same_cache(cache: KVCache, case: Truth, end: int, step: str) -> None:
 
 def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str,
                   atol: float = 1e-4) -> None:
-    """Run the model over the text in steps;
-    report the first layer whose keys or values differ, or else the logits."""
-    # for the tokens of all layers, should they go to one
-    room = len(case.ids) * case.config.num_hidden_layers
+    """Run the model in steps; report the first layer that goes wrong, or else the logits."""
+    room = len(case.ids) * case.config.num_hidden_layers        # should all layers write to one
     cache, start = KVCache(case.config, room), 0
     for count in steps:
         end = start + count
@@ -338,11 +329,11 @@ def wanted_logits(forward, rng):
 def other_families(forward, rng):
     """Qwen2 with its biases, Qwen3 with its norms, other shapes, thetas and tied heads."""
     for family, sizes in (
-        ("Qwen2",
-         {"hidden_size": 36, "head_dim": 6, "rope_theta": 1e4, "tie_word_embeddings": True}),
-        ("Qwen3", {"num_attention_heads": 4, "num_key_value_heads": 1, "rope_theta": 1e6}),
-        ("Llama",
-         {"num_attention_heads": 3, "num_key_value_heads": 3, "num_hidden_layers": 1})):
+            ("Qwen2", {"hidden_size": 36, "head_dim": 6, "rope_theta": 1e4,
+                       "tie_word_embeddings": True}),
+            ("Qwen3", {"num_attention_heads": 4, "num_key_value_heads": 1, "rope_theta": 1e6}),
+            ("Llama", {"num_attention_heads": 3, "num_key_value_heads": 3,
+                       "num_hidden_layers": 1})):
         expect_logits(forward, truth(family, rng, **sizes), (5, 1, 1), "")
 
 
@@ -353,19 +344,15 @@ def several_sequences(forward, rng):
     case = truth("Llama", rng, tokens=9)
     first, second = KVCache(case.config, 9), KVCache(case.config, 9)
     forward(case.weights, case.config, case.ids[:4], np.arange(4), first)
-    ids, positions = np.concatenate([case.ids[4:6], case.ids]), np.concatenate([np.arange(4, 6),
-                                                                                np.arange(9)])
+    ids = np.concatenate([case.ids[4:6], case.ids])
+    positions = np.concatenate([np.arange(4, 6), np.arange(9)])
     got = forward(case.weights, case.config, ids, positions,
                   RaggedBatch([first, second], [2, 9]))
     expect_close(got, np.concatenate([case.logits[4:6], case.logits]), atol=1e-4)
-    got = forward(case.weights, case.config, case.ids[[6, 6]], np.array([6, 6]), RaggedBatch(
-        [first, _cut(second, 6)], [1, 1]), [1])
+    second.truncate(6)
+    got = forward(case.weights, case.config, case.ids[[6, 6]], np.array([6, 6]),
+                  RaggedBatch([first, second], [1, 1]), [1])
     expect_close(got, case.logits[[6]], atol=1e-4)
-
-
-def _cut(cache: KVCache, length: int) -> KVCache:
-    cache.truncate(length)
-    return cache
 
 
 @check(FORWARD, points=1, public=False)
@@ -374,8 +361,8 @@ def cut_and_moved(forward, rng):
     still Hugging Face's logits."""
     case = truth("Llama", rng, tokens=8, scale=3e-3, rms_norm_eps=1e-6)
     cache = KVCache(case.config, 8)
-    forward(case.weights, case.config, np.concatenate([case.ids[:3], case.ids[5:]]),
-            np.arange(6), cache)
+    others = np.concatenate([case.ids[:3], case.ids[5:]])
+    forward(case.weights, case.config, others, np.arange(6), cache)
     cache.truncate(3)
     got = forward(case.weights, case.config, case.ids[3:], np.arange(3, 8), cache, [-1, 0])
     expect_close(got, case.logits[[-1, 3]], atol=1e-4)

@@ -1,5 +1,4 @@
-"""Checks of the bug museum: the repaired exhibits,
-and the tests that the learner writes for them."""
+"""Checks of the bug museum: the repaired exhibits, and the learner's tests of them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -85,8 +84,8 @@ def whole_conversations(conversation_ids, rng):
 def damaged(mutant: str, name: str) -> Callable:
     """An exhibit as one of its mutants has it."""
     exercise = f"museum.{name}"
-    return load_mutant(exercise,
-                       next(each for each in mutants_of(exercise) if each.name == mutant))[0]
+    found = next(each for each in mutants_of(exercise) if each.name == mutant)
+    return load_mutant(exercise, found)[0]
 
 
 def accepted(style: str, name: str) -> Callable:
@@ -124,8 +123,7 @@ def expect_caught(test: Callable, mutant: str, fault: str, exhibit: str) -> None
 
 def expect_finds(test: Callable, exhibit: str, styles: tuple[str, str],
                  faults: Mapping[str, str]) -> None:
-    """Fail unless a test passes on right code in three styles and fails
-    on these mutants of an exhibit.
+    """Fail unless a test passes on right code in three styles, and fails on these mutants.
 
     faults: mutant -> what is wrong with it, in words.
     """
@@ -164,18 +162,16 @@ def finds_each_alone(test, rng):
 
 # --- chapter 2: BOS twice
 
-CHAT_TEMPLATE = ("{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{{ "
-                 "eos_token }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif "
-                 "%}")
+CHAT_TEMPLATE = ("{{ bos_token }}{% for m in messages %}"
+                 "<|{{ m.role }}|>{{ m.content }}{{ eos_token }}{% endfor %}"
+                 "{% if add_generation_prompt %}<|assistant|>{% endif %}")
 
 
 def model_tokenizer(prefix: bool, suffix: bool = False) -> Tokenizer:
-    """A tokenizer of bytes with BOS and EOS; prefix, suffix:
-    whether it puts them around a text."""
+    """A tokenizer of bytes. prefix, suffix: whether it puts BOS and EOS around a text."""
+    contents = ("<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|system|>")
     added = tuple(AddedToken(content, 256 + number, special=True)
-                  for number,
-                  content
-                  in enumerate(("<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|system|>")))
+                  for number, content in enumerate(contents))
     return Tokenizer(replace(train_bpe([], 256), added_tokens=added, prefix=(256,) * prefix,
                              suffix=(257,) * suffix))
 
@@ -207,8 +203,7 @@ def one_bos(prompt_ids, rng):
 def plain_text(prompt_ids, rng):
     """A text to continue still begins with BOS, if the model wants one,
     and a conversation has no second one."""
-    # Both in one check: of a text the exhibit is right, and left as it was it must earn
-    # nothing.
+    # Both in one check: of a text the exhibit is right, and left as it was it earns nothing.
     expect_prompt(prompt_ids, conversation(rng), model_tokenizer(prefix=True), "a conversation",
                   "Who writes BOS here: the template, the tokenizer, or both?")
     request = {"prompt": message(rng, 6)}
@@ -262,8 +257,8 @@ def expect_split(split_heads, rng, tokens: int, H: int, K: int, d: int, hint: st
     for name, mine, right in zip("qkv", got, reference_split_heads(qkv, H, K)):
         expect_close(mine, right,
                      of=f"{name} of {tokens} tokens with {H} query and {K} key/value heads of "
-                        f"size {d}", axes=["token", "head", "element"], atol=0, rtol=0,
-                     hint=hint)
+                        f"size {d}",
+                     axes=["token", "head", "element"], atol=0, rtol=0, hint=hint)
 
 
 @check("museum.split_heads", points=1, public=True)
@@ -391,8 +386,7 @@ def random_model(rng) -> dict:
 
 
 def saved_state(rng, parameters: dict, wrap: Callable[[str], str], without: str = "") -> dict:
-    """What a training run saved of such a model:
-    other numbers, in another order, under wrapped names."""
+    """What a training run saved of such a model: others, in another order, names wrapped."""
     names = [name for name in parameters if name != without]
     rng.shuffle(names)
     return {wrap(name): rng.standard_normal(parameters[name].shape).astype(np.float32)
@@ -521,8 +515,8 @@ def expect_pieces(stream_pieces, pieces: list[str], stop: str, hint: str) -> Non
     of = f"what is shown of {pieces}, with the stop string {stop!r},"
     expect_returned(got, f"one string for each piece of {pieces} and one for the end")
     expect(isinstance(got, list | tuple) and len(got) == len(pieces) + 1,
-           f"{len(pieces) + 1} strings, one for each piece of "
-           f"{pieces} and one for the end", f"{got!r:.80}",
+           f"{len(pieces) + 1} strings, one for each piece of {pieces} and one for the end",
+           f"{got!r:.80}",
            "One string for each piece, empty or not, and one at the end.")
     expect_equal(got, reference_stream_pieces(pieces, stop), of=of, hint=hint)
 
@@ -552,11 +546,12 @@ def nothing_is_lost(stream_pieces, rng):
 @check("museum.stream_pieces", points=1, public=False)
 def texts_in_any_pieces(stream_pieces, rng):
     """Random texts and stop strings of two letters, in random pieces."""
+    def letters(count: int) -> str:
+        return "".join("ab"[i] for i in rng.integers(0, 2, count))
+
     for number in range(40):
-        stop = ("".join("ab"[i] for i in rng.integers(0, 2, int(rng.integers(1, 5)))) if number
-                else "ab")
-        text, pieces = "".join(
-            "ab"[i] for i in rng.integers(0, 2, 14)), ["a", "b"] if number == 0 else []
+        stop = letters(int(rng.integers(1, 5))) if number else "ab"
+        text, pieces = letters(14), [] if number else ["a", "b"]
         while text:
             size = int(rng.integers(0, 5))
             pieces.append(text[:size])
@@ -588,8 +583,8 @@ def finds_other_repairs(test, rng):
     and on one that is overlooked."""
     expect_right_code_passes(test, *STREAM_STYLES)
     for mutant, fault in (
-        ("all-held-back", "nothing is shown before the end"),
-        ("stop-shown", "the stop string is shown"),
-        ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
-        ("goes-on-after-the-stop", "what comes after the stop string is shown")):
+            ("all-held-back", "nothing is shown before the end"),
+            ("stop-shown", "the stop string is shown"),
+            ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
+            ("goes-on-after-the-stop", "what comes after the stop string is shown")):
         expect_caught(test, mutant, fault, "stream_pieces")

@@ -1,5 +1,4 @@
-"""Checks of the request loop: what it asks of its black boxes, when it stops,
-what it hands back."""
+"""Checks of the request loop: what it asks of its boxes, when it stops, what it hands back."""
 
 import numpy as np
 
@@ -56,7 +55,7 @@ def id_list(box: str, ids) -> list[int]:
         return [int(id) for id in ids]
     except (TypeError, ValueError):
         raise CheckFailure(f"`{box}` to be given a list of ids",
-                           f"that `{box}` was given {str(ids)[:60]}, not a list " "of ids",
+                           f"that `{box}` was given {str(ids)[:60]}, not a list of ids",
                            "It takes a list in every round, also when there is a single id in "
                            "it.") from None
 
@@ -183,8 +182,8 @@ def any_request(run_request, rng):
         options = {"eos_ids": sorted(eos_ids), "max_tokens": int(rng.integers(0, 10))}
         ours, theirs = Machine(script), Machine(script)
         prompt = words(tokens(rng, int(rng.integers(1, 5))))
-        expected, got = ours.answer(reference, prompt,
-                                    **options), theirs.answer(run_request, prompt, **options)
+        expected = ours.answer(reference, prompt, **options)
+        got = theirs.answer(run_request, prompt, **options)
         for field in ("prompt_ids", "ids", "text", "finish_reason"):
             expect_equal(getattr(got, field), getattr(expected, field), of=field)
         expect_equal(theirs.seen, ours.seen, of="what `forward` was given, call by call")

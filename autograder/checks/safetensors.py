@@ -1,5 +1,4 @@
-"""Checks of the safetensors reader, against the `safetensors` package
-and files made by hand."""
+"""Checks of the safetensors reader, against the `safetensors` package and handmade files."""
 
 import json
 from math import prod
@@ -49,8 +48,7 @@ def expect_read(read_header, data: bytes | memoryview, tensors: dict[str, Tensor
 
 
 def expect_refused(read_header, data: bytes, when: str, hint: str, name: str = "") -> None:
-    """Fail unless this is refused with FormatError.
-    name: of the tensor, which the error has to mention."""
+    """Fail unless this is refused with FormatError. name: of the tensor that it has to name."""
     try:
         with expect_error(FormatError, when=when, hint=hint):
             try:
@@ -63,9 +61,9 @@ def expect_refused(read_header, data: bytes, when: str, hint: str, name: str = "
                                        "find it.") from error
                 raise
     except MemoryError:
-        raise CheckFailure(f"FormatError when {when}", "MemoryError",
-                           "Compare a claim with the file's size before you believe "
-                           "it.") from None
+        raise CheckFailure(
+            f"FormatError when {when}", "MemoryError",
+            "Compare a claim with the file's size before you believe it.") from None
 
 
 @check("safetensors.read_header", points=2, public=True)
@@ -145,10 +143,10 @@ def bytes_for_the_shape(read_header, rng):
     hint = ("`prod(shape)` elements, each of `DTYPES[dtype].itemsize` bytes, lie between the "
             "two offsets.")
     for dtype, nbytes in (("F16", rows * 12), ("F32", rows * 12 - 4), ("F64", rows * 12)):
-        expect_refused(
-            read_header,
-            file_of({"layer.norm": entry(dtype, [rows, 3], 0, nbytes)}, bytes(nbytes)),
-            f"the shape ({rows}, 3) of {dtype} has {nbytes} bytes", hint, "layer.norm")
+        data = file_of({"layer.norm": entry(dtype, [rows, 3], 0, nbytes)}, bytes(nbytes))
+        expect_refused(read_header, data,
+                       f"the shape ({rows}, 3) of {dtype} has {nbytes} bytes", hint,
+                       "layer.norm")
     expect_refused(read_header, file_of({"odd.one": entry("F12", [2], 0, 3)}, bytes(3)),
                    "the dtype is 'F12'", "The keys of `DTYPES` are all there are.", "odd.one")
     expect_refused(read_header, file_of({"huge": entry("F32", [2**31, 2**31], 0, 8)}, bytes(8)),
@@ -170,13 +168,12 @@ def no_overlap_and_no_gap(read_header, rng):
                 "Sort by place before you compare neighbours.")
     hint = ("Go through them by place; each begins where the one before it ended, and the last "
             "ends with the file.")
-    expect_refused(read_header,
-                   file_of({"weight": first, "bias": entry("F32", [2], size - 4, size + 4)},
-                           bytes(size + 4)), "two tensors share 4 bytes", hint)
-    expect_refused(read_header,
-                   file_of({"weight": first, "bias": entry("F32", [2], size + 4, size + 12)},
-                           bytes(size + 12)), "4 bytes between two tensors belong to nobody",
-                   hint)
+    overlapping = {"weight": first, "bias": entry("F32", [2], size - 4, size + 4)}
+    expect_refused(read_header, file_of(overlapping, bytes(size + 4)),
+                   "two tensors share 4 bytes", hint)
+    apart = {"weight": first, "bias": entry("F32", [2], size + 4, size + 12)}
+    expect_refused(read_header, file_of(apart, bytes(size + 12)),
+                   "4 bytes between two tensors belong to nobody", hint)
     expect_refused(read_header, file_of({"weight": first}, bytes(size + 1)),
                    "a byte follows the last tensor", hint)
 
@@ -216,14 +213,14 @@ def any_file(read_header, rng):
             at = end
         names = list(entries)
         rng.shuffle(names)
-        text = (json.dumps({name: entries[name] for name in names}, ensure_ascii=False)
-                + " " * int(rng.integers(0, 9)))
-        data = file_of(text, bytes(at))
+        text = json.dumps({name: entries[name] for name in names}, ensure_ascii=False)
+        data = file_of(text + " " * int(rng.integers(0, 9)), bytes(at))
         start = len(data) - at
-        expect_read(read_header, data,
-                    {name: TensorInfo(wanted[name][0], wanted[name][1], start + wanted[name][2],
-                                      start + wanted[name][3]) for name in names}, {}, "a file",
-                    "")
+        tensors = {}
+        for name in names:
+            dtype, shape, begin, end = wanted[name]
+            tensors[name] = TensorInfo(dtype, shape, start + begin, start + end)
+        expect_read(read_header, data, tensors, {}, "a file", "")
 
 
 @check("safetensors.read_header", points=1, public=False)
@@ -244,8 +241,7 @@ def broken_headers(read_header, rng):
 
 def expect_tensor(read_tensor, info: TensorInfo, raw: bytes, wanted: np.ndarray, of: str,
                   hint: str, rng) -> None:
-    """The tensor is wanted, bit for bit,
-    out of a file that has other bytes before and behind it."""
+    """The tensor is wanted, bit for bit, out of a file with other bytes around it."""
     before = rng.integers(0, 256, int(rng.integers(1, 20)), dtype=np.uint8).tobytes()
     placed = TensorInfo(info.dtype, info.shape, len(before), len(before) + len(raw))
     expect_close(read_tensor(before + raw + b"\xff" * 5, placed), wanted, of=of,
@@ -257,8 +253,7 @@ def bf16_bits(values: np.ndarray) -> np.ndarray:
 
 
 def widened(bits: np.ndarray) -> np.ndarray:
-    """What bfloat16 patterns mean: in a little-endian float32,
-    two bytes of zeros come before their two."""
+    """What bfloat16 patterns mean, as little-endian float32: two bytes of zeros come first."""
     pairs = bits.reshape(-1, 1).view(np.uint8)
     return np.hstack([np.zeros_like(pairs), pairs]).view("<f4").reshape(bits.shape)
 
@@ -324,9 +319,8 @@ def other_kinds(read_tensor, rng):
         array = some_array(rng, "u1", (2, 3)).astype(DTYPES[name])
         if name == "I64":
             array += 2**53 + 1
-        info, data = TensorInfo(name, array.shape, 3,
-                                3 + array.nbytes), b"..." + array.tobytes()
-        got = read_tensor(data, info)
+        info = TensorInfo(name, array.shape, 3, 3 + array.nbytes)
+        got = read_tensor(b"..." + array.tobytes(), info)
         expect_returned(got, f"a tensor of {name}")
         expect_equal((str(got.dtype), got.shape), (str(array.dtype), array.shape),
                      of=f"dtype and shape of {name}")
@@ -342,8 +336,8 @@ def all_patterns(read_tensor, rng):
     import torch
 
     bits = rng.permutation(2**16).astype("<u2").reshape(128, 512)
-    wanted = torch.from_numpy(bits.view(
-        np.int16)).view(torch.bfloat16).to(torch.float32).numpy()
+    patterns = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+    wanted = patterns.to(torch.float32).numpy()
     expect_tensor(read_tensor, TensorInfo("BF16", bits.shape, 0, 0), bits.tobytes(), wanted,
                   "a bfloat16 tensor", "", rng)
 

@@ -1,5 +1,4 @@
-"""Checks of the processors and of sampling:
-against their definitions, Hugging Face's processors, and chi-squared."""
+"""Checks of processors and sampling, against definitions, Hugging Face, and chi-squared."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -32,8 +31,7 @@ def true_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def apart(values: Sequence[float], rng: np.random.Generator) -> float:
-    """A number in the middle between two neighbours of some that differ clearly,
-    so that rounding decides nothing."""
+    """A number between two neighbours that differ clearly, so that rounding decides nothing."""
     ordered = np.sort(np.asarray(values, np.float64))
     gaps = np.flatnonzero(np.diff(ordered) > 1e-3)
     place = int(rng.choice(gaps))
@@ -42,8 +40,7 @@ def apart(values: Sequence[float], rng: np.random.Generator) -> float:
 
 def expect_processed(function: Callable, logits: np.ndarray, arguments: Sequence,
                      right: np.ndarray, of: str, hint: str, atol: float = 1e-5) -> None:
-    """Run a processor on logits; it must give the right ones,
-    and leave the given ones as they were."""
+    """A processor must give the right logits, and leave the given ones as they were."""
     with expect_unchanged(logits, *arguments, hint=UNCHANGED), np.errstate(all="ignore"):
         got = function(logits, *arguments)
     axes = ["sequence", "token"] if logits.ndim == 2 else ["token"]
@@ -176,9 +173,10 @@ def more_than_there_are(top_k, rng):
 def each_row_alone(top_k, rng):
     """Several sequences: each has its own k best tokens."""
     logits = random_logits(rng, 3, 8) + np.float32([[0], [30], [-30]])
-    expect_processed(
-        top_k, logits, [2], true_top_k(logits, 2), "the logits (3, 8) after top-k with k=2",
-        "Each row has a threshold of its own: keep the axis, so that it stands beside its row.")
+    expect_processed(top_k, logits, [2], true_top_k(logits, 2),
+                     "the logits (3, 8) after top-k with k=2",
+                     "Each row has a threshold of its own: keep the axis, so that it stands "
+                     "beside its row.")
 
 
 @check("sampling.top_k", points=1, public=False)
@@ -234,12 +232,13 @@ def the_one_that_crosses(top_p, rng):
     """Tokens stay until their probabilities reach p together;
     the token that crosses p is one of them."""
     probabilities = rng.permutation([0.4, 0.3, 0.2, 0.1])
+    logits = logits_of(probabilities)
     for p, kept in ((0.5, 2), (0.35, 1), (0.8, 3)):
-        expect_processed(
-            top_p, logits_of(probabilities), [p], true_top_p(logits_of(probabilities), p),
-            f"the logits of the probabilities {probabilities.tolist()} after top-p with p={p}",
-            f"The likeliest {kept} are needed to reach {p}. Which sums do you compare, and "
-            "which of them is the first that is enough?")
+        expect_processed(top_p, logits, [p], true_top_p(logits, p),
+                         f"the logits of the probabilities {probabilities.tolist()} after "
+                         f"top-p with p={p}",
+                         f"The likeliest {kept} are needed to reach {p}. Which sums do you "
+                         "compare, and which of them is the first that is enough?")
 
 
 @check("sampling.top_p", points=1, public=True)
@@ -293,13 +292,14 @@ def in_their_places(top_p, rng):
 def ties_at_the_border(top_p, rng):
     """Of tokens tied at the border only as many stay as are needed:
     those with the higher ids."""
-    probabilities = np.array([0.2, 0.2, 0.4, 0.2])
+    probabilities = [0.2, 0.2, 0.4, 0.2]
+    logits = logits_of(probabilities)
     for p in (0.5, 0.7, 0.3):
-        expect_processed(
-            top_p, logits_of(probabilities), [p], true_top_p(logits_of(probabilities), p),
-            f"the logits of the probabilities {probabilities.tolist()} after top-p with p={p}",
-            "The smallest set that reaches p. A stable ascending sort leaves equal tokens in "
-            "the order of ids.")
+        expect_processed(top_p, logits, [p], true_top_p(logits, p),
+                         f"the logits of the probabilities {probabilities} after top-p with "
+                         f"p={p}",
+                         "The smallest set that reaches p. A stable ascending sort leaves "
+                         "equal tokens in the order of ids.")
 
 
 @check("sampling.top_p", points=1, public=False)
@@ -352,11 +352,12 @@ def true_min_p(logits: np.ndarray, p: float) -> np.ndarray:
 def measured_by_the_likeliest(min_p, rng):
     """A token stays when it is at least p times as likely as the likeliest one."""
     probabilities = rng.permutation([0.45, 0.3, 0.15, 0.1])
+    logits = logits_of(probabilities)
     for p in (0.5, 0.25, 0.9):
-        expect_processed(
-            min_p, logits_of(probabilities), [p], true_min_p(logits_of(probabilities), p),
-            f"the logits of the probabilities {probabilities.tolist()} after min-p with p={p}",
-            "The likeliest has 0.45. How likely must a token be to stay?")
+        expect_processed(min_p, logits, [p], true_min_p(logits, p),
+                         f"the logits of the probabilities {probabilities.tolist()} after "
+                         f"min-p with p={p}",
+                         "The likeliest has 0.45. How likely must a token be to stay?")
 
 
 @check("sampling.min_p", points=1, public=True)
@@ -399,10 +400,9 @@ def min_p_like_hugging_face(min_p, rng):
     for scale in (0.4, 2.0, 40.0):
         logits = random_logits(rng, 907, scale=scale)
         shares = np.sort(true_softmax(logits) / true_softmax(logits).max())
-        for p in ((shares[-9] + shares[-8]) / 2, (shares[-2] + 1) / 2):
-            expect_processed(min_p, logits, [float(p)],
-                             by_hugging_face(MinPLogitsWarper(float(p)), logits), "the logits",
-                             "", atol=1e-6)
+        for p in (float(shares[-9] + shares[-8]) / 2, float(shares[-2] + 1) / 2):
+            right = by_hugging_face(MinPLogitsWarper(p), logits)
+            expect_processed(min_p, logits, [p], right, "the logits", "", atol=1e-6)
 
 
 # --- repetition_penalty
@@ -412,9 +412,10 @@ EACH_ITS_OWN = ("Each row is a sequence of its own, and has as its own text the 
 
 
 def true_repetition(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> np.ndarray:
-    return np.float32([(score / penalty if score > 0 else score * penalty) if id in set(ids)
-                       else score
-                       for id, score in enumerate(logits.tolist())])
+    right = logits.tolist()
+    for id in set(ids):
+        right[id] = right[id] / penalty if right[id] > 0 else right[id] * penalty
+    return np.float32(right)
 
 
 @check("sampling.repetition_penalty", points=1, public=True)
@@ -503,11 +504,12 @@ def there_at_all(presence_frequency, rng):
     """The presence penalty is subtracted once from each token that was generated."""
     logits = random_logits(rng, 6)
     generated = [3, 1, 3, 3]
-    expect_processed(
-        presence_frequency, logits, [0.75, 0.0, generated],
-        true_presence_frequency(logits, 0.75, 0, generated),
-        f"the logits after the tokens {generated}, with presence 0.75 and frequency 0,",
-        "Present is present, however often; and tokens that were never generated are not.")
+    expect_processed(presence_frequency, logits, [0.75, 0.0, generated],
+                     true_presence_frequency(logits, 0.75, 0, generated),
+                     f"the logits after the tokens {generated}, with presence 0.75 and "
+                     "frequency 0,",
+                     "Present is present, however often; and tokens that were never generated "
+                     "are not.")
 
 
 @check("sampling.presence_frequency", points=1, public=True)
@@ -562,9 +564,9 @@ def one_text_token_by_token(presence_frequency, rng):
     """A text as it grows: every logit falls by the right amount at every step."""
     logits, text = random_logits(rng, 7, scale=1.0), rng.integers(0, 7, 9).tolist()
     for length in range(len(text) + 1):
-        expect_processed(presence_frequency, logits, [0.4, 0.3, text[:length]],
-                         true_presence_frequency(logits, 0.4, 0.3, text[:length]), "the logits",
-                         "")
+        right = true_presence_frequency(logits, 0.4, 0.3, text[:length])
+        expect_processed(presence_frequency, logits, [0.4, 0.3, text[:length]], right,
+                         "the logits", "")
 
 
 # --- sample, logprobs
@@ -573,16 +575,14 @@ DRAWING = "sampling.sample+logprobs"
 
 
 def highest_chi_squared(degrees: int) -> float:
-    """What a right sampler exceeds less than once in 10⁹ times.
-    Source: Wilson & Hilferty 1931."""
+    """What a right sampler exceeds less than once in 10⁹ times, by Wilson & Hilferty 1931."""
     degrees = max(degrees, 1)
     return degrees * (1 - 2 / (9 * degrees) + 6 * math.sqrt(2 / (9 * degrees))) ** 3 + 4
 
 
 def expect_distribution(counts: Mapping[int, int], probabilities: np.ndarray, of: str,
                         hint: str) -> None:
-    """Fail when drawn tokens are hardly those of a distribution:
-    chi-squared, wrong once in 10⁹ times."""
+    """Fail when drawn tokens hardly follow a distribution: wrong once in 10⁹ times."""
     total = sum(counts.values())
     strange = [id for id in counts
                if not 0 <= id < len(probabilities) or probabilities[id] == 0]
@@ -590,15 +590,15 @@ def expect_distribution(counts: Mapping[int, int], probabilities: np.ndarray, of
            f"{total} draws with token {strange[:1]} among them", hint)
     expected = probabilities[probabilities > 0] * total
     drawn = np.array([counts.get(int(id), 0) for id in np.flatnonzero(probabilities)])
-    distance = float(((drawn - expected) ** 2 / expected).sum())
-    worst = int(np.argmax((drawn - expected) ** 2 / expected))
+    distances = (drawn - expected) ** 2 / expected
+    distance, most = float(distances.sum()), highest_chi_squared(len(expected) - 1)
+    worst = int(np.argmax(distances))
     id = int(np.flatnonzero(probabilities)[worst])
-    expect(distance <= highest_chi_squared(len(expected) - 1),
+    expect(distance <= most,
            f"{of} to follow their probabilities; in {total} draws, token {id} about "
            f"{expected[worst]:.0f} times",
-           f"token {id} {int(drawn[worst])} times (chi-squared {distance:.0f}, and "
-           f"{highest_chi_squared(len(expected) - 1):.0f} is the most that chance explains)",
-           hint)
+           f"token {id} {int(drawn[worst])} times (chi-squared {distance:.0f}, and {most:.0f} "
+           "is the most that chance explains)", hint)
 
 
 def counted(draws: Sequence[int]) -> dict[int, int]:
@@ -619,8 +619,8 @@ def as_often_as_likely(sample, logprobs, rng):
     with expect_unchanged(logits, hint=UNCHANGED):
         counts = counted([sample(logits, rng) for _ in range(1000)])
     expect_distribution(counts, probabilities, "the tokens",
-                        "Is what you draw from softmax(logits)? What becomes of ids "
-                        "when impossible tokens are left out?")
+                        "Is what you draw from softmax(logits)? What becomes of ids when "
+                        "impossible tokens are left out?")
 
 
 @check(DRAWING, points=1, public=True)
@@ -634,9 +634,10 @@ def one_number_each(sample, logprobs, rng):
                  hint="The generator is the request's own. No other one, and no state of a "
                       "module.")
     counter.random(len(rows))
-    expect_equal(
-        first.random(), counter.random(), of="the next number of the generator after 12 draws",
-        hint="Exactly one number for each draw, or two engines with one seed go apart.")
+    expect_equal(first.random(), counter.random(),
+                 of="the next number of the generator after 12 draws",
+                 hint="Exactly one number for each draw, or two engines with one seed go "
+                      "apart.")
 
 
 @check(DRAWING, points=1, public=True)
@@ -646,9 +647,8 @@ def no_distribution(sample, logprobs, rng):
                       (-np.inf, "every logit is -inf")):
         logits = np.full(5, IMPOSSIBLE) if bad == -np.inf else random_logits(rng, 5)
         logits[int(rng.integers(5))] = bad
-        with expect_error(ModelError, when=name,
-                          hint="A given function of this module refuses "
-                               "them."), np.errstate(all="ignore"):
+        hint = "A given function of this module refuses them."
+        with expect_error(ModelError, when=name, hint=hint), np.errstate(all="ignore"):
             sample(logits, rng)
 
 
@@ -705,8 +705,8 @@ def alternatives(sample, logprobs, rng):
     logits = rng.permutation(np.float32([4, 1, 1, 1, 0, -150]))
     for top in (2, 3, 5, 9):
         expect_logprobs(logprobs, logits, int(logits.argmin()), top,
-                        "exp(-154) is 0 in float32, and the logarithm of 0 is "
-                        "no answer: `log_softmax` is given.")
+                        "exp(-154) is 0 in float32, and the logarithm of 0 is no answer: "
+                        "`log_softmax` is given.")
 
 
 @check(DRAWING, points=1, public=False)
@@ -742,16 +742,15 @@ def logprobs_of_every_kind(sample, logprobs, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
     for logits in [*kinds_of_logits(rng, 24), rng.integers(-1, 2, 15).astype(np.float32)]:
         for top in (1, 4, 15):
-            expect_logprobs(logprobs, logits, int(rng.choice(np.flatnonzero(logits > -np.inf))),
-                            top, "")
+            token = int(rng.choice(np.flatnonzero(logits > -np.inf)))
+            expect_logprobs(logprobs, logits, token, top, "")
 
 
 # --- typical
 
 
 def typical_order(row: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The possible tokens from the most typical on, their distances,
-    and the sums of their probabilities."""
+    """Possible tokens, the most typical first, their distances, sums of their probabilities."""
     possible = np.flatnonzero(row > -np.inf)
     logarithms = true_logprobs(row[possible])
     distance = np.abs(-logarithms + (np.exp(logarithms) * logarithms).sum())
@@ -791,10 +790,11 @@ def neither_sure_nor_strange(typical, rng):
 def typical_ties_and_all(typical, rng):
     """Of tokens equally near at the border all stay; with p = 1 everything does."""
     probabilities = rng.permutation([0.4, 0.2, 0.2, 0.2])
-    expect_processed(
-        typical, logits_of(probabilities), [0.3], true_typical(logits_of(probabilities), 0.3),
-        f"the logits of the probabilities {probabilities.tolist()} after typical sampling with "
-        "p=0.3", "Compare distances with that of the last token which is needed.")
+    logits = logits_of(probabilities)
+    expect_processed(typical, logits, [0.3], true_typical(logits, 0.3),
+                     f"the logits of the probabilities {probabilities.tolist()} after typical "
+                     "sampling with p=0.3",
+                     "Compare distances with that of the last token which is needed.")
     logits = random_logits(rng, 5, scale=0.7)
     expect_processed(typical, logits, [1.0], logits,
                      "the logits after typical sampling with p=1", "")
@@ -844,9 +844,8 @@ def typical_like_hugging_face(typical, rng):
         logits = random_logits(rng, 60, scale=scale)
         for _ in range(3):
             p = typical_border(logits, rng)
-            expect_processed(typical, logits, [p],
-                             by_hugging_face(TypicalLogitsWarper(p), logits), "the logits", "",
-                             atol=1e-6)
+            right = by_hugging_face(TypicalLogitsWarper(p), logits)
+            expect_processed(typical, logits, [p], right, "the logits", "", atol=1e-6)
 
 
 # --- mirostat
@@ -870,14 +869,14 @@ def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: fl
                f"{got!r:.60}")
         tokens.append(got[0])
         counted(tokens[-1:])
+        bits = -true_logprobs(logits)[got[0] % len(logits)] / math.log(2)
         expect(0 <= got[0] < len(logits) and probabilities[got[0]] > 0,
                f"a token that mu={mu:.2f} bits allows",
-               f"token {got[0]}, which has "
-               f"{-true_logprobs(logits)[got[0] % len(logits)] / math.log(2):.2f} bits", hint)
+               f"token {got[0]}, which has {bits:.2f} bits", hint)
         right = mu - eta * (-math.log2(probabilities[got[0]]) - tau)
-        expect_close(np.float64(got[1]), np.float64(right),
+        expect_close(np.float64(got[1]), np.float64(right), dtype=None, atol=1e-4,
                      of=f"the next mu after token {got[0]}, with mu={mu:.2f}, tau={tau:g}, "
-                        f"eta={eta:g},", dtype=None, atol=1e-4,
+                        f"eta={eta:g},",
                      hint="How surprising is the token among what was left, and which way must "
                           "mu go?")
     if draws >= 200:
@@ -917,8 +916,8 @@ def the_likeliest_stays(mirostat, rng):
                       (-np.inf, "every logit is -inf")):
         broken = np.full(6, IMPOSSIBLE) if bad == -np.inf else logits.copy()
         broken[int(rng.integers(6))] = bad
-        with expect_error(ModelError, when=name,
-                          hint="`refuse_unusable` is given."), np.errstate(all="ignore"):
+        hint = "`refuse_unusable` is given."
+        with expect_error(ModelError, when=name, hint=hint), np.errstate(all="ignore"):
             mirostat(broken, 6.0, 3.0, 0.1, rng)
 
 

@@ -1,5 +1,4 @@
-"""Checks of speculative decoding: guesses from the text, rejection sampling,
-and the loop that rewinds."""
+"""Checks of speculative decoding: guesses from the text, rejection, the loop that rewinds."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -46,8 +45,7 @@ def as_it_went_on(ngram_propose, rng):
     """What followed the same tokens earlier in the text is the guess."""
     a, b, c, d, e, f = rng.choice(90, 6, replace=False).tolist()
     expect_proposal(ngram_propose, [a, b, c, d, e, f, a, b], 3,
-                    hint="Where did the text end like this before, and what came "
-                    "next?")
+                    hint="Where did the text end like this before, and what came next?")
     expect_proposal(ngram_propose, [a, b, c, d, e, f, b, c, d], 2,
                     hint="The guess begins behind the tokens that are equal.")
     got = ngram_propose([a, b, c, a], 2)
@@ -63,11 +61,9 @@ def longest_then_latest(ngram_propose, rng):
     expect_proposal(ngram_propose, [a, b, c, d, b, e, a, b], 2,
                     hint="Two equal tokens say more than one, even far away.")
     expect_proposal(ngram_propose, [a, b, c, a, b, d, a, b, e, a, b], 1,
-                    hint="A text that has changed its ways may keep to the "
-                    "new ones.")
+                    hint="A text that has changed its ways may keep to the new ones.")
     expect_proposal(ngram_propose, [a, b, c, d, e, b, c, d, a, c, d, b, a, b, c, d], 1, 2,
-                    "No more tokens than `longest` are "
-                    "compared.")
+                    "No more tokens than `longest` are compared.")
 
 
 @check(NGRAM, points=1, public=True)
@@ -120,9 +116,10 @@ def decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.nd
     got = accept(proposed, draft, target, rng)
     expect_returned(got, "a list of ids")
     many = f"1 to {len(proposed) + 1} ids" if proposed else "one id"
+    guesses = f"{len(proposed)} guess{'es' * (len(proposed) != 1)}"
     expect(isinstance(got, list) and 1 <= len(got) <= len(proposed) + 1,
-           f"{many} in a list, for {len(proposed)} " f"guess{'es' * (len(proposed) != 1)}",
-           f"{got!r:.60}", "The accepted ones, and one more: always.")
+           f"{many} in a list, for {guesses}", f"{got!r:.60}",
+           "The accepted ones, and one more: always.")
     wrong = next((place for place, (mine, guess) in enumerate(zip(got[:-1], proposed))
                   if mine != guess), None)
     expect(wrong is None, f"all ids but the last to be guesses, which were {proposed}",
@@ -133,8 +130,7 @@ def decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.nd
 def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target: np.ndarray,
                    rng: np.random.Generator, place: int, right: np.ndarray, of: str, hint: str,
                    draws: int = 300) -> None:
-    """Decide many times; the token at this place, where there is one,
-    must follow the probabilities."""
+    """Decide many times; the tokens at this place must follow the probabilities."""
     counts: dict[int, int] = {}
     for _ in range(draws):
         got = decided(accept, proposed, draft, target, rng)
@@ -238,8 +234,8 @@ def the_law(accept, rng):
             got = decided(accept, [guess], rows(draft / draft.sum()), rows(target, target), rng)
             counts[got[0]] = counts.get(got[0], 0) + 1
         expect_distribution(counts, target, "the first tokens, accepted or not,",
-                            "What is refused too often, or replaced by the "
-                            "wrong token, is missing here.")
+                            "What is refused too often, or replaced by the wrong token, is "
+                            "missing here.")
 
 
 @check(ACCEPT, points=1, public=False)
@@ -281,15 +277,16 @@ def of_every_kind(accept, rng):
     guesses = [int(rng.choice(np.flatnonzero(row > 1e-4))) for row in target[:3]]
     seed = int(rng.integers(2**32))
     for draft in (None, target[:3].copy(), (target[:3] + target[[1, 2, 0]]) / 2):
+        def twenty_times() -> list[list[int]]:
+            generators = (np.random.default_rng(seed + number) for number in range(20))
+            return [decided(accept, guesses, draft, target, each) for each in generators]
+
         with expect_unchanged(guesses, draft, target):
-            got = [decided(accept, guesses, draft, target,
-                           np.random.default_rng(seed + number)) for number in range(20)]
-        again = [decided(accept, guesses, draft, target, np.random.default_rng(seed + number))
-                 for number in range(20)]
+            got = twenty_times()
+        again = twenty_times()
         expect_equal(got, again, of="the ids with the same seeds")
         expect(all(target[place, id] > 0 for ids in got for place, id in enumerate(ids)),
-               "only ids that the target allows",
-               "one that it rules out")
+               "only ids that the target allows", "one that it rules out")
         if draft is not None and np.array_equal(draft, target[:3]):
             expect_equal([ids[:3] for ids in got], [guesses] * 20,
                          of="the accepted guesses, when draft and target are equal,")
@@ -298,8 +295,7 @@ def of_every_kind(accept, rng):
 # --- speculate
 
 SPECULATE = "speculative.speculate"
-# With a seed, so that two runs of the same code say the same to a proposer
-GREEDY = SamplingParams(seed=0)
+GREEDY = SamplingParams(seed=0)     # two runs of the same code say the same to a proposer
 MORE = "more than was asked for"
 TOO_MANY = "Somebody else wrote the proposer. How many of its guesses are there room for?"
 
@@ -327,8 +323,8 @@ class Drafts:
         guesses, drawn_from = [], []
         for _ in range(count):
             drawn_from.append(softmax(self.model.logits_after([*ids, *guesses])))
-            guesses.append(int(rng.choice(len(drawn_from[-1]),
-                                          p=true_softmax(np.log(drawn_from[-1])))))
+            exact = true_softmax(np.log(drawn_from[-1]))
+            guesses.append(int(rng.choice(len(exact), p=exact)))
         return Proposal(guesses, np.stack(drawn_from) if guesses else None)
 
 
@@ -342,8 +338,10 @@ def plain(model: TextModel, ids: list[int], count: int) -> list[int]:
 
 def proposers(truth: list[int], vocab_size: int,
               rng: np.random.Generator) -> dict[str, Guesses]:
-    """Guesses that are right, wrong, right at first, random, none, more than were asked for.
-    truth: the whole text."""
+    """Guesses that are right, wrong, right at first, random, none, or more than were asked for.
+
+    truth: the whole text.
+    """
     def wrong(text: list[int]) -> int:
         return (truth[len(text)] + 1) % vocab_size if len(text) < len(truth) else 0
 
@@ -358,8 +356,8 @@ def proposers(truth: list[int], vocab_size: int,
 
 def new_model(rng: np.random.Generator, vocab_size: int = 40) -> tuple[TextModel, list[int]]:
     """A model, and a prompt."""
-    return TextModel(int(rng.integers(2**32)),
-                     vocab_size), rng.integers(0, vocab_size, 5).tolist()
+    model = TextModel(int(rng.integers(2**32)), vocab_size)
+    return model, rng.integers(0, vocab_size, 5).tolist()
 
 
 def expect_held(context: Context, right: list[int], of: str, hint: str) -> None:
@@ -382,15 +380,15 @@ def greedy_text_is_the_targets(speculate, rng):
     """Whatever the guesses are, the greedy text is the target's own, token for token."""
     model, ids = new_model(rng)
     truth = plain(model, ids, 20)
+    hint = ("What has the model seen when the next step begins: every token of the text but "
+            "the last, and nothing else?")
     for name, proposer in proposers([*ids, *truth], 40, rng).items():
         for count in (1, 4):
             got = speculate(Context(model, 60), ids, proposer, params=GREEDY, count=count,
                             max_tokens=12)
             expect_text(got, truth[:12], "length",
                         f"with guesses that are {name}, {count} at a time",
-                        TOO_MANY if name == MORE
-                        else "What has the model seen when the next step begins: every token "
-                             "of the text but the last, and nothing else?")
+                        TOO_MANY if name == MORE else hint)
 
 
 @check(SPECULATE, points=1, public=True)
@@ -504,9 +502,10 @@ def the_cache_afterwards(speculate, rng):
         expect_text(got, truth[:8], "length",
                     f"with guesses that are {name}, in a context that knew 3 tokens of the "
                     "prompt", "")
-        expect_equal(
-            model.forwarded[0][:2], ids[3:], of="the first ids that the model was given",
-            hint="`context.rewind` says how much of the prompt is known, and forgets the rest.")
+        expect_equal(model.forwarded[0][:2], ids[3:],
+                     of="the first ids that the model was given",
+                     hint="`context.rewind` says how much of the prompt is known, and forgets "
+                          "the rest.")
         expect_held(context, [*ids, *truth[:7]], f"with guesses that are {name}",
                     "A refused guess has left its keys in the cache: how many tokens are "
                     "right?")
@@ -516,8 +515,7 @@ def the_cache_afterwards(speculate, rng):
 def sampled_text_is_the_targets(speculate, rng):
     """Two tokens drawn with a draft model's guesses have the target's distribution;
     the same seed gives the same."""
-    target, draft = TextModel(int(rng.integers(2**32)), 4,
-                              scale=0.7), TextModel(int(rng.integers(2**32)), 4, scale=0.7)
+    target, draft = (TextModel(int(rng.integers(2**32)), 4, scale=0.7) for _ in range(2))
     ids = rng.integers(0, 4, 3).tolist()
     counts: dict[int, int] = {}
     context, first_seed = Context(target, 20), int(rng.integers(2**31))
@@ -572,16 +570,19 @@ def any_run(speculate, rng):
         model, ids = new_model(rng, 15)
         truth = plain(model, ids, 16)
         chance = rng.random((40, 8))
-        lucky = Guesses(lambda text, count: [
-            truth[len(text) - 5 + i] if len(text) - 5 + i < 16 and chance[len(text), i] < 0.8
-            else 3 for i in range(min(count, 8))])
-        eos, limit = rng.integers(0, 15, 2).tolist() if rng.random() < 0.5 else [], int(
-            rng.integers(1, 16))
+
+        def often_right(text: list[int], count: int) -> list[int]:
+            said = len(text) - 5
+            return [truth[said + i] if said + i < 16 and chance[len(text), i] < 0.8 else 3
+                    for i in range(min(count, 8))]
+
+        eos = rng.integers(0, 15, 2).tolist() if rng.random() < 0.5 else []
+        limit = int(rng.integers(1, 16))
         context = Context(model, int(rng.choice([5 + limit, 6 + limit // 2, 90])))
         most = min(limit, context.cache.capacity - 5)
         end = next((place for place, id in enumerate(truth[:most]) if id in eos), None)
-        got = speculate(context, ids, lucky, params=GREEDY, count=int(rng.integers(1, 8)),
-                        max_tokens=limit, eos_ids=frozenset(eos))
+        got = speculate(context, ids, Guesses(often_right), params=GREEDY,
+                        count=int(rng.integers(1, 8)), max_tokens=limit, eos_ids=frozenset(eos))
         expect_text(got, truth[:most if end is None else end],
                     "length" if end is None else "stop", "in a random run", "")
         expect_held(context, [*ids, *(truth[:most - 1] if end is None else truth[:end])],

@@ -1,5 +1,4 @@
-"""Checks of the tokenizer, against the `tokenizers` library, the reference,
-and the laws of a lossless code."""
+"""Checks of the tokenizer, against `tokenizers`, the reference, and laws of a lossless code."""
 
 import random
 from collections import Counter
@@ -136,8 +135,8 @@ def white_space(gpt2_pattern, pre_tokenize, rng):
     """Of white space before a word, all but the last character is a piece;
     a last space goes with the word."""
     expect_cut(gpt2_pattern, "if x:\n    return  x\n\n\ty  \n",
-               "Rule 5 needs a look at what follows, without taking it: "
-               "`(?!…)`. Rule 6 takes what is left at the end of the text.")
+               "Rule 5 needs a look at what follows, without taking it: `(?!…)`. Rule 6 takes "
+               "what is left at the end of the text.")
 
 
 @check(CUT, points=2, public=True)
@@ -151,9 +150,9 @@ def one_after_the_other(gpt2_pattern, pre_tokenize, rng):
         expect_equal(got, reference.pre_tokenize(text, rules),
                      of=f"the pieces of {text!r} under {names}",
                      hint="The first one sees the text, the second one sees pieces.")
-    word, rules = characters(rng, "bcdef", 3) + "abcdaef", ["[aeiou]+|[^aeiou]+",
-                                                            r"[\s\S]{1,2}"]
-    for rules in (rules, rules[::-1]):
+    word = characters(rng, "bcdef", 3) + "abcdaef"
+    both = ["[aeiou]+|[^aeiou]+", r"[\s\S]{1,2}"]
+    for rules in (both, both[::-1]):
         expect_equal(pre_tokenize(word, rules), reference.pre_tokenize(word, rules),
                      of=f"the pieces of {word!r} under {rules}",
                      hint="The order of the splitters counts.")
@@ -178,11 +177,11 @@ def like_hugging_face(gpt2_pattern, pre_tokenize, rng):
 @check(CUT, points=2, public=False)
 def other_classes(gpt2_pattern, pre_tokenize, rng):
     """Classes of another kind, and patterns that are not GPT-2's."""
+    rules = ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]
     for _ in range(10):
         expect_cut(gpt2_pattern, characters(rng, "abcxyz 12\n'st.", 25), "", "[a-cs]", "[x2]")
         text = characters(rng, "ab12 ", 20)
-        expect_equal(pre_tokenize(text, ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]),
-                     reference.pre_tokenize(text, ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]),
+        expect_equal(pre_tokenize(text, rules), reference.pre_tokenize(text, rules),
                      of="the pieces")
 
 
@@ -228,9 +227,8 @@ def overlaps_count(count_pairs, merge_pair, rng):
 def merged_from_the_left(count_pairs, merge_pair, rng):
     """Occurrences are replaced from the left, and none overlaps another."""
     for symbols, pair in (([3, 1, 2, 1, 2, 3], (1, 2)), ([1, 1, 1], (1, 1)),
-                          ([2, 1, 1, 1, 1, 2], (1, 1)),
-                          ([1, 2, 1], (2, 1)),
-                          ([1, 2], (1, 2)), ([2, 1, 1], (1, 2)), ([1], (1, 2)), ([], (1, 2))):
+                          ([2, 1, 1, 1, 1, 2], (1, 1)), ([1, 2, 1], (2, 1)), ([1, 2], (1, 2)),
+                          ([2, 1, 1], (1, 2)), ([1], (1, 2)), ([], (1, 2))):
         expect_equal(merge_pair(symbols, pair, 9), reference.merge_pair(symbols, pair, 9),
                      of=f"{symbols} after merging {pair} into 9",
                      hint="After a merge, go on behind both of its symbols. Is the last symbol "
@@ -254,9 +252,9 @@ def a_new_list(count_pairs, merge_pair, rng):
 def any_words(count_pairs, merge_pair, rng):
     """Random words of few symbols."""
     for _ in range(20):
-        expect_counts(count_pairs,
-                      [(rng.integers(0, 3, int(rng.integers(0, 9))).tolist(),
-                        int(rng.integers(1, 9))) for _ in range(5)], "")
+        words = [(rng.integers(0, 3, int(rng.integers(0, 9))).tolist(), int(rng.integers(1, 9)))
+                 for _ in range(5)]
+        expect_counts(count_pairs, words, "")
 
 
 @check(PAIRS, points=2, public=False)
@@ -278,10 +276,13 @@ def expect_vocabulary(got, wanted: Vocabulary, of: str, hint: str) -> None:
     byte_of = {character: byte for byte, character in reference.bytes_to_unicode().items()}
     names = {id: token for token, id in wanted.tokens.items()}
 
+    def text_of(id: int) -> str:
+        if id not in names:
+            return f"id {id}"
+        return repr(bytes(map(byte_of.get, names[id])).decode("utf-8", "backslashreplace"))
+
     def shown(pair: tuple) -> str:
-        return " + ".join(repr(bytes(map(byte_of.get,
-                                         names[id])).decode("utf-8", "backslashreplace"))
-                          if id in names else f"id {id}" for id in pair)
+        return " + ".join(map(text_of, pair))
 
     alphabet = {token: id for token, id in wanted.tokens.items() if id < 256}
     expect_equal({token: got.tokens.get(token) for token in alphabet}, alphabet,
@@ -332,11 +333,10 @@ def the_most_frequent_pair(train_bpe, rng):
 def ties(train_bpe, rng):
     """Of pairs that occur equally often, the one with the lowest ids is merged."""
     expect_trained(train_bpe, ["dc", "ac", "ab", "ba"], 260,
-                   "Compare left ids first, then right ids; where a pair stands in "
-                   "the text does not matter.")
+                   "Compare left ids first, then right ids; where a pair stands in the text "
+                   "does not matter.")
     expect_trained(train_bpe, ["zb", "za", "é", "~a"], 260,
-                   "Ids, not characters or strings: what was merged later has the "
-                   "higher id.")
+                   "Ids, not characters or strings: what was merged later has the higher id.")
     expect_trained(train_bpe, ["abx aby", "cdx cdy"], 264,
                    "A merged symbol has a higher id than any byte.")
 
@@ -373,11 +373,10 @@ def as_hugging_face_trains(train_bpe, rng):
         texts = [characters(rng, alphabet, int(rng.integers(1, 50))) for _ in range(6)]
         vocab_size = int(rng.integers(257, 300))
         got, theirs = train_bpe(texts, vocab_size, ("gpt2",)), hf_model(texts, vocab_size)
-        wanted = Vocabulary(theirs["vocab"],
-                            {(theirs["vocab"][left],
-                              theirs["vocab"][right]): (rank, theirs["vocab"][left + right])
-                             for rank, (left, right) in enumerate(theirs["merges"])})
-        expect_vocabulary(got, wanted, "random texts", "")
+        ids = theirs["vocab"]
+        merges = {(ids[left], ids[right]): (rank, ids[left + right])
+                  for rank, (left, right) in enumerate(theirs["merges"])}
+        expect_vocabulary(got, Vocabulary(ids, merges), "random texts", "")
 
 
 def hf_model(texts: list[str], vocab_size: int) -> dict:
@@ -389,10 +388,9 @@ def hf_model(texts: list[str], vocab_size: int) -> dict:
 
     hf = tokenizers.Tokenizer(models.BPE())
     hf.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    hf.train_from_iterator(texts,
-                           trainers.BpeTrainer(
-                               vocab_size=vocab_size, show_progress=False,
-                               initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    hf.train_from_iterator(texts, trainer)
     return json.loads(hf.to_str())["model"]
 
 
@@ -406,8 +404,7 @@ def english() -> Vocabulary:
 
 
 def random_merges(rng, symbols: int = 3, merges: int = 12) -> dict:
-    """Merges over a small alphabet, in any order of rank;
-    two ways to one string give one id."""
+    """Merges over a small alphabet, in any order; two ways to one string give one id."""
     chance = python_random(rng)
     tokens, pairs = [*"abcdefgh"[:symbols]], []
     for _ in range(merges):
@@ -437,9 +434,10 @@ def lowest_rank_first(encode_piece, rng):
     expect_merged(encode_piece, [a, b, c], {(a, b): (8, 60), (b, c): (5, 61)},
                   "Two merges are possible here. Which of them comes first is a matter of "
                   "rank, not of place.")
-    expect_merged(
-        encode_piece, [a, b, c, d], {(a, b): (3, 60), (60, c): (9, 61), (c, d): (6, 62)},
-        "The longest piece is no aim. Which merge had the lower rank when both were possible?")
+    expect_merged(encode_piece, [a, b, c, d],
+                  {(a, b): (3, 60), (60, c): (9, 61), (c, d): (6, 62)},
+                  "The longest piece is no aim. Which merge had the lower rank when both were "
+                  "possible?")
 
 
 @check("tokenizer.encode_piece", points=2, public=True)
@@ -448,20 +446,21 @@ def leftmost_of_equals(encode_piece, rng):
     a, b = rng.permutation(50)[:2].tolist()
     for symbols in ([a, a, a], [a, a, a, a, a], [b, a, a, a, b]):
         expect_merged(encode_piece, symbols, {(a, a): (4, 60), (60, a): (7, 61)},
-                      "Draw the places of the pair in " "three equal symbols.")
+                      "Draw the places of the pair in three equal symbols.")
 
 
 @check("tokenizer.encode_piece", points=2, public=True)
 def new_pairs(encode_piece, rng):
-    """A merge makes new neighbours, and if their rank is lower than all others, they are
-    next."""
+    """A merge makes new neighbours,
+    and if their rank is lower than all others, they are next."""
     a, b, c = rng.permutation(50)[:3].tolist()
     expect_merged(encode_piece, [a, b, c, c, a],
                   {(a, b): (5, 60), (60, c): (9, 61), (61, c): (2, 62), (62, a): (11, 63)},
                   "Look at all pairs again after every single merge.")
-    expect_merged(
-        encode_piece, [a, b, a, b, c], {(a, b): (5, 60), (60, a): (1, 61), (60, c): (3, 62)},
-        "One merge at a time: after the first one, another merge may have the lowest rank.")
+    expect_merged(encode_piece, [a, b, a, b, c],
+                  {(a, b): (5, 60), (60, a): (1, 61), (60, c): (3, 62)},
+                  "One merge at a time: after the first one, another merge may have the lowest "
+                  "rank.")
 
 
 @check("tokenizer.encode_piece", points=1, public=True)
@@ -493,8 +492,7 @@ def any_ranks(encode_piece, rng):
 
 
 class CountedMerges(Mapping):
-    """Merges that count how often anything is looked up.
-    No dict: it stays here when the code runs elsewhere."""
+    """Merges that count look-ups. No dict: they stay here when the code runs elsewhere."""
 
     def __init__(self, merges: Mapping):
         self.merges, self.lookups = merges, 0
@@ -541,7 +539,7 @@ def linear_cost(encode_long_piece, rng):
         counts.append(merges.lookups)
     expect(counts[1] <= 2.6 * counts[0] + 50,
            "the look-ups in `merges` to grow with the length",
-           f"{counts[0]} of them for " f"100 symbols and {counts[1]} for 200",
+           f"{counts[0]} of them for 100 symbols and {counts[1]} for 200",
            "After a merge, only the pairs to its left and to its right are new.")
 
 
@@ -640,8 +638,9 @@ def flags_of_tokens(encode, rng):
                            "the token before it.")
     tokens = [AddedToken("<m>", 600, rstrip=True), AddedToken("\n", 602, lstrip=True)]
     for text in ("<m>\nb", "<m> \n\n<m>\n", "a \n<m>", "<m>b\n"):
-        expect_encoded(encode, text, tokens, "Has the token before swallowed all of this one? "
-                       "Then nothing is left that could be a token.")
+        expect_encoded(encode, text, tokens,
+                       "Has the token before swallowed all of this one? Then nothing is left "
+                       "that could be a token.")
     for text in ("word", "a word, swords", "word_", "the word", "éword", "word's"):
         expect_encoded(encode, text, [AddedToken("word", 601, single_word=True)],
                        "Look at the character before the match and the one behind it.")
@@ -668,8 +667,8 @@ def as_hugging_face_encodes(encode, rng):
     ordinary = Tokenizer(Vocabulary(alphabet, {}))
     pieces = ["<e>", "lt", "rt", "ww", "bb", " ", "  ", "\n", "x", "é", "_", "<e", "\u3000"]
     for _ in range(60):
-        text = "".join(pieces[i]
-                       for i in rng.integers(0, len(pieces), int(rng.integers(1, 12))))
+        chosen = rng.integers(0, len(pieces), int(rng.integers(1, 12)))
+        text = "".join(pieces[i] for i in chosen)
         for parse_special in (True, False):
             hf.encode_special_tokens = not parse_special
             expect_equal(encode(text, tokens, ordinary.encode, parse_special),
@@ -685,8 +684,8 @@ def byte_tokenizer(chunks: list[bytes], special: tuple[bytes, ...] = ()) -> Toke
     """A tokenizer whose token `id` stands for chunks[id], and after these for special ones."""
     characters_of = reference.bytes_to_unicode()
     tokens = {"".join(map(characters_of.get, chunk)): id for id, chunk in enumerate(chunks)}
-    added = tuple(AddedToken(content.decode("utf-8"), len(chunks) + i, special=True) for i,
-                  content in enumerate(special))
+    added = tuple(AddedToken(content.decode("utf-8"), id, special=True)
+                  for id, content in enumerate(special, start=len(chunks)))
     return Tokenizer(Vocabulary(tokens, {}, added))
 
 
@@ -701,8 +700,7 @@ def in_chunks(data: bytes, rng, longest: int) -> list[bytes]:
 
 
 def expect_shown(IncrementalDetokenizer, chunks: list[bytes], hint: str) -> None:
-    """What is certain is shown at once: all of it after a whole character,
-    and no half of one before.
+    """What is certain is shown at once: all of it after a whole character, no half before.
 
     Where broken bytes end the data so far, it is left open whether they are shown now or with
     the next token.
@@ -793,7 +791,7 @@ def the_end(IncrementalDetokenizer, decode, rng):
     detokenizer = IncrementalDetokenizer(byte_tokenizer(different))
     expect_equal(detokenizer.push(0), "a", of="what is shown for a F0 9F")
     expect_equal([detokenizer.flush(), detokenizer.flush()], ["\ufffd", ""],
-                 of="the end of a text that stops inside a " "character, asked for twice",
+                 of="the end of a text that stops inside a character, asked for twice",
                  hint="What waits is bytes; errors='replace' makes text of them.")
     expect_equal([detokenizer.push(2), detokenizer.flush()], ["z", ""],
                  of="what is shown for z, after flush")

@@ -19,7 +19,7 @@ def highest_sum(best_pieces, rng):
                 "Write down every cut, with its sum.")
     expect_best(best_pieces, "abcd",
                 {"a": -1.0, "b": -1.0, "c": -1.0, "d": -1.0, "abcd": -3.5, "ab": -2.5},
-                "Fewer pieces " "are not better by themselves.")
+                "Fewer pieces are not better by themselves.")
 
 
 @check("unigram.best_pieces", points=1, public=True)
@@ -41,8 +41,8 @@ def long_text(best_pieces, rng):
     got = best_pieces(text, scores)
     expect("".join(got) == text, "the pieces to be the text, cut",
            "another text when they are joined")
-    total, best = sum(map(scores.get, got)), sum(map(scores.get,
-                                                     reference.best_pieces(text, scores)))
+    total, best = (sum(map(scores.get, pieces))
+                   for pieces in (got, reference.best_pieces(text, scores)))
     expect(abs(total - best) < 1e-6, f"a cut of 600 characters with the sum {best:.1f}",
            f"one with the sum {total:.1f}",
            "The best cut of a text ends with a piece, and what is before that piece is cut in "
@@ -58,8 +58,10 @@ def as_sentencepiece(best_pieces, rng):
         return "".join(alphabet[i] for i in rng.integers(0, len(alphabet), length))
 
     for number in range(80):
-        scores = {text("abé", int(rng.integers(1, 5))): float(-rng.integers(
-            1, 6)) if number % 2 else -5 * rng.random() for _ in range(9)}
+        scores = {}
+        for _ in range(9):
+            piece = text("abé", int(rng.integers(1, 5)))
+            scores[piece] = float(-rng.integers(1, 6)) if number % 2 else -5 * rng.random()
         hf = Tokenizer(models.Unigram([("<unk>", 0.0), *scores.items()], unk_id=0))
         sentence = text("abéx" if number % 3 else "abé", int(rng.integers(0, 14)))
         expect_equal(best_pieces(sentence, scores),

@@ -25,8 +25,7 @@ FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 def tiny(rng, architecture: str = "LlamaForCausalLM", tied: bool = True) -> dict:
-    """A config.json of a tiny model: more query than key heads,
-    and no two sizes that are equal by accident."""
+    """A config.json of a tiny model: more query than key heads, no sizes equal by accident."""
     return {"architectures": [architecture],
             "model_type": architecture.removesuffix("ForCausalLM").lower(),
             "vocab_size": int(rng.integers(11, 20)), "hidden_size": 32, "intermediate_size": 64,
@@ -187,7 +186,7 @@ def random_state(rng, config: ModelConfig) -> dict[str, np.ndarray]:
 @contextmanager
 def folder_of(settings: dict, state: dict[str, np.ndarray]) -> Iterator[Path]:
     """A Hugging Face folder with these contents, gone afterwards."""
-    # Windows keeps what is still mapped
+    # Windows keeps what is still mapped.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -201,8 +200,7 @@ def text(value: str) -> bytes:
 
 
 def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows of q or k as GGUF's llama architecture keeps them:
-    the two of each RoPE pair are neighbours."""
+    """Rows of q or k as GGUF's llama architecture keeps them: RoPE pairs are neighbours."""
     return np.concatenate([np.stack(np.split(head, 2), axis=1).reshape(head.shape)
                            for head in np.split(weight, heads)])
 
@@ -219,8 +217,7 @@ def q8_0(weight: np.ndarray) -> tuple[bytes, np.ndarray]:
 @contextmanager
 def gguf_of(config: ModelConfig,
             state: dict[str, np.ndarray]) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
-    """A GGUF file of this model, Q8_0 where rows allow it,
-    and by Hugging Face's names the arrays it stands for."""
+    """A GGUF file of this model, Q8_0 where rows allow it, and the arrays it stands for."""
     integers = {"block_count": config.num_hidden_layers, "embedding_length": config.hidden_size,
                 "feed_forward_length": config.intermediate_size,
                 "context_length": config.max_position_embeddings,
@@ -263,11 +260,12 @@ def gguf_of(config: ModelConfig,
 
 def arrays_of(weights) -> dict[str, np.ndarray]:
     """All arrays of a model's weights, by the places where the engine looks for them."""
-    own = {name: array for name, array in vars(weights).items()
-           if isinstance(array, np.ndarray)}
-    return (own
-            | {f"layers[{number}].{name}": array for number, layer in enumerate(weights.layers)
-               for name, array in vars(layer).items() if array is not None})
+    arrays = {name: array for name, array in vars(weights).items()
+              if isinstance(array, np.ndarray)}
+    for number, layer in enumerate(weights.layers):
+        arrays |= {f"layers[{number}].{name}": array
+                   for name, array in vars(layer).items() if array is not None}
+    return arrays
 
 
 def loaded(load_checkpoint, path: Path) -> tuple:
@@ -334,8 +332,8 @@ def what_does_not_fit(load_checkpoint, rng):
     """A file that does not fit its configuration, is cut off, or is not there, is refused."""
     settings = tiny(rng)
     state = random_state(rng, ModelConfig.from_hf(settings))
-    with folder_of(settings | {"num_hidden_layers": settings["num_hidden_layers"] + 1},
-                   state) as folder:
+    deeper = settings | {"num_hidden_layers": settings["num_hidden_layers"] + 1}
+    with folder_of(deeper, state) as folder:
         with expect_error(ModelError,
                           when="the configuration has one layer more than the file"):
             load_checkpoint(folder)
@@ -358,8 +356,8 @@ def heads_that_contradict(load_checkpoint, rng):
     embedding = state["model.embed_tokens.weight"]
     with folder_of(settings, state | {"lm_head.weight": embedding.copy()}) as folder:
         expect_loaded(load_checkpoint, folder, "a tied model with a copy of its head", "")
-    with folder_of(settings,
-                   state | {"lm_head.weight": embedding + np.float32(1e-3)}) as folder:
+    another = embedding + np.float32(1e-3)
+    with folder_of(settings, state | {"lm_head.weight": another}) as folder:
         with expect_error(ModelError, when="a tied model has a head that is not its embedding"):
             load_checkpoint(folder)
 
@@ -374,16 +372,15 @@ def other_models(load_checkpoint, rng):
                 for name, array in state.items()}
         with folder_of(settings, bare) as folder:
             expect_loaded(load_checkpoint, folder, f"a folder of {architecture}", "")
-    half = set(list(state)[::2])
-    with folder_of(settings,
-                   {name: array for name, array in state.items() if name in half}) as folder:
+    one = {name: state[name] for name in list(state)[::2]}
+    two = {name: array for name, array in state.items() if name not in one}
+    with folder_of(settings, one) as folder:
         (folder / "model.safetensors").rename(folder / "one.safetensors")
-        rest = {name: array for name, array in state.items() if name not in half}
-        safetensors.numpy.save_file(rest, folder / "two.safetensors")
-        index = {"weight_map": {name: "one.safetensors" if name in half else "two.safetensors"
-                                for name in state}}
-        (folder
-         / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+        safetensors.numpy.save_file(two, folder / "two.safetensors")
+        index = {"weight_map": dict.fromkeys(one, "one.safetensors")
+                               | dict.fromkeys(two, "two.safetensors")}
+        path = folder / "model.safetensors.index.json"
+        path.write_text(json.dumps(index), encoding="utf-8")
         expect_loaded(load_checkpoint, folder, "a model in two files", "")
 
 
@@ -407,8 +404,7 @@ def watched(load_checkpoint, rng):
 # --- chapter 4: the order of rows in GGUF's llama architecture
 
 def in_file(weight: np.ndarray, heads: int) -> np.ndarray:
-    """Rows in the file's order: row by row, the pair (i,
-    i + d/2) of a head becomes the neighbours (2i, 2i + 1)."""
+    """Rows in the file's order: a head's pair (i, i + d/2) becomes neighbours (2i, 2i + 1)."""
     size = len(weight) // heads
     order = [head * size + i + half for head in range(heads) for i in range(size // 2)
              for half in (0, size // 2)]
@@ -454,8 +450,7 @@ def same_scores(unpermute_rope, rng):
     """The law: scores with neighbours turned in the file's order are those
     with halves turned in this one."""
     heads, size, x = 3, 12, rng.standard_normal((2, 9))
-    # queries' and keys' matrices
-    wide = rng.standard_normal((2, heads * size, 9)).astype(np.float32)
+    wide = rng.standard_normal((2, heads * size, 9)).astype(np.float32)     # for queries, keys
     angles = np.array([5.0, 2.0])[:, None] * 100.0 ** (-np.arange(size // 2) / (size // 2))
     scores = []
     for layout in ("neighbours", "halves"):
