@@ -1,9 +1,9 @@
-"""The book: it builds without a warning, shows the right edition,
-gives no solution away and asks no other host.
+"""The book: it builds, shows the right edition, gives no solution away, asks no other host.
 
 Of all chapters with --long: about 70 s on two free cores when their outputs are cached; a
-chapter that changed runs first, in up to 3 minutes. The browser tests need Playwright and a Chromium or Chrome of the
-system. Without them they are skipped, except where `CI` is set: there they fail.
+chapter that changed runs first, in up to 3 minutes. The browser tests need Playwright and a
+Chromium or Chrome of the system. Without them they are skipped, except where `CI` is set: there
+they fail.
 """
 
 import doctest
@@ -123,12 +123,11 @@ def test_no_solution_is_anywhere_below_the_site(site):
     """Not in pages, sources, the search index or notebooks:
     as text, as JSON, with tags and escapes taken away."""
     chapters = [read_chapter(BOOK / "chapters" / f"{stem}.md") for stem in CHAPTERS]
-    # A line that several chapters show, such as `for _ in range(count):`, is an idiom and no
-    # secret
-    shown_in = Counter(line for chapter in chapters
-                       for line
-                       in {line.strip() for cell in chapter.cells
-                           for line in cell.source.splitlines()})
+    # A line that several chapters show, such as `for _ in range(count):`, is an idiom.
+    shown_in = Counter()
+    for chapter in chapters:
+        shown_in.update({line.strip() for cell in chapter.cells
+                         for line in cell.source.splitlines()})
     secret = {line for chapter in chapters for line in editions.solution_lines(chapter)
               if shown_in[line] < 2}
     assert len(secret) > 20 * len(CHAPTERS)

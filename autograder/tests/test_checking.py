@@ -41,8 +41,8 @@ def learners(source: str, name: str = "double", tmp_path=None):
 
 
 def test_a_right_function_passes_and_a_wrong_one_fails():
-    right, wrong = run_check(doubles, [lambda x: x + x],
-                             1), run_check(doubles, [lambda x: x * x], 1)
+    right = run_check(doubles, [lambda x: x + x], 1)
+    wrong = run_check(doubles, [lambda x: x * x], 1)
     assert (right.status, right.earned) == (Status.PASSED, 3)
     assert (wrong.status, wrong.earned) == (Status.FAILED, 0)
     assert wrong.expected.startswith("twice ") and wrong.hint == "Add it to itself."

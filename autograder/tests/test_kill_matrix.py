@@ -1,9 +1,7 @@
-"""Every exercise that has checks: the reference passes, a stub earns nothing, mutants die,
-accepted versions pass.
+"""Every exercise: the reference passes, a stub earns nothing, mutants die, accepted ones pass.
 
 And each mutant dies by the check that the instructors' guide names, in whatever process it is
-tried. Two seconds, and half a second more for each exercise; `--seeds 5` tries five seeds in a
-row.
+tried. Two seconds, and half a second for each exercise; `--seeds 5` tries five seeds.
 """
 
 import json

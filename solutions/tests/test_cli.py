@@ -125,10 +125,12 @@ SAMPLING = [
     *[([*command, flag, value], code, flag if code == 2 else flag[2:].replace("-", "_"))
       for command in (["generate", "smollm2", "x"], ["chat"])
       for flag, value, code in SAMPLING],
-    *[([*command, flag], 2, "its value is missing") for command, flags in (
-        (["generate", "smollm2", "x"], ["--seed", "--stop", "--schema", "--engine"]),
-        (["chat"], ["--system", "--context", "--top-k"]),
-        (["compare", "smollm2"], ["--prompt", "--tolerance"])) for flag in flags],
+    *[([*command, flag], 2, "its value is missing")
+      for command, flags in (
+          (["generate", "smollm2", "x"], ["--seed", "--stop", "--schema", "--engine"]),
+          (["chat"], ["--system", "--context", "--top-k"]),
+          (["compare", "smollm2"], ["--prompt", "--tolerance"]))
+      for flag in flags],
     (["compare"], 2, "MODEL is missing"),
     (["compare", "smollm2", "--prompt", ""], 2, "prompt is empty"),
     (["compare", "smollm2", "--prompt", BAD_TEXT], 2, "--prompt"),

@@ -24,18 +24,20 @@ def test_contrastive_decoding_by_the_formula(rng):
 
 def test_contrastive_scores_by_the_formula(rng):
     probabilities = softmax(rng.standard_normal(4).astype(np.float32))
-    candidates, past = rng.standard_normal((
-        4, 10)).astype(np.float32), rng.standard_normal((7, 10)).astype(np.float32)
-    expected = [0.4 * p
-                - 0.6 * max(float(c @ s / np.sqrt(c @ c) / np.sqrt(s @ s)) for s in past)
+    candidates, past = (rng.standard_normal((count, 10)).astype(np.float32)
+                        for count in (4, 7))
+
+    def likeness(a: np.ndarray, b: np.ndarray) -> float:
+        return float(a @ b / np.sqrt(a @ a) / np.sqrt(b @ b))
+
+    expected = [0.4 * p - 0.6 * max(likeness(c, s) for s in past)
                 for p, c in zip(probabilities, candidates)]
     np.testing.assert_allclose(contrastive_scores(probabilities, candidates, past, 0.6),
                                expected, rtol=0, atol=1e-6)
 
 
 def test_contrastive_search_by_the_definition(tiny_llama, rng):
-    """Each step again, without a cache: the hidden states of all texts
-    that are one token longer."""
+    """Each step again, without a cache: the hidden states of all texts one token longer."""
     import torch
     network, folder = tiny_llama(60)
     model, ids = Model.load(folder), rng.integers(0, 211, 6).tolist()

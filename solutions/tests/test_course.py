@@ -132,8 +132,7 @@ class Copy:
 
 
 def write_wheel(path, version):
-    """Write the stand-in: packages `gearworks` and `jupyterlab`
-    that print how they were run."""
+    """Write the stand-in: `gearworks` and `jupyterlab`, which print how they were run."""
     info = f"gearworks-{version}.dist-info"
     files = {f"{info}/METADATA": "Metadata-Version: 2.1\nName: gearworks\nVersion: "
                                  f"{version}\n",

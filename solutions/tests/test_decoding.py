@@ -379,8 +379,7 @@ WARM = [SamplingParams(temperature=1.3, seed=5),
 
 
 def test_a_request_draws_the_same_whatever_its_neighbours_do(small):
-    """A generator for each request: one that is answered between any two tokens
-    of another changes nothing."""
+    """A generator for each request: one that is answered amid another changes nothing."""
     alone = [small.generate(prompt, max_tokens=8, params=params).ids
              for prompt, params in zip(PROMPTS, WARM)]
     for prompt, params, expected in zip(PROMPTS, WARM, alone):

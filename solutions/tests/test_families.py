@@ -194,18 +194,16 @@ def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
     """Whatever a function of the engine holds in a variable, takes or returns is float32."""
     _, folder = tiny_model(family, 5)
     model = Model.load(folder)
-    package, found, looked_at = str(Path(sys.modules[
-        "gearworks"].__file__).parent), set(), set()
+    package = str(Path(sys.modules["gearworks"].__file__).parent)
+    found, looked_at = set(), set()
 
     def watch(frame, event, value):
         if event == "return" and frame.f_code.co_filename.startswith(package):
             looked_at.add(frame.f_code.co_name)
             for variable, held in [*frame.f_locals.items(), ("the result", value)]:
-                if (isinstance(held, (np.ndarray, np.generic)) and held.dtype.kind == "f"
-                    and held.dtype != np.float32):
-                    found.add(f"{frame.f_code.co_qualname}: {variable} is {held.dtype}"
-                              if hasattr(frame.f_code, "co_qualname")
-                              else f"{variable} is {held.dtype}")
+                is_array = isinstance(held, (np.ndarray, np.generic))
+                if is_array and held.dtype.kind == "f" and held.dtype != np.float32:
+                    found.add(f"{frame.f_code.co_qualname}: {variable} is {held.dtype}")
     cache = model.new_cache(80)
     sys.setprofile(watch)
     try:

@@ -71,8 +71,8 @@ def write_gguf(path: Path, tensors: dict[str, tuple[TensorType, np.ndarray, tupl
     return path
 
 
-def random_tensors(rng: np.random.Generator) -> dict[
-    str, tuple[TensorType, np.ndarray, tuple[int, ...]]]:
+def random_tensors(
+        rng: np.random.Generator) -> dict[str, tuple[TensorType, np.ndarray, tuple[int, ...]]]:
     """Two tensors of every type, in mixed order, of 1 to 4 dimensions,
     few of them ending on an aligned byte."""
     tensors = {}

@@ -64,10 +64,10 @@ def write_gguf(path, family, hf_model, permute=None, more_tensors=(), notes=(), 
         array = tensor.numpy()
         if family == "Gemma3" and name.endswith("norm.weight"):
             array = array + 1
+        is_permuted = family == "Llama" if permute is None else permute
         for part, heads in (("q_proj", config.num_attention_heads),
                             ("k_proj", config.num_key_value_heads)):
-            if (name.endswith(f"{part}.weight")
-                and (family == "Llama" if permute is None else permute)):
+            if is_permuted and name.endswith(f"{part}.weight"):
                 array = permuted(array, heads)
         writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")),
                           np.ascontiguousarray(array))

@@ -39,8 +39,7 @@ MB = 2**20
 
 @contextmanager
 def frugal(megabytes: float = 4, seconds: float = 1):
-    """The body must end within a second of computing
-    and must not hold more memory than this at any moment."""
+    """The body must end within a second of computing, and never hold more memory than this."""
     tracemalloc.start()
     started = process_time()
     try:
@@ -606,8 +605,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), 
 @given(SPANS, st.integers(0, 12))
 @settings(max_examples=400, deadline=1000, database=None)
 def test_spans_are_accepted_when_they_tile_the_data(spans, size):
-    """Spans of bytes, otherwise right: accepted exactly where they follow each other
-    from first byte to last."""
+    """Spans of bytes, otherwise right: accepted where they follow each other, first to last."""
     entries = {str(i): tensor([end - begin], begin, end, "U8")
                for i, (begin, end) in enumerate(spans)}
     data = st_file(entries, bytes(size))

@@ -83,8 +83,7 @@ def test_cached_equals_uncached_on_smollm2(smollm2):
 
 
 def test_ragged_batch_equals_solo_runs(tiny_llama, rng):
-    """Sequences in different phases and of different lengths share one call
-    and do not see each other."""
+    """Sequences in different phases, of different lengths, share a call and nothing else."""
     _, folder = tiny_llama(2, num_attention_heads=6, num_key_value_heads=3, head_dim=14)
     model = Model.load(folder)
     pasts, counts = [0, 33, 5, 0], [70, 1, 8, 1]

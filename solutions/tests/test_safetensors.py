@@ -178,8 +178,7 @@ def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
 
 
 def test_float32_is_not_copied():
-    """A view of the file: free, and protected against writing even
-    where the bytes are writable."""
+    """A view of the file: free, and protected against writing even where bytes are writable."""
     data = bytearray(safetensors.numpy.save({"w": np.float32([[1, 2, 3], [4, 5, 6]])}))
     view = read_tensor(data, read_header(data)[0]["w"])
     assert np.shares_memory(view, np.frombuffer(data, np.uint8))

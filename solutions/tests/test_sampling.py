@@ -210,8 +210,7 @@ def test_top_p_adds_up_as_exactly_as_hf(rng, spread):
     """Over a large vocabulary sums in float32 drift by hundreds of tokens;
     the number that stays is Hugging Face's.
 
-    Give or take a few tokens, or a millionth of the probability, which a softmax in float32 may
-    lose.
+    Give or take a few tokens, or a millionth of the probability, which float32 may lose.
     """
     logits = (spread * rng.standard_normal((1, 150_000))).astype(np.float32)
     probabilities = np.sort(softmax(logits[0]))[::-1]

@@ -135,8 +135,8 @@ def test_a_stop_string_inside_an_accepted_run_ends_the_text(smollm2):
     right = Scripted(lambda text, count: [*ids, *whole][len(text):len(text) + count])
     for stop in (" 8", "7, 8", ", 9,"):                          # across borders of tokens, too
         expected, pieces = smollm2.generate(prompt, max_tokens=16, stop=[stop]), []
-        stream, context = TextStream(smollm2.tokenizer, [stop],
-                                     pieces.append), Context(smollm2.model, 64)
+        stream = TextStream(smollm2.tokenizer, [stop], pieces.append)
+        context = Context(smollm2.model, 64)
         got = speculate(context, ids, right, count=15, max_tokens=16, eos_ids=smollm2.eos_ids,
                         on_token=stream.push)
         assert got == (expected.ids, expected.finish_reason) and len(expected.ids) < 16
@@ -310,8 +310,8 @@ def test_sampled_text_has_the_targets_distribution(model, rng):
                         * softmax(process(fresh.forward([*ids, int(token)]), params, ids)))
     possible = np.argwhere(joint > 0)
     assert len(possible) == 49
-    draft, target, counts = DraftModel(skip_layers(model, [0, 1, 3]), 40,
-                                       params), Context(model), np.zeros((V, V))
+    draft = DraftModel(skip_layers(model, [0, 1, 3]), 40, params)
+    target, counts = Context(model), np.zeros((V, V))
     tally = Tally()
     for seed in range(4000):
         seeded = SamplingParams(temperature=1.0, top_k=7, seed=seed)

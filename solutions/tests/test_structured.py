@@ -53,8 +53,8 @@ def random_schema(rng, depth: int = 0) -> dict:
     if kind == "number":
         return {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 9}
     if kind == "enum":
-        return {"enum": [f"wört {number}\n" for number in range(rng.integers(1, 4))] + [
-            7, None, [True], {"a": "b"}]}
+        words = [f"wört {number}\n" for number in range(rng.integers(1, 4))]
+        return {"enum": [*words, 7, None, [True], {"a": "b"}]}
     if kind == "object":
         names = [f"key{number}" for number in range(rng.integers(1, 4))]
         return {"type": "object",
@@ -112,8 +112,7 @@ def test_texts_match_their_pattern(smollm2, vocabulary, rng, pattern):
 
 
 def test_the_mask_is_exactly_what_can_continue(smollm2, vocabulary):
-    """Against the definition: a token is allowed when the text
-    with it is the beginning of some match."""
+    """Against the definition: a token is allowed when the text with it begins some match."""
     grammar = TokenGrammar.from_regex(vocabulary, "(abc|abd){1,2}")
     grammar.advance(smollm2.tokenizer.encode("a")[0])
     beginnings = {text[:length]
@@ -220,8 +219,8 @@ def test_where_no_token_can_go_on_there_is_a_message(smollm2, vocabulary, patter
     assert len(error.value.why) < 100 and "panic" not in error.value.why
 
 
-@pytest.mark.parametrize("eos_ids, complaint",
-                         [((), "no token that ends"), ({49152}, "49152"), ({-1, 2}, "-1")], ids=str)
+@pytest.mark.parametrize("eos_ids, complaint", [
+    ((), "no token that ends"), ({49152}, "49152"), ({-1, 2}, "-1")], ids=str)
 def test_a_vocabulary_needs_an_end(smollm2, eos_ids, complaint):
     with pytest.raises(ModelError, match=complaint):
         GrammarVocabulary(smollm2.tokenizer, 49152, eos_ids)

@@ -42,8 +42,8 @@ def hf_model(texts: list[str], vocab_size: int, splitters: tuple[str, ...]) -> d
 
 def assert_trains_like_hf(texts: list[str], vocab_size: int,
                           splitters: tuple[str, ...]) -> None:
-    ours, theirs = train_bpe(texts, vocab_size,
-                             splitters), hf_model(texts, vocab_size, splitters)
+    ours = train_bpe(texts, vocab_size, splitters)
+    theirs = hf_model(texts, vocab_size, splitters)
     written = [*ours.tokens]
     assert [[written[left], written[right]]
             for left, right in ours.merges] == theirs["merges"], texts

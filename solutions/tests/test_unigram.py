@@ -1,5 +1,4 @@
-"""The best cut, equal to the Unigram model of `tokenizers` and
-to trying all cuts. About 2 s."""
+"""The best cut, equal to `tokenizers`' Unigram and to trying all cuts. About 2 s."""
 
 import random
 from itertools import product

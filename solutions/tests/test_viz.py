@@ -74,8 +74,7 @@ FLOPS = {"with": [forward_flops(SHAPES["Llama-3.1-8B"], 1, n - 1) for n in LENGT
 
 @pytest.fixture(scope="session")
 def figures(tokenizer) -> dict[str, viz.Figure]:
-    """One of each, with a text that would break out
-    of careless HTML wherever text can be given."""
+    """One of each, with a text that would break out of careless HTML wherever it may stand."""
     hostile = Trace(
         HOSTILE,
         [Step(HOSTILE, [Lane(HOSTILE, [Cell(HOSTILE, HOSTILE, "new", HOSTILE)], HOSTILE)], [],

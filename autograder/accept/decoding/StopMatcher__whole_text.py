@@ -19,8 +19,7 @@ class StopMatcher:
             start = self.text.find(stop)
             if start != -1:
                 end = start + len(stop)
-                if (best is None or end < best[0]
-                    or (end == best[0] and len(stop) > len(best[1]))):
+                if best is None or (end, -len(stop)) < (best[0], -len(best[1])):
                     best = (end, stop)
         if best is not None:
             self.found = best[1]

@@ -15,8 +15,8 @@ class KVCache(kv_cache.KVCache):
         self.require_room(layer, len(k))
         self.lengths[layer] += len(k)
         end = self.lengths[layer]
-        keys, values = self.keys[
-            layer].swapaxes(0, 1)[:end], self.values[layer].swapaxes(0, 1)[:end]
+        keys = self.keys[layer].swapaxes(0, 1)[:end]
+        values = self.values[layer].swapaxes(0, 1)[:end]
         keys[end - len(k):] = k
         values[end - len(v):] = v
         return attention(q, keys, values, causal_mask(len(q), end, self.windows[layer]))

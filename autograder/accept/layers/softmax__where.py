@@ -1,5 +1,4 @@
-"""With masks in place of -inf, and a division that skips the rows in
-which nothing is possible."""
+"""With masks in place of -inf, and a division that skips rows without any possibility."""
 
 import numpy as np
 

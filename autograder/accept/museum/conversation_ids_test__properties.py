@@ -13,8 +13,8 @@ def conversation_ids_test(conversation_ids):
     assert first["positions"] == [0, 1, 2, 3, 4]
     second = conversation_ids(ids, "no", alphabet)
     assert second["input_ids"][:5] == ids and len(second["input_ids"]) == 7
-    assert second["positions"] == sorted(set(second[
-        "positions"])) and second["positions"][-1] == 6
+    positions = second["positions"]
+    assert positions == sorted(set(positions)) and positions[-1] == 6
     assert conversation_ids(ids, "/reset", alphabet)["input_ids"] == []
     refused = False
     try:

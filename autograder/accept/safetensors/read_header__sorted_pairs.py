@@ -26,7 +26,7 @@ def read_header(data):
     header = parse_strict_json(bytes(data[8:start]))
     metadata = header.pop("__metadata__", {})
     if (not isinstance(metadata, dict)
-        or any(type(value) is not str for value in metadata.values())):
+            or any(type(value) is not str for value in metadata.values())):
         refuse("__metadata__ must map strings to strings")
     tensors = {}
     for name, fields in header.items():

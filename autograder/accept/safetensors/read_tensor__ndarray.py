@@ -1,5 +1,4 @@
-"""An ndarray made over the buffer, and bfloat16 by multiplication with 2**16
-in unsigned integers."""
+"""An ndarray made over the buffer; bfloat16 by multiplying unsigned integers with 2**16."""
 
 import numpy as np
 

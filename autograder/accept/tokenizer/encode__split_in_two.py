@@ -11,8 +11,7 @@ def _spans(text, tokens, parse_special):
         if token.special and not parse_special:
             continue
         beside = [text[start - 1:start], text[end:end + 1]]
-        if (token.single_word
-            and any(character and WORD_CHARACTER.match(character) for character in beside)):
+        if token.single_word and any(map(WORD_CHARACTER.match, filter(None, beside))):
             continue
         if token.lstrip:
             while start > end_of_last and WHITE_SPACE.match(text[start - 1]):
