@@ -174,7 +174,8 @@ def text(argument: str) -> str:
         argument.encode("utf-8")
     except UnicodeEncodeError as error:
         raise argparse.ArgumentTypeError(
-            f"its character {error.start + 1} is a byte that is no UTF-8; UTF-8") from None
+            f"its character {error.start + 1} is a byte that is no UTF-8; "
+            "a terminal set to UTF-8") from None
     return argument
 
 
