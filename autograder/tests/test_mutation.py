@@ -73,6 +73,23 @@ def test_an_edit_reaches_all_that_use_the_definition_and_nothing_else(toy):
             == toy.Value(-7))
 
 
+@pytest.mark.parametrize("layout", ["x + LIMIT", "x\n        + LIMIT", "\n        x + LIMIT"])
+def test_an_edit_is_found_wherever_lines_are_broken(layout):
+    source = f"LIMIT = 3\ndef inner(x):\n    return abs({layout})\n"
+    edit = Edit("inner", "return abs(x + LIMIT)", "return 7")
+    mutant = Mutant("toy.inner", "seven", (edit,), "a toy")
+    namespace = {}
+    exec(mutation._edited(source, edit, mutant), namespace)
+    assert namespace["inner"](1) == 7
+
+
+def test_an_edit_keeps_to_its_lines_where_it_names_them():
+    source = "def inner(x):\n    y = x\n    return y\n"
+    edit = Edit("inner", "    y = x\n", "    y = 7\n")
+    edited = mutation._edited(source, edit, Mutant("toy.inner", "seven", (edit,), "a toy"))
+    assert edited == "def inner(x):\n    y = 7\n    return y\n"
+
+
 def test_an_edit_of_a_method_stays_in_it(toy):
     box = mutate(toy, ("Box.put", "return 1", "return 2"))["Box"]()
     assert (box.get(), box.put()) == (1, 2)
