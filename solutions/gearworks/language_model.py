@@ -15,7 +15,7 @@ from gearworks.formats.gguf import GGUFFile
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
-from gearworks.weights import load_checkpoint
+from gearworks.weights import load_checkpoint, open_checkpoint
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,12 @@ class LanguageModel:
     eos_ids: frozenset[int]
 
     @classmethod
-    def load(cls, path: Path,
-             progress: Callable[[Iterable], Iterable] = iter) -> "LanguageModel":
+    def load(cls, path: Path, progress: Callable[[Iterable], Iterable] = iter,
+             chat: bool = False) -> "LanguageModel":
         """Load a GGUF file or a Hugging Face folder; progress, errors as `load_checkpoint`.
+
+        chat: whether it is to chat, for which it needs a chat template. Whatever can be refused
+        without the weights is refused before they are read.
 
         A text ends at every EOS id of generation_config.json (of config.json, where there is no
         such file), and at the tokenizer's own EOS too, as in vLLM. Hugging Face's generate runs
@@ -43,17 +46,17 @@ class LanguageModel:
         that would change the answers to all requests, and that the engine does not heed.
         """
         path = Path(path)
-        if path.is_dir():
-            tokenizer = Tokenizer.from_file(path / "tokenizer.json")
-            settings = read_settings(path)
-            eos_ids = _eos_ids(path, tokenizer)
-            _require_added_tokens(settings, tokenizer)
-        else:
-            with closing(GGUFFile.open(path)) as file:
+        config, file = open_checkpoint(path)
+        with closing(file):
+            if isinstance(file, GGUFFile):
                 tokenizer = Tokenizer.from_gguf(file.metadata)
                 settings = tokenizer_config_from_gguf(file.metadata)
                 eos_ids = gguf_eos_ids(file.metadata)
-        config, weights = load_checkpoint(path, progress)
+            else:
+                tokenizer = Tokenizer.from_file(path / "tokenizer.json")
+                settings = read_settings(path)
+                eos_ids = _eos_ids(path, tokenizer)
+                _require_added_tokens(settings, tokenizer)
         wrong = [id for id in eos_ids if type(id) is not int or not 0 <= id < config.vocab_size]
         if wrong:
             raise FormatError(f"cannot use the model in {path}",
@@ -65,7 +68,10 @@ class LanguageModel:
                              f"its tokenizer knows {tokenizer.vocab_size} tokens, and its "
                              f"embedding only {config.vocab_size}",
                              "fetch tokenizer.json and the weights again, from one place")
-        return cls(Model(config, weights), tokenizer, settings, frozenset(eos_ids))
+        if chat:
+            _chat_text(settings, [{"role": "user", "content": "?"}])
+        return cls(Model(*load_checkpoint(path, progress)), tokenizer, settings,
+                   frozenset(eos_ids))
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
         """The text of a conversation as the model was trained to read it, ready for its answer.
@@ -73,15 +79,7 @@ class LanguageModel:
         Raises ModelError when the model has no chat template, or the template refuses the
         messages.
         """
-        from gearworks.chat import render_chat      # Jinja, which only conversations need
-
-        template = self.settings.get("chat_template")
-        if not isinstance(template, str):
-            raise ModelError("cannot chat with this model", "it brings no chat template",
-                             "use `gearworks generate` to let it continue a text")
-        return render_chat(messages, template, add_generation_prompt=True,
-                           bos_token=_token_text(self.settings.get("bos_token")),
-                           eos_token=_token_text(self.settings.get("eos_token")), **variables)
+        return _chat_text(self.settings, messages, **variables)
 
     def generate(self, prompt: str, **options: Any) -> Generation:
         """Continue a text until the model ends it; options as `decoding.generate`."""
@@ -120,6 +118,20 @@ def gguf_eos_ids(metadata: Mapping[str, Any]) -> list[Any]:
     keys = (f"tokenizer.ggml.{end}_token_id" for end in ("eos", "eot", "eom"))
     ids = [metadata[key] for key in keys if key in metadata]
     return list(dict.fromkeys(ids)) if all(type(id) is int for id in ids) else ids
+
+
+def _chat_text(settings: Mapping[str, Any], messages: Sequence[Mapping[str, Any]],
+               **variables: Any) -> str:
+    """See `LanguageModel.chat_prompt`."""
+    from gearworks.chat import render_chat          # Jinja, which only conversations need
+
+    template = settings.get("chat_template")
+    if not isinstance(template, str):
+        raise ModelError("cannot chat with this model", "it brings no chat template",
+                         "use `gearworks generate` to let it continue a text")
+    return render_chat(messages, template, add_generation_prompt=True,
+                       bos_token=_token_text(settings.get("bos_token")),
+                       eos_token=_token_text(settings.get("eos_token")), **variables)
 
 
 def _eos_ids(folder: Path, tokenizer: Tokenizer) -> list[Any]:

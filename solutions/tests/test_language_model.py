@@ -165,3 +165,23 @@ def test_a_tokenizer_with_more_tokens_than_the_embedding_is_refused(tiny_llama, 
     shutil.copy(smollm2_folder / "tokenizer.json", folder)
     with pytest.raises(ModelError, match="49152 tokens, and its embedding only 1000"):
         LanguageModel.load(folder)
+
+
+@pytest.mark.parametrize("damage, complaint", [
+    ({"tokenizer_config.json": {}}, "no chat template"),
+    ({"generation_config.json": {"eos_token_id": 10**6}}, "1000000 is no id"),
+    ({"config.json": {"vocab_size": 40}}, "its embedding only 40"),
+    ({"config.json": {"architectures": ["PhiForCausalLM"]}}, "PhiForCausalLM"),
+    ({"config.json": {"hidden_act": "relu"}}, "hidden_act is 'relu'")],
+    ids=["template", "end", "vocabulary", "architecture", "activation"])
+def test_what_needs_no_weights_is_refused_before_they_are_read(
+        folder, monkeypatch, damage, complaint):
+    for name, change in damage.items():
+        path = folder / name
+        whole = json.loads(path.read_text(encoding="utf-8")) if change else {}
+        write(path, whole | change)
+    monkeypatch.setattr("gearworks.language_model.load_checkpoint",
+                        lambda *_: pytest.fail("the weights are read"))
+    with pytest.raises(GearworksError) as error:
+        LanguageModel.load(folder, chat=True)
+    assert complaint in error.value.what + error.value.why

@@ -191,8 +191,8 @@ def _sampling_params(options: argparse.Namespace):
                           frequency_penalty=options.frequency_penalty)
 
 
-def _load(name: str):
-    """Find and load a model, with a progress bar on standard error."""
+def _load(name: str, chat: bool):
+    """Find and load a model, with a progress bar on standard error. chat: if it is to chat."""
     from gearworks.hub import find_model
     from gearworks.language_model import LanguageModel
 
@@ -204,7 +204,7 @@ def _load(name: str):
             return tensors
         from tqdm import tqdm
         return tqdm(tensors, desc="Loading", unit=" tensors", leave=False)
-    return LanguageModel.load(path, bar)
+    return LanguageModel.load(path, bar, chat)
 
 
 def _generate(options: argparse.Namespace) -> None:
@@ -215,7 +215,7 @@ def _generate(options: argparse.Namespace) -> None:
         raise GearworksError("cannot generate", "the prompt is empty",
                              "give the model at least one character to continue")
     schema = None if options.schema is None else _read_schema(options.schema)
-    model = _load(options.model)
+    model = _load(options.model, options.chat)
     grammar = None if schema is None else _follow(schema, model)
     settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
                 "grammar": grammar, "on_text": None if options.json else _print_now}
@@ -266,8 +266,7 @@ CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the convers
 
 def _chat(options: argparse.Namespace) -> None:
     params = _sampling_params(options)
-    model = _load(options.model)
-    model.chat_prompt([{"role": "user", "content": "?"}])   # one that cannot says so at once
+    model = _load(options.model, chat=True)
     with console.interrupts_raise():
         _converse(model, params, options)
 
