@@ -28,7 +28,10 @@ def published() -> dict[str, dict]:
             for row in json.loads(PUBLISHED.read_text(encoding="utf-8"))["exercises"]}
 
 
-@pytest.mark.parametrize("exercise", exercises())
+# Every third exercise in each run, all of them with --long.
+@pytest.mark.parametrize("exercise", [
+    pytest.param(name, marks=pytest.mark.long) if at % 3 else name
+    for at, name in enumerate(exercises())])
 def test_checks_tell_right_from_wrong(exercise, worker, published, request):
     row = examine(exercise, worker, request.config.getoption("--seeds"))
     assert row.complaints() == []

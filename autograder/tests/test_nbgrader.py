@@ -28,8 +28,7 @@ RUN = "pipeline-run_request"
 COUNT, FLOPS = "accounting-parameter_count", "accounting-forward_flops"
 
 CHAPTERS = chapter_paths(REPOSITORY / "book" / "chapters")
-REAL = [pytest.param(path, id=path.stem, marks=[] if number == 3 else pytest.mark.long)
-        for number, path in enumerate(CHAPTERS, 1)]
+REAL = [pytest.param(path, id=path.stem, marks=pytest.mark.long) for path in CHAPTERS]
 
 # A wrong answer that passes some of the checks.
 STOP = '        if token in eos_ids:\n            finish_reason = "stop"\n            break\n'

@@ -68,7 +68,7 @@ def test_generate_reads_standard_input_and_a_seed(smollm2_gguf):
      (["generate", "~nobody-of-this-name/model", "x"], 1, "~nobody-of-this-name"),
      (["bench", "--only", "load", "--json", os.path.join("no", "such", "folder.json")], 1,
       "folder does not exist"), (["generate", __file__, "x"], 1, "GGUF"),
-     (["generate", os.path.dirname(__file__), "x"], 1, "tokenizer.json"),
+     (["generate", os.path.dirname(__file__), "x"], 1, "config.json"),
      (["bench", "--only", "nothing"], 1, "nothing")],
     ids=lambda value: " ".join(map(os.path.basename,
                                    value))[:60] if isinstance(value, list) else None)

@@ -52,7 +52,8 @@ def start(*command: str) -> subprocess.Popen:
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8")
 
 
-@pytest.mark.parametrize("at", [1, 3, 8, 14, 18, 40])
+@pytest.mark.parametrize("at", [1, 14, *(pytest.param(moment, marks=pytest.mark.long)
+                                         for moment in (3, 8, 18, 40))])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_an_interrupt_while_modules_are_read(command, at):
     if at > 18 and command[1].startswith("--"):

@@ -199,6 +199,7 @@ def test_shuffled_merges_equal_hf(name, seed):
     assert_same_ids(Tokenizer.from_json(trained), hf, random_texts(500, seed, ADDED_TEXTS))
 
 
+@pytest.mark.long
 def test_every_character_alone_and_between_letters(smol, hf_smol):
     for start in range(0, len(ASSIGNED_PLANES), 2**14):
         part = ASSIGNED_PLANES[start:start + 2**14]

@@ -469,8 +469,8 @@ LOOK = """() => {
 
 
 @pytest.mark.parametrize("width, scheme", [
-    (390, "dark"), (1280, "light"), pytest.param(390, "light", marks=pytest.mark.long),
-    pytest.param(1280, "dark", marks=pytest.mark.long)])
+    (390, "dark"), *(pytest.param(*case, marks=pytest.mark.long) for case in (
+        (390, "light"), (1280, "light"), (1280, "dark")))])
 def test_every_figure_is_readable(show, figures, scheme, width):  # noqa: F811
     for name in NAMES:
         page = show(figures[name], width=width, color_scheme=scheme)
