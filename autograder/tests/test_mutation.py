@@ -213,6 +213,7 @@ def test_a_version_that_prints_does_not_disturb_the_news(tmp_path, monkeypatch):
         assert worker.run(trial).failed == "one_vector"
 
 
+@pytest.mark.long
 def test_a_mutant_dies_by_the_same_check_in_a_process_that_is_new():
     """A check that loads Hugging Face's model takes longer than a mutant may, but only once."""
     exercise = "deepseek.absorbed_queries"

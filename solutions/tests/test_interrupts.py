@@ -62,7 +62,9 @@ def test_an_interrupt_while_modules_are_read(command, at):
     assert_interrupted(start("-c", WATCHED, program, str(at), *arguments), program)
 
 
-@pytest.mark.parametrize("command", [COMMANDS[0], COMMANDS[1], COMMANDS[8]], ids=" ".join)
+@pytest.mark.parametrize("command", [
+    COMMANDS[0], pytest.param(COMMANDS[1], marks=pytest.mark.long),
+    pytest.param(COMMANDS[8], marks=pytest.mark.long)], ids=" ".join)
 def test_an_interrupt_at_many_moments(command):
     """Each a little later, from the first module of ours until the command is done."""
     program, *arguments = command

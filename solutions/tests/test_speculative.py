@@ -327,7 +327,8 @@ def test_sampled_text_has_the_targets_distribution(model, rng):
 
 @pytest.mark.parametrize("draft_wants",
                          [pytest.param({"temperature": 0.0}, marks=pytest.mark.long),
-                          {"temperature": 0.6, "top_k": 2},
+                          pytest.param({"temperature": 0.6, "top_k": 2},
+                                       marks=pytest.mark.long),
                           pytest.param({"temperature": 2.0, "top_p": 0.95,
                                         "presence_penalty": -1.0}, marks=pytest.mark.long)],
                          ids=["greedy", "narrow", "wide"])
