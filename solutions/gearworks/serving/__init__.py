@@ -1,0 +1,1 @@
+"""Many requests through one model: blocks, a scheduler, and the engine that runs its steps."""
