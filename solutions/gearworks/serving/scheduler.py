@@ -197,8 +197,6 @@ class Scheduler:
         self.hash(sequence)
         size = self.pool.block_size
         for place in range(sequence.kept_blocks, full):
-            if place and sequence.prefix is None:
-                return                              # behind a collision nothing can be found
             sequence.prefix = self.pool.keep(
                 sequence.block_table[place], sequence.hashes[place],
                 sequence.ids[place * size:(place + 1) * size], sequence.prefix)
