@@ -1,4 +1,4 @@
-"""Who gets what in a step, without a model: budget, blocks, order, and no one waits for ever."""
+"""Who gets what in a step, without a model: budget, blocks, order; no one waits for ever."""
 
 import pytest
 from hypothesis import given, settings
