@@ -85,9 +85,10 @@ class PagedBatch:
         self.context_lens = [start + count for start, count in zip(starts, counts)]
         size = memory.block_size
         places = [np.arange(start, start + count) for start, count in zip(starts, counts)]
-        slots = [np.asarray(table)[place // size] * size + place % size
+        slots = [np.asarray(table, int)[place // size] * size + place % size
                  for table, place in zip(self.block_tables, places)]
-        self.slot_mapping = np.concatenate(slots)       # (T,) where each row's keys are to lie
+        # (T,) where each row's keys are to lie
+        self.slot_mapping = np.concatenate([np.empty(0, int), *slots])
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values, then let each query look at its own sequence.

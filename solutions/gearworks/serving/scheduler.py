@@ -79,7 +79,9 @@ class Scheduler:
         """
         pending = sequence.num_pending_tokens
         if pending == 1:
-            return min(1 + len(sequence.guesses), budget)
+            # the end of a prompt belongs to all its answers: none of them runs ahead in there
+            ahead = len(sequence.guesses) if sequence.answers == 1 else 0
+            return min(1 + ahead, budget)
         unfinished = [other for other in self.running if other.num_pending_tokens > 1]
         if unfinished not in ([], [sequence]) or self.waiting and self.places:
             budget = min(budget, max(1, self.max_num_batched_tokens // 2))
@@ -156,6 +158,7 @@ class Scheduler:
         """
         self.running.remove(sequence)
         sequence.running = False
+        sequence.guesses.clear()
         self.release(sequence)
         plan.preempted.append(sequence)
         self.add(sequence)
@@ -227,8 +230,6 @@ class Scheduler:
         self.hash(sequence)
         size = self.pool.block_size
         for place in range(sequence.kept_blocks, full):
-            if place and sequence.prefix is None:
-                return                              # behind a collision nothing can be found
             sequence.prefix = self.pool.keep(
                 sequence.block_table[place], sequence.hashes[place],
                 sequence.ids[place * size:(place + 1) * size], sequence.prefix)
