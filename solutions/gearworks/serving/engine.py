@@ -188,6 +188,8 @@ class LLMEngine:
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
         groups = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
+        if self.batch_invariant and self.model.config.experts is not None:
+            groups = [[1] * count for _, count in plan.rows]   # an expert sees parts of a tile
         batch = PagedBatch(
             self.memory, [sequence.block_table for (sequence, _), counts
                           in zip(plan.rows, groups) for _ in counts],
