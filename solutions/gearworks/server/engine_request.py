@@ -77,13 +77,14 @@ class InputProcessor:
                                  self.language_model.eos_ids)
 
     def _chat(self, request: ChatRequest) -> Request:
-        for place, tool in enumerate(request.offered_tools):
-            try:                                            # else its author would never know
-                json_grammar(arguments_schema(tool["function"].get("parameters")))
+        for place, tool in enumerate(request.tools or ()):
+            try:
+                schema = arguments_schema(tool["function"].get("parameters"))
+                if tool in request.forced_tools:
+                    json_grammar(schema)
             except ModelError as error:
-                if request.forced_tools or "cannot call" in error.what:
-                    raise APIError.of(error, param=f"tools[{place}].function.parameters",
-                                      code="invalid_function_parameters") from None
+                raise APIError.of(error, param=f"tools[{place}].function.parameters",
+                                  code="invalid_function_parameters") from None
         ids = self.chat_ids(request.messages, request.offered_tools)
         most = (request.max_completion_tokens if request.max_tokens is None
                 else request.max_tokens)
@@ -125,9 +126,8 @@ class InputProcessor:
         try:
             if request.forced_tools:
                 param = "tools"
-                grammar = forced_grammar(request.forced_tools,
-                                         several=request.tool_choice == "required"
-                                         and bool(request.parallel_tool_calls))
+                several = request.tool_choice == "required" and request.parallel_tool_calls
+                grammar = forced_grammar(request.forced_tools, bool(several))
             elif isinstance(request.response_format, JSONObjectFormat):
                 grammar = json_grammar({"type": "object"})
             elif isinstance(request.response_format, JSONSchemaFormat):
