@@ -134,7 +134,8 @@ class InputProcessor:
                 grammar = json_grammar(request.response_format.json_schema.schema_)
             else:
                 return None
-            TokenGrammar(self._vocabulary, grammar)         # what it cannot take, it says now
+            # What cannot be begun is refused at once, not when its turn comes
+            TokenGrammar(self._vocabulary, grammar).allowed()
         except ModelError as error:
             raise APIError.of(error, param=param, code="invalid_json_schema") from None
         return lambda: TokenGrammar(self._vocabulary, grammar)

@@ -129,5 +129,5 @@ def joined(parts: Iterable[dict[str, list] | None]) -> dict[str, list] | None:
     whole: dict[str, list] | None = None
     for part in filter(None, parts):
         whole = part if whole is None else {
-            name: whole[name] and whole[name] + part[name] for name in whole}
+            name: None if whole[name] is None else whole[name] + part[name] for name in whole}
     return whole
