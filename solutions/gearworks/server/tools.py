@@ -10,7 +10,7 @@ A model writes text. That it wants to call a function shows in a form that it wa
 Special tokens are no part of the text that a reader sees, so Llama's and Mistral's markers may
 be gone: an answer that begins with such an object or list counts too. Only functions that were
 offered can be called; everything else stays text, and so does a call whose JSON is wrong or
-incomplete. Hence a free call is sent once it is complete (`chat_text` sends them). A call that a grammar enforces
+incomplete. Hence a free call is sent once it is complete. A call that a grammar enforces
 (`forced_grammar`) cannot be wrong, and its arguments are sent as they come; cut off by the
 length, it stays a call with incomplete arguments.
 
