@@ -9,9 +9,11 @@ mutants and grades know.
 # `gearworks.<short name>`.
 HOMES = {
     "deepseek": "gearworks.families.deepseek",
+    "engine": "gearworks.serving.engine",
     "gguf": "gearworks.formats.gguf",
     "gguf_k_quants": "gearworks.formats.gguf_k_quants",
     "safetensors": "gearworks.formats.safetensors",
+    "server": "gearworks.server.protocol",
     "unigram": "gearworks.vocabularies.unigram",
     "wordpiece": "gearworks.vocabularies.wordpiece",
 }
