@@ -59,7 +59,7 @@ def parse_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[Funct
     in their order.
 
     A call may begin behind one of `MARKERS`, and where the answer begins: `OPENER` finds these
-    places, with the marker and the white space around it. `calls_at(text, place, names)` reads
+    places, with the marker and the white space behind it. `calls_at(text, place, names)` reads
     the JSON there, and gives the calls that it stands for and its end: no calls, if it is not
     JSON, or no call of one of the names, nor a list of such calls. `AFTER_CALL` matches what
     belongs to a call behind its end. The white space before a call's marker goes, too. What is
