@@ -618,6 +618,8 @@ def something_to_compute(prefill, rng):
         expect_prefill(prefill, ids[:length], cached, size,
                        "Logits come from a row that is computed. How many rows are there if "
                        "every block is found? A block is used whole or not at all.")
+    expect_prefill(prefill, ids, cached - {tuple(ids[:size])}, size,
+                   "What is the second block worth when the first is gone?")
     for prompt, others in ((ids[2 * size:], ids[2 * size:3 * size]), (ids[size:], ids[:size]),
                            (ids[:size] + ids[2 * size:], ids[2 * size:3 * size])):
         expect_prefill(prefill, prompt, {tuple(ids[:size]), tuple(ids[:2 * size]),
