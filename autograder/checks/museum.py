@@ -598,8 +598,8 @@ def expect_prefill(prefill, ids: list[int], cached: set, size: int, hint: str = 
     with expect_unchanged(ids, cached):
         got = prefill(ids, cached, size)
     expect_equal(got, reference_prefill(ids, cached, size),
-                 of=f"the answer for a prompt of {len(ids)} tokens, {ids!r:.60}, with blocks of "
-                    f"{size} and in the cache {sorted(cached)!r:.60},", hint=hint)
+                 of=f"the answer for a prompt of {len(ids)} tokens, {ids!r:.60}, with blocks "
+                    f"of {size} and in the cache {sorted(cached)!r:.60},", hint=hint)
 
 
 def distinct(rng, count: int) -> list[int]:
@@ -711,7 +711,7 @@ def the_tools_go_on(upstream_request, rng):
     hint = "Compare the request that came in with the one that goes out, part by part."
     expect_upstream(upstream_request, request, hint)
     expect_upstream(upstream_request,
-                    request | {"temperature": 0, "stream": False, "stop": None, "logit_bias": {},
+                    request | {"temperature": 0, "stream": False, "stop": None, "tools": [],
                                "tool_choice": "none", "gateway": {"team": 3},
                                "x_new": {"a": None}, "user": ""},
                     "Zero, false and an empty text are values; null is none. And what this "
