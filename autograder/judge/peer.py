@@ -57,7 +57,8 @@ class Peer:
 
     open_objects: whether the other side may read every attribute of the objects given out. The
     judge gives out its call-back functions with this off: they can be called, and nothing of
-    them can be read.
+    them can be read. With it on, dataclasses without equality are given out as handles, so that
+    what the judge sends becomes an object of the other side, and stays the same one.
     """
 
     def __init__(self, ask: Callable[[Message], Message] | None = None, *, open_objects: bool):
@@ -92,7 +93,7 @@ class Peer:
 
     def encode(self, value: Any, blobs: list[bytes]) -> Any:
         """A value as JSON data and blobs."""
-        return wire.encode(value, blobs, self.give)
+        return wire.encode(value, blobs, self.give, identity=self._open)
 
     def decode(self, data: Any, blobs: list[bytes]) -> Any:
         """The value again."""

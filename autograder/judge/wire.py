@@ -78,9 +78,11 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
-def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
+def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any],
+           identity: bool = False) -> Any:
     """A value as JSON data, with its arrays appended to `blobs`.
-    export: gives the data of what cannot travel by value.
+    export: gives the data of what cannot travel by value. identity: whether that holds for
+    dataclasses without equality, such as a sequence that a scheduler moves about.
 
     >>> encode({"ids": (1, 2)}, [], export=repr)
     {'kind': 'dict', 'keys': ['ids'], 'values': [{'kind': 'rows', 'items': [(1, 2)]}]}
@@ -93,7 +95,7 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         if kinds == {tuple}:              # pairs and merges, which come by the ten thousand
             if set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
                 return [{"kind": "rows", "items": values}]
-        return [encode(item, blobs, export) for item in values]
+        return [encode(item, blobs, export, identity) for item in values]
 
     def blob(content: bytes) -> int:
         blobs.append(content)
@@ -145,10 +147,12 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         return {"kind": "scalar type", "text": np.dtype(value).str}
     if isinstance(value, type) and _travels(value):
         return {"kind": "class", "class": _class_name(value)}
-    if dataclasses.is_dataclass(type(value)) and _travels(type(value)):
+    if (dataclasses.is_dataclass(type(value)) and _travels(type(value))
+        and (type(value).__dataclass_params__.eq or not identity)):
         fields = [each.name for each in dataclasses.fields(value)]
         return {"kind": "dataclass", "class": _class_name(type(value)), "keys": fields,
-                "values": [encode(getattr(value, name), blobs, export) for name in fields]}
+                "values": [encode(getattr(value, name), blobs, export, identity)
+                           for name in fields]}
     return export(value)
 
 
