@@ -9,13 +9,16 @@ Shapes: T tokens of a step, V vocabulary.
 
 import time
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.decoding import room_for
 from gearworks.errors import ModelError
+from gearworks.kernels.products import fixed_shapes
 from gearworks.kv_cache import BlockPool
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import TokenLogprob, logprobs
@@ -27,7 +30,7 @@ from gearworks.serving.scheduler import Plan, Scheduler
 from gearworks.serving.sequence import Sequence
 from gearworks.speculative import ngram_propose
 
-BLOCK_SIZE = 32             # tokens; larger ones waste more, smaller ones are more calls
+BLOCK_SIZE = 64             # tokens; larger ones waste more, smaller ones are more calls
 KV_CACHE_BYTES = 2**30
 RECORDS = 4096              # steps whose records are kept
 # A request of the next lower priority is overtaken by those that come so many requests later,
@@ -41,18 +44,26 @@ class LLMEngine:
     def __init__(self, language_model: LanguageModel, *, max_model_len: int | None = None,
                  block_size: int = BLOCK_SIZE, num_blocks: int | None = None,
                  max_num_batched_tokens: int = 512, max_num_seqs: int = 64,
-                 enable_prefix_caching: bool = True, speculative_tokens: int = 0):
+                 enable_prefix_caching: bool = True, speculative_tokens: int = 0,
+                 batch_invariant: bool = False):
         """max_model_len: the longest prompt with its answer, in tokens; by default what the
         model was made for, or what the blocks have room for. num_blocks: of the KV cache, by
         default as many as fit into 1 GiB, or one sequence needs. max_num_batched_tokens: of a
         step. max_num_seqs: answers that run at once. speculative_tokens: how many tokens are
         guessed ahead for each answer, by n-grams of its own text; the answers do not change.
+        batch_invariant: a request's logits have the same bits alone and in any batch, which
+        costs speed; not for models with latent attention.
         Raises ModelError for sizes that make no sense, or that memory has no room for.
         """
         model = language_model.model
+        if batch_invariant and model.config.latent is not None:
+            raise ModelError("cannot start the engine",
+                             "latent attention has products of other shapes in every batch",
+                             "leave batch_invariant out")
         for name, value, least in (
                 ("block_size", block_size, 1), ("max_num_seqs", max_num_seqs, 1),
-                ("max_num_batched_tokens", max_num_batched_tokens, max_num_seqs),
+                ("max_num_batched_tokens", max_num_batched_tokens,
+                 max_num_seqs + 2 * block_size * batch_invariant),
                 ("max_model_len", max_model_len, 2), ("num_blocks", num_blocks, 1),
                 ("speculative_tokens", speculative_tokens, 0)):
             if value is not None and value < least:
@@ -67,11 +78,13 @@ class LLMEngine:
         self.max_model_len = min(longest, num_blocks * block_size)
         self.max_num_seqs = max_num_seqs
         self.speculative_tokens = speculative_tokens
+        self.batch_invariant = batch_invariant
         self.memory = PagedKVCache(model.config, num_blocks, block_size)
         self.pool = BlockPool(num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_batched_tokens=max_num_batched_tokens,
                                    max_num_seqs=max_num_seqs,
-                                   enable_prefix_caching=enable_prefix_caching)
+                                   enable_prefix_caching=enable_prefix_caching,
+                                   tiled=batch_invariant)
         self.records: deque[StepRecord] = deque(maxlen=RECORDS)
         self._answers: dict[str, dict[int, tuple[Sequence, Answer]]] = {}
         self._prompt_logprobs: dict[str, list[TokenLogprob | None]] = {}
@@ -174,11 +187,16 @@ class LLMEngine:
             borders.append(len(logits_at))
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
-        batch = PagedBatch(self.memory, [sequence.block_table for sequence, _ in plan.rows],
-                           [sequence.num_computed_tokens for sequence, _ in plan.rows],
-                           [count for _, count in plan.rows])
+        groups = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
+        batch = PagedBatch(
+            self.memory, [sequence.block_table for (sequence, _), counts
+                          in zip(plan.rows, groups) for _ in counts],
+            [sequence.num_computed_tokens + before for (sequence, _), counts
+             in zip(plan.rows, groups) for before in accumulate(counts[:-1], initial=0)],
+            [count for counts in groups for count in counts], self.batch_invariant)
+        shapes = fixed_shapes(batch.counts) if self.batch_invariant else nullcontext()
         # broken weights show in the logits, and `choose` refuses those
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), shapes:
             logits = self.model.forward(np.array(ids), np.array(positions), batch,
                                         np.array(logits_at, dtype=int))
         return [logits[start:end] for start, end in zip(borders, borders[1:])]
