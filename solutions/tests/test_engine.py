@@ -99,7 +99,7 @@ class Checked(LLMEngine):
                          num_blocks=num_blocks or 1000 // block_size, **options)
         self.memory.keys.fill(np.nan)
         self.memory.values.fill(np.nan)
-        self.preempt_every = 0             # with a number, somebody is in some of the first steps
+        self.preempt_every = 0           # with a number, somebody is in some of the first steps
 
     def forward(self, plan):
         size, slots = self.pool.block_size, set()
@@ -682,6 +682,13 @@ def test_sizes_that_make_no_sense(tiny, options, match):
         LLMEngine(tiny, **options)
 
 
+def test_latent_attention_has_no_fixed_shapes(tiny_model, tokenizer):
+    _, folder = tiny_model("DeepseekV3", 11)
+    language_model = LanguageModel(Model.load(folder), tokenizer, {}, frozenset([EOS]))
+    with pytest.raises(ModelError, match="latent attention"):
+        LLMEngine(language_model, num_blocks=4, batch_invariant=True)
+
+
 def test_a_stretched_model_is_served_within_its_original_context(tiny_model, tokenizer):
     _, folder = tiny_model("Llama", 11, max_position_embeddings=256, rope_parameters={
         "rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0,
@@ -1046,11 +1053,14 @@ def test_ten_thousand_short_requests_leave_nothing(tiny, rng):
 
 # Batch invariance
 
-@pytest.mark.parametrize("family, settings", [case for case in FAMILIES
-                                              if "Deepseek" not in case[0]]
-                         + [("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2})],
-                         ids=lambda value: value if isinstance(value, str)
-                         else "-".join(value) or "plain")
+SAME_BITS = [case for case in FAMILIES if "Deepseek" not in case[0]] + [
+    ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2})]
+QUICK = [SAME_BITS[0], ("Gemma3", {}), SAME_BITS[-1]]
+
+
+@pytest.mark.parametrize("family, settings", [
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in SAME_BITS],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain")
 def test_logits_have_the_same_bits_alone_and_in_any_batch(tiny_model, tokenizer, rng,
                                                           monkeypatch, family, settings):
     """Ragged, chunked, found, preempted, guessed and forked, and not off by a single bit."""
