@@ -1042,3 +1042,37 @@ def test_ten_thousand_short_requests_leave_nothing(tiny, rng):
     gc.collect()
     assert engine.pool.available == 60 and not engine._answers and not engine._prompt_logprobs
     assert sizes[-1] < 1.05 * sizes[4]
+
+
+# Batch invariance
+
+@pytest.mark.parametrize("family, settings", [case for case in FAMILIES
+                                              if "Deepseek" not in case[0]]
+                         + [("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2})],
+                         ids=lambda value: value if isinstance(value, str)
+                         else "-".join(value) or "plain")
+def test_logits_have_the_same_bits_alone_and_in_any_batch(tiny_model, tokenizer, rng,
+                                                          monkeypatch, family, settings):
+    """Ragged, chunked, found, preempted, guessed and forked, and not off by a single bit."""
+    _, folder = tiny_model(family, 14, **settings)
+    language_model = LanguageModel(Model.load(folder), tokenizer, {}, frozenset([EOS]))
+    handed, requests = record_logits(monkeypatch), mixed_requests(rng)
+    options = {"block_size": 8, "batch_invariant": True, "max_num_seqs": 7}
+    alone_rows = {}
+    for request in requests:
+        serve(Checked(language_model, **options), [request])
+        for id, index, ids, _, rows in handed:
+            alone_rows[id, index, tuple(ids)] = rows[0]
+        handed.clear()
+    engine = Checked(language_model, num_blocks=15, max_num_batched_tokens=24,
+                     speculative_tokens=3, **options)
+    engine.preempt_every = 4
+    serve(engine, requests, arrivals=[0, 0, 8, 1, 2, 12, 0, 20])
+    compared = 0
+    for id, index, ids, guesses, rows in handed:
+        for place, row in enumerate(rows):
+            expected = alone_rows.get((id, index, (*ids, *guesses[:place])))
+            if expected is not None:
+                compared += 1
+                np.testing.assert_array_equal(row, expected)
+    assert compared >= len(alone_rows)
