@@ -78,8 +78,8 @@ def table(result: Result) -> str:
     lines.append(f"{'most at a time':<24}{summary.peak_in_flight:>10}")
     tokens = f"{'output tokens':<24}{summary.output_tokens:>10}"
     if summary.uncounted:
-        tokens += (f"  (without usage of the server for {summary.uncounted} answers: their "
-                   "pieces are counted)")
+        answers = f"{summary.uncounted} answer{'s' if summary.uncounted > 1 else ''}"
+        tokens += f"  (without usage of the server for {answers}: pieces of text are counted)"
     lines.append(tokens)
     if summary.prompt_tokens is not None:
         cached = ("" if summary.cached_tokens is None

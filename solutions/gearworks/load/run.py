@@ -43,9 +43,8 @@ class Run:
         """Send each request at its arrival, and wait for all answers."""
         async with asyncio.TaskGroup() as group:
             for planned in load:
-                wait = planned.request.arrival - self._clock()
-                if wait > 0:
-                    await self._sleep(wait)
+                # Sleeps even when it is late: else nothing that was begun would go on
+                await self._sleep(max(0.0, planned.request.arrival - self._clock()))
                 group.create_task(self._ask(planned, planned.request.arrival))
 
     async def closed_loop(self, load: Iterable[Planned], concurrency: int,
