@@ -107,7 +107,8 @@ LOAD = {"--rate": ["0", "-1", "nan", "fast"], "--burstiness": ["0", "inf"],
         "--prompt-tokens": ["", "0", "x", "1:2:3:4", "9:-1", "9:1:0", "nan", "inf"],
         "--output-tokens": ["0"], "--prefix": ["0.5", "2:9", "x:9", "0.5:1e99"],
         "--goodput": ["ttft", "ttft:x", "ttft:0", "itl:5", "ttft:nan", LOCAL],
-        "--seed": ["x"], "--api-key": ["two\nlines", "ä"], "--model": [BAD_TEXT], "--trace": [BAD_TEXT]}
+        "--seed": ["x"], "--api-key": ["two\nlines", "ä"], "--model": [BAD_TEXT],
+        "--trace": [BAD_TEXT]}
 
 
 @pytest.mark.parametrize("arguments, code, says", [
