@@ -598,7 +598,7 @@ def test_slow_answers_delay_no_arrival():
     assert [each.arrival for each in run.measurements] == [number / 100 for number in range(20)]
     assert (min(each.chunks[0] for each in run.measurements)
             >= max(each.sent for each in run.measurements))
-    assert run.measurements[0].ttft >= 0.19             # it waited for the last, and that counts
+    assert run.measurements[0].ttft >= 0.19             # it waited for the last; that counts
 
 
 @pytest.mark.parametrize("models, says", [
