@@ -24,9 +24,10 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
+from gearworks import accounting
 from gearworks.cli import commands as cli
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
-from gearworks.load import report, statistics
+from gearworks.load import plan, report, statistics
 from gearworks.load.arrivals import arrivals
 from gearworks.load.client import Client, base_url, is_own_machine
 from gearworks.load.events import EventParser
@@ -832,3 +833,42 @@ def test_an_interrupt_shows_what_was_measured_so_far(tmp_path):
     assert process.returncode == 130 and "Traceback" not in error
     assert "2 of 3 answers" in output and "1 unfinished" in output and "interrupted" in error
     assert report.load(tmp_path / "cut.json").summary().errors == {"unfinished": 1}
+
+
+# --- How many replicas ------------------------------------------------------------------------
+
+FOUR = plan.Machine(memory=4 * 80e9, bandwidth=4 * 2.0e12, flops_per_second=4 * 312e12)
+LAPTOP = plan.Machine(memory=16e9, bandwidth=12.5e9, flops_per_second=1e11)
+
+
+@pytest.mark.parametrize("name, machine, tokens, speed", [
+    ("Llama-2-70B", FOUR, 2048, 20), ("Llama-2-70B", FOUR, 2048, 50),
+    ("SmolLM2-135M", LAPTOP, 512, 5), ("SmolLM2-135M", LAPTOP, 8, 5)])
+def test_one_user_more_would_be_too_many(name, machine, tokens, speed):
+    shape = accounting.SHAPES[name]
+    room = plan.users_by_memory(shape, machine, tokens)
+    needed = [sum(accounting.memory_bytes(shape, "float16", users * tokens).values())
+              for users in (room, room + 1)]
+    assert needed[0] <= machine.memory < needed[1]
+    users = plan.users_by_speed(shape, machine, tokens, speed)
+    each = [accounting.roofline_tokens_per_second(
+        shape, "float16", bandwidth=machine.bandwidth, batch=count, past_tokens=tokens,
+        flops_per_second=machine.flops_per_second) / count for count in (users, users + 1)]
+    assert each[1] < speed <= each[0]
+    fitting = min(room, users)
+    assert [plan.replicas(shape, machine, count, tokens, speed)
+            for count in (1, fitting, fitting + 1, 3 * fitting)] == [1, 1, 2, 3]
+
+
+@pytest.mark.parametrize("machine, speed, says", [
+    (LAPTOP, 1, "its weights take 138 GB"), (FOUR, 1000, "1000 tokens a second")])
+def test_a_load_that_no_replica_can_serve_is_refused(machine, speed, says):
+    with pytest.raises(GearworksError, match=says):
+        plan.replicas(accounting.SHAPES["Llama-2-70B"], machine, 1, 2048, speed)
+
+
+def test_what_reaches_the_roofline_is_used_wholly():
+    shape = accounting.SHAPES["SmolLM2-135M"]
+    best = accounting.roofline_tokens_per_second(shape, "float32", bandwidth=12.5e9, batch=8,
+                                                 past_tokens=99, flops_per_second=1e11)
+    assert plan.utilisation(best, shape, LAPTOP, 8, 99, "float32") == 1.0

@@ -61,11 +61,11 @@ def _distribution(panel, values: list[float], title: str, color: str,
     import numpy as np
 
     panel.ecdf(values, color=color, linewidth=1.6)
-    for percent in (50, 99):
+    for percent, side, offset in ((50, "left", 6), (99, "right", -6)):
         value = float(np.percentile(values, percent))
         panel.plot([value], [percent / 100], "o", color=color, markersize=4)
         panel.annotate(f"p{percent}: {value:.0f} ms", (value, percent / 100), color=INK,
-                       xytext=(6, -12), textcoords="offset points")
+                       xytext=(offset, -14), textcoords="offset points", ha=side)
     if bound is not None:
         panel.axvline(1000 * bound, color=INK, linestyle="--", linewidth=1,
                       label=f"bound {1000 * bound:g} ms")
