@@ -65,7 +65,8 @@ def _distribution(panel, values: list[float], title: str, color: str,
         value = float(np.percentile(values, percent))
         panel.plot([value], [percent / 100], "o", color=color, markersize=4)
         panel.annotate(f"p{percent}: {value:.0f} ms", (value, percent / 100), color=INK,
-                       xytext=(offset, -14), textcoords="offset points", ha=side)
+                       xytext=(offset, -16), textcoords="offset points", ha=side,
+                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})
     if bound is not None:
         panel.axvline(1000 * bound, color=INK, linestyle="--", linewidth=1,
                       label=f"bound {1000 * bound:g} ms")

@@ -43,8 +43,9 @@ class Run:
         """Send each request at its arrival, and wait for all answers."""
         async with asyncio.TaskGroup() as group:
             for planned in load:
-                # Sleeps even when it is late: else nothing that was begun would go on
-                await self._sleep(max(0.0, planned.request.arrival - self._clock()))
+                await self._sleep(0.0)          # even when it is late, what was begun goes on
+                while (wait := planned.request.arrival - self._clock()) > 0:
+                    await self._sleep(wait)     # a system may wake it a little early
                 group.create_task(self._ask(planned, planned.request.arrival))
 
     async def closed_loop(self, load: Iterable[Planned], concurrency: int,
