@@ -123,17 +123,26 @@ class Paths:
 
     async def tokenize(self, request: Request) -> Response:
         """POST /tokenize"""
-        asked, ignored = self._service.validated(await read_json(request), TokenizeRequest, request)
-        with self._service.places.held():
-            ids = await self._service.aside(self._tokens, asked)
-        return JSONResponse({"count": len(ids), "max_model_len": self._service.limits.max_model_len,
-                             "tokens": ids}, headers=ignored)
+        service = self._service
+        asked, headers = service.validated(await read_json(request), TokenizeRequest, request)
+        with service.places.held():
+            ids = await service.aside(self._ids, asked)
+        return JSONResponse({"count": len(ids), "max_model_len": service.limits.max_model_len,
+                             "tokens": ids}, headers=headers)
 
     async def detokenize(self, request: Request) -> Response:
         """POST /detokenize"""
-        asked, ignored = self._service.validated(await read_json(request), DetokenizeRequest, request)
-        text = await self._service.aside(self._service.language_model.tokenizer.decode, asked.tokens)
-        return JSONResponse({"prompt": text}, headers=ignored)
+        service = self._service
+        asked, headers = service.validated(await read_json(request), DetokenizeRequest, request)
+        with service.places.held():
+            text = await service.aside(service.language_model.tokenizer.decode, asked.tokens)
+        return JSONResponse({"prompt": text}, headers=headers)
+
+    def _ids(self, asked: TokenizeRequest) -> list[int]:
+        if asked.messages is not None:
+            return self._service.inputs.chat_ids(asked.messages)
+        return self._service.language_model.tokenizer.encode(
+            asked.prompt, add_special_tokens=asked.add_special_tokens)
 
     async def page(self, request: Request) -> Response:
         """GET /"""
@@ -141,5 +150,5 @@ class Paths:
 
     async def openapi(self, request: Request) -> Response:
         """GET /openapi.json"""
-        return JSONResponse(document(self._service.options))
+        return JSONResponse(document(self._service.limits))
 

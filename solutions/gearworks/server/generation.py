@@ -11,7 +11,6 @@ from starlette.types import Receive, Scope, Send
 
 from gearworks.server.async_engine import DeltaStream
 from gearworks.server.body import read_json
-from gearworks.server.engine_request import to_engine
 from gearworks.server.exchange import as_api_error, unless_gone
 from gearworks.server.protocol import sse_event
 from gearworks.server.reply import Reply
@@ -43,8 +42,7 @@ class Generation:
         service = self._service
         with service.places.held() as hold:
             asked, headers = service.validated(body, self._kind, request)
-            requests = await service.aside(to_engine, asked, service.language_model,
-                                           service.limits)
+            requests = await service.aside(service.inputs.requests, asked)
             # the rows of the engine's steps are named as the exchange
             requests = [replace(each, id=f"{request.state.request_id}-{place}")
                         for place, each in enumerate(requests)]

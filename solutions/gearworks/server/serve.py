@@ -1,8 +1,4 @@
-"""`gearworks serve`: its options, the model, uvicorn, and how it ends.
-
-The first SIGTERM or Ctrl-C lets running answers finish, for a time of grace; then it cancels
-them and says so. The second ends the process at once.
-"""
+"""`gearworks serve`: its options, and what is refused before a model is loaded."""
 
 import argparse
 import ipaddress
@@ -19,9 +15,6 @@ from gearworks.errors import NotAvailableError, UsageError
 if TYPE_CHECKING:                   # nothing is loaded before the options are known to be right
     from gearworks.language_model import LanguageModel
 
-HEAD_SECONDS, BODY_SECONDS, WRITE_SECONDS = 10, 30, 60
-KEEP_ALIVE_SECONDS = 5
-SPARE_CONNECTIONS = 256             # beyond those that run or wait
 KEY_VARIABLE = "GEARWORKS_API_KEY"
 
 
@@ -90,10 +83,8 @@ def serve(options: argparse.Namespace, load: Callable[[], "LanguageModel"]) -> i
 
 def _run(options: argparse.Namespace, language_model: "LanguageModel",
          listener: socket.socket) -> int:
-    import uvicorn
-
-    from gearworks.server.app import create_app
-    from gearworks.server.connection import HEAD_BYTES, limited_protocol
+    from gearworks.server.access import is_loopback
+    from gearworks.server.graceful import GracefulServer
     from gearworks.server.service import Options, Service
     from gearworks.serving.engine import LLMEngine
 
@@ -106,73 +97,17 @@ def _run(options: argparse.Namespace, language_model: "LanguageModel",
                        max_num_batched_tokens=options.max_num_batched_tokens,
                        max_num_seqs=options.max_num_seqs,
                        enable_prefix_caching=not options.no_prefix_caching,
-                       speculative_tokens=options.speculative_tokens,
-                       batch_invariant=options.batch_invariant, **sizes)
+                       speculative_tokens=options.speculative_tokens, **sizes)
     service = Service(engine, Options(names, options.host, options.api_key,
                                       tuple(options.allow_origin), options.max_queue))
-    connections = options.max_num_seqs + options.max_queue + SPARE_CONNECTIONS
-    protocol = limited_protocol(head_seconds=HEAD_SECONDS, body_seconds=BODY_SECONDS,
-                                write_seconds=WRITE_SECONDS, max_connections=connections)
-    config = uvicorn.Config(
-        create_app(service), http=protocol, ws="none", loop="asyncio", lifespan="on",
-        log_config=None, log_level=logging.WARNING, access_log=False, server_header=False,
-        proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        # the server below ends what runs; this is for clients that do not read the end of it
-        timeout_graceful_shutdown=int(options.grace) + 5,
-        h11_max_incomplete_event_size=HEAD_BYTES)
-    if not _is_local(options.host) and options.api_key is None:
+    if not is_loopback(options.host) and options.api_key is None:
         print("Anybody who reaches this machine can use the server: --api-key asks them for a "
               "key.", file=sys.stderr, flush=True)
-    server = _server_class()(config, service, options.grace, names[0], listener)
-    server.run([listener])
+    server = GracefulServer(
+        service, listener, options.grace,
+        lambda address: print(f"Gearworks serves {names[0]} at {address}", flush=True))
+    server.run()
     return 1 if service.engine.error is not None else 0
-
-
-def _server_class():
-    """uvicorn's server, with our way to begin and to end."""
-    import asyncio
-
-    import uvicorn
-
-    from gearworks.server.service import Service
-
-    class GracefulServer(uvicorn.Server):
-        def __init__(self, config: uvicorn.Config, service: Service, grace: float, name: str,
-                     listener: socket.socket):
-            super().__init__(config)
-            self._service, self._grace, self._name = service, grace, name
-            self._address = _address(listener)
-
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            print(f"Gearworks serves {self._name} at {self._address}", flush=True)
-
-        def handle_exit(self, sig: int, frame: object) -> None:
-            if self.should_exit:
-                os.write(2, b"gearworks: ended at once\n")
-                os._exit(128 + sig)
-            self.should_exit = True
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            self._service.draining = True
-            self._service.feed.close()
-            running = self._service.engine.unfinished
-            if running:
-                print(f"gearworks: stopping; {running} answers may take {self._grace:g} s to "
-                      "finish (a second signal ends them at once)", file=sys.stderr, flush=True)
-            late = asyncio.get_running_loop().call_later(self._grace, self._cancel)
-            try:
-                await super().shutdown(sockets)
-            finally:
-                late.cancel()
-            print("gearworks: stopped", file=sys.stderr, flush=True)
-
-        def _cancel(self) -> None:
-            count = self._service.engine.cancel_all()
-            print(f"gearworks: the time of grace is over; {count} requests were cancelled",
-                  file=sys.stderr, flush=True)
-
-    return GracefulServer
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -193,16 +128,6 @@ def _bound(host: str, port: int) -> socket.socket:
         raise NotAvailableError(f"cannot listen on {host}, port {port}", str(error),
                                 "another --port, or 0 for any that is free") from None
     return listener
-
-
-def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def _is_local(host: str) -> bool:
-    from gearworks.server.access import is_loopback
-    return is_loopback(host)
 
 
 def _host(argument: str) -> str:

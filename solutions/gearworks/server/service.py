@@ -11,10 +11,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.applications import Starlette
 from starlette.requests import Request
 
 from gearworks.server.api_error import APIError
 from gearworks.server.async_engine import AsyncEngine
+from gearworks.server.engine_request import InputProcessor
 from gearworks.server.inside import StepFeed
 from gearworks.server.metrics import Metrics
 from gearworks.server.protocol import Limits, validate_request
@@ -83,6 +85,7 @@ class Service:
         self.limits = Limits(
             options.models, self.language_model.model.config.vocab_size, engine.max_model_len,
             engine.max_num_seqs)
+        self.inputs = InputProcessor(self.language_model, self.limits)
         self.options = options
         self.created = int(time.time())
         self.metrics = Metrics(options.models[0])
