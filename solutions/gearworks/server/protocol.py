@@ -73,30 +73,29 @@ def _refuse_unwritable(name: str, value: Any) -> None:
 def _complaint(error: ValidationError, body: Any) -> APIError:
     """What pydantic found first, with the parameter's path as OpenAI writes it."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
-    paths = [_path(each["loc"], body) for each in found]
-    # of the alternatives of a union, those that went furthest are what was meant
-    path = max((path for path in paths if path.split("[")[0].split(".")[0]
-                == paths[0].split("[")[0].split(".")[0]), key=len)
-    reasons = dict.fromkeys(each["msg"].removeprefix("Value error, ")
-                            for each, other in zip(found, paths) if other == path)
-    missing = found[paths.index(path)]["type"] == "missing"
+    paths = [_path(each, body) for each in found]
+    # Of a union's alternatives, that which was understood furthest is what was meant
+    path = max((path for path, each in zip(paths, found) if each["loc"][:1]
+                == found[0]["loc"][:1]), key=len)
+    meant = [each for each, other in zip(found, paths) if other == path]
+    reasons = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in meant)
+    code = "missing_required_parameter" if meant[0]["type"] == "missing" else "invalid_value"
     return APIError(400, f"{path or 'The body'} cannot be used: {'; or: '.join(reasons)}.",
-                    path or None, "missing_required_parameter" if missing else "invalid_value")
+                    path or None, code)
 
 
-def _path(location: Iterable[str | int], body: Any) -> str:
+def _path(found: Mapping[str, Any], body: Any) -> str:
     """messages[0].content: those steps of pydantic's location that lead into the body."""
     path, value = "", body
-    steps = list(location)
-    for number, step in enumerate(steps):
+    for step in found["loc"]:
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             path, value = f"{path}[{step}]", value[step]
-        elif isinstance(step, str) and isinstance(value, Mapping) and (
-                step in value or number == len(steps) - 1 and step.isidentifier()):
-            if path == "logit_bias":                        # its keys are the client's
-                break
-            path, value = f"{path}.{step}" if path else step, value.get(step)
-    return path[:200]
+        elif isinstance(step, str) and isinstance(value, Mapping) and step in value:
+            path, value = f"{path}.{step}".lstrip("."), value[step]
+        if path == "logit_bias":                            # its keys are the client's
+            return path
+    missing = str(found["loc"][-1]) if found["type"] == "missing" else ""
+    return f"{path}.{missing}".strip(".")[:200]
 
 
 def sse_event(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:

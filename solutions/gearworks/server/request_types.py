@@ -16,6 +16,7 @@ from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, ValidationI
                       WrapValidator, field_validator, model_validator)
 
 INT64 = 2 ** 63
+MOST_TOOLS = 128
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Object(BaseModel):
         return iter(())
 
 
-def _as_sent(value: Any, check: Any) -> Any:
+def as_sent(value: Any, check: Any) -> Any:
     check(value)
     return value
 
@@ -230,9 +231,12 @@ class ChatRequest(SamplingRequest):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     # as they were sent: a template sees every key, in its order
-    tools: list[Annotated[Tool, WrapValidator(_as_sent)]] | None = None
+    tools: Annotated[list[Annotated[Tool, WrapValidator(as_sent)]],
+                     Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = True
+    # None: as many calls as the model likes, but one where it is forced to call. A small model
+    # that is allowed to repeat itself does not stop.
+    parallel_tool_calls: bool | None = None
 
     @field_validator("top_logprobs")
     @classmethod

@@ -26,7 +26,6 @@ from uuid import uuid4
 
 from gearworks.errors import ModelError
 from gearworks.server.request_types import ChatRequest, CompletionRequest
-from gearworks.structured import json_grammar
 
 MARKERS = ("<tool_call>", "<|python_tag|>", "[TOOL_CALLS]")
 CLOSER = "</tool_call>"
@@ -294,20 +293,19 @@ def chat_text(request: ChatRequest | CompletionRequest) -> ChatText:
     if request.forced_tools:
         return ForcedCalls()
     return FreeCalls([tool["function"]["name"] for tool in request.offered_tools],
-                     most=None if request.parallel_tool_calls else 1)
+                     most=1 if request.parallel_tool_calls is False else None)
 
 
 def forced_grammar(tools: Sequence[Mapping[str, Any]], several: bool) -> str:
     """The grammar, for `TokenGrammar`, of calls of some of these tools, in Hermes' form.
 
-    several: whether there may be up to eight of them. Raises ModelError, with the tool's place,
-    for parameters that are no schema of an object.
+    several: whether there may be up to eight of them. Raises ModelError as `arguments_schema`;
+    the schemas are taken to have passed `json_grammar`, which complains better than a grammar.
     """
     rules = []
     for place, tool in enumerate(tools):
         function = tool["function"]
         schema = arguments_schema(function.get("parameters"))
-        json_grammar(schema)                                # complains better than a grammar
         head = json.dumps(f'<tool_call>\n{{"name": "{function["name"]}", "arguments": ')
         written = json.dumps({**schema, "x-guidance": {"whitespace_flexible": False}})
         rules += [f"call{place}: {head} arguments{place} {json.dumps(_FORCED_TAIL)}",
@@ -322,11 +320,12 @@ def arguments_schema(parameters: Mapping[str, Any] | None) -> dict[str, Any]:
     Without parameters it is empty. Raises ModelError for the schema of something else."""
     if not parameters:
         return {"type": "object", "additionalProperties": False}
-    if parameters.get("type", "object") != "object":
+    kind = parameters.get("type", "object")
+    if "object" not in (kind if isinstance(kind, list) else [kind]):
         raise ModelError("cannot call this function",
-                         f"its parameters are of type {parameters['type']!r:.80}",
+                         f"its parameters are of type {kind!r:.80}",
                          'describe them as {"type": "object", "properties": {...}}')
-    return {"type": "object", **parameters}
+    return {**parameters, "type": "object"}
 
 
 SYSTEM_TEXT = """\
