@@ -1,9 +1,9 @@
 """Who may drive the server: checks of Host and Origin, and the API key.
 
 A browser lets every web page send requests to 127.0.0.1. Two checks keep such pages out. What
-comes from a page names its Origin: it must be our own, or one that was allowed. And a page whose
-name was bound to 127.0.0.1 after it was loaded (DNS rebinding) has an origin that looks like our
-own, but a Host that is not.
+comes from a page names its Origin: it must be our own, or one that was allowed. And a page
+whose name was bound to 127.0.0.1 after it was loaded (DNS rebinding) has an origin that looks
+like our own, but a Host that is not.
 """
 
 import hmac

@@ -19,15 +19,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from gearworks.server import protocol
 from gearworks.server.access import KeyGuard, OriginGuard, is_own_origin
 from gearworks.server.api_error import APIError
 from gearworks.server.body import read_json
 from gearworks.server.exchange import Exchange, as_api_error, error_response, unless_gone
-from gearworks.server.generation import Generation, send_events
+from gearworks.server.generation import (ChatCompletions, Completions, Responses,
+                                         send_events)
 from gearworks.server.openapi import document
-from gearworks.server.request_types import (ChatRequest, CompletionRequest, DetokenizeRequest,
-                                            TokenizeRequest)
+from gearworks.server.protocol import model_list
+from gearworks.server.request_types import DetokenizeRequest, TokenizeRequest
+from gearworks.server.responses import ResponseStore
 from gearworks.server.service import Service
 
 PAGE = Path(__file__).parent / "page"
@@ -41,15 +42,14 @@ PAGE_HEADERS = {
 
 def create_app(service: Service) -> Starlette:
     """The application for a service, which it starts and stops."""
-    paths = Paths(service)
+    store = ResponseStore()
+    paths = Paths(service, store)
     mimetypes.add_type("text/javascript", ".js")            # Windows may say something else
     routes = [
-        Route("/v1/chat/completions", Generation(
-            service, ChatRequest, protocol.chat_chunks, protocol.chat_completion),
-            methods=["POST"]),
-        Route("/v1/completions", Generation(
-            service, CompletionRequest, protocol.completion_chunks, protocol.completion),
-            methods=["POST"]),
+        Route("/v1/chat/completions", ChatCompletions(service), methods=["POST"]),
+        Route("/v1/completions", Completions(service), methods=["POST"]),
+        Route("/v1/responses", Responses(service, store), methods=["POST"]),
+        Route("/v1/responses/{id}", paths.response, methods=["GET", "DELETE"]),
         Route("/v1/models", paths.models), Route("/v1/models/{name:path}", paths.model),
         Route("/tokenize", paths.tokenize, methods=["POST"]),
         Route("/detokenize", paths.detokenize, methods=["POST"]),
@@ -65,7 +65,7 @@ def create_app(service: Service) -> Starlette:
     if options.allowed_origins:
         middleware.insert(0, Middleware(
             CORSMiddleware, allow_origins=options.allowed_origins,
-            allow_methods=["GET", "POST"], allow_headers=["*"],
+            allow_methods=["GET", "POST", "DELETE"], allow_headers=["*"],
             expose_headers=["X-Request-Id", "X-Ignored-Parameters", "Retry-After"]))
     app = Starlette(routes=routes, middleware=middleware, lifespan=service.running,
                     exception_handlers={HTTPException: _no_such_path})
@@ -94,16 +94,24 @@ class Inside:
 class Paths:
     """The paths that are answered at once."""
 
-    def __init__(self, service: Service):
-        self._service = service
+    def __init__(self, service: Service, store: ResponseStore):
+        self._service, self._store = service, store
+
+    async def response(self, request: Request) -> Response:
+        """GET and DELETE /v1/responses/ID"""
+        id = request.path_params["id"]
+        if request.method == "DELETE":
+            self._store.forget(id)
+            return JSONResponse({"id": id, "object": "response", "deleted": True})
+        return JSONResponse(self._store.response(id))
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models"""
-        return JSONResponse(protocol.model_list(self._service.limits, self._service.created))
+        return JSONResponse(model_list(self._service.limits, self._service.created))
 
     async def model(self, request: Request) -> Response:
         """GET /v1/models/NAME"""
-        for model in protocol.model_list(self._service.limits, self._service.created)["data"]:
+        for model in model_list(self._service.limits, self._service.created)["data"]:
             if model["id"] == request.path_params["name"]:
                 return JSONResponse(model)
         raise APIError(404, "There is no model of this name.", "model", "model_not_found")

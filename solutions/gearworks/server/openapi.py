@@ -7,9 +7,11 @@ from pydantic.json_schema import models_json_schema
 from gearworks import __version__
 from gearworks.server.request_types import (ChatRequest, CompletionRequest, DetokenizeRequest,
                                             Limits, TokenizeRequest)
+from gearworks.server.responses import ResponsesRequest
 
 REQUESTS = {"/v1/chat/completions": ("Answer a conversation", ChatRequest),
             "/v1/completions": ("Continue a text", CompletionRequest),
+            "/v1/responses": ("Answer items of input", ResponsesRequest),
             "/tokenize": ("Encode a text or a conversation", TokenizeRequest),
             "/detokenize": ("Decode ids", DetokenizeRequest)}
 STREAMS = ("/v1/chat/completions", "/v1/completions", "/v1/responses")

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import Request as HTTPRequest
 
 from gearworks.server.api_error import APIError
 from gearworks.server.async_engine import AsyncEngine
 from gearworks.server.engine_request import InputProcessor
 from gearworks.server.inside import StepFeed
 from gearworks.server.metrics import Metrics
-from gearworks.server.protocol import Limits, validate_request
-from gearworks.server.request_types import Object
+from gearworks.server.protocol import validate_request
+from gearworks.server.reply import Reply
+from gearworks.server.request_types import ChatRequest, CompletionRequest, Limits, Object
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.record import StepRecord
-from gearworks.serving.request import Delta
+from gearworks.serving.request import Delta, Request
 
 log = logging.getLogger("gearworks.server")
 
@@ -119,7 +120,12 @@ class Service:
             raise APIError(400, "It takes too long to prepare this request: shorten its text, "
                                 "or simplify its schema.", code="too_complex") from None
 
-    def validated(self, body: Any, kind: type[Object], request: Request
+    def reply(self, asked: ChatRequest | CompletionRequest, requests: Sequence[Request]
+              ) -> Reply:
+        """What the answers to a request come to."""
+        return Reply(asked, requests, self.language_model.tokenizer, self.limits.models[0])
+
+    def validated(self, body: Any, kind: type[Object], request: HTTPRequest
                   ) -> tuple[Any, dict[str, str]]:
         """A body as its type, and a header that names the parameters that mean nothing."""
         asked, ignored = validate_request(body, kind, self.limits)
