@@ -157,8 +157,11 @@ class InputProcessor:
                 grammar = json_grammar(request.response_format.json_schema.schema_)
             else:
                 return None
-            # what it cannot take, it says now; and a large one takes seconds, here only
-            return TokenGrammar(self._vocabulary, grammar).copy
+            # What cannot be begun is refused at once, not when its turn comes; and to compile a
+            # large one takes seconds, here only
+            first = TokenGrammar(self._vocabulary, grammar)
+            first.copy().allowed()
+            return first.copy
         except ModelError as error:
             raise APIError.of(error, param=param, code="invalid_json_schema") from None
 
