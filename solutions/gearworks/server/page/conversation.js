@@ -140,7 +140,7 @@ export class Conversation {
       actions.append(button("Copy", { class: "quiet" },
                             (event) => this.#copied(event.currentTarget, answer.text)));
     }
-    if (!answer.trouble || answer.text) {
+    if (!answer.trouble) {
       actions.append(button("Regenerate", { class: "quiet" }, () => {
         turn.reply.focus({ preventScroll: true });
         this.#answer(turn);

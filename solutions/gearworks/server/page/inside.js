@@ -164,24 +164,24 @@ export class Inside {
       figures.append(make("div", {}, unit, value));
     }
     const colours = new Colours(this.#panel);
-    const section = (id, title, about, ...more) => make("section", { "aria-labelledby": id },
-      make("h3", { id }, title), make("p", { class: "about" }, about), ...more);
+    const section = (id, title, ...more) => make("section", { "aria-labelledby": id },
+      make("h3", { id }, title), ...more);
+    const about = (text) => make("p", { class: "about" }, text);
     const legend = (...entries) => make("ul", { class: "legend" }, ...entries.map(([kind, words]) =>
       make("li", {}, make("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), words)));
     const batch = make("div");
     const blocks = make("div");
     const tokens = make("div");
-    const tokenSection = section("inside-tokens", "Tokens",
-      "What the model chose, and how sure it was.", tokens);
+    const tokenSection = section("inside-tokens", "Tokens", tokens);
     this.#panel.append(
       make("div", { class: "inside-head" }, make("h2", { id: "inside-title" }, "The inside, live"),
            button("Close", { class: "quiet" }, () => this.close())),
       this.#status, figures, tokenSection,
-      section("inside-batch", "Batch", "A column is one step of the engine, a lane one answer.",
-              batch, legend(["prompt", "piece of a prompt"], ["decode", "one token"],
+      section("inside-batch", "Batch",
+              about("A column is one step of the engine, a lane one answer."), batch, legend(["prompt", "piece of a prompt"], ["decode", "one token"],
                             ["guess", "guesses checked"], ["preempt", "preempted"])),
-      section("inside-pool", "Blocks", "Where keys and values lie. A block holds the same number of "
-              + "tokens for everybody.", blocks,
+      section("inside-pool", "Blocks",
+              about("Where keys and values lie, each block for the same number of tokens."), blocks,
               legend(["held", "in use"], ["fold", "shared"], ["kept", "kept"], ["hollow", "empty"])));
     return { colours, tokenSection, tokens: new TokenView(tokens),
              timeline: new Timeline(batch, this.#history, colours),

@@ -185,9 +185,8 @@ const unwrapped = (tree) => (tree.tag === "p" ? tree.children : [tree]);
 const table = {
   begins(lines, at, depth, open) {
     if (!lines[at].includes("|")) return false;
-    if (at + 1 < lines.length && isDelimiter(lines[at + 1])) {
-      return cellsOf(lines[at + 1]).length === cellsOf(lines[at]).length;
-    }
+    if (at + 1 < lines.length && isDelimiter(lines[at + 1])
+        && cellsOf(lines[at + 1]).length === cellsOf(lines[at]).length) return true;
     const rest = lines.length - at;
     return open && lines[at].startsWith("|")
       && (rest === 1 || (rest === 2 && /^[|: \t-]*$/.test(lines[at + 1])));

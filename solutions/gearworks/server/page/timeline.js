@@ -75,7 +75,7 @@ export class Timeline {
     pen.fillRect(LABEL, middle - 0.5, width - LABEL, 1);
     pen.font = `${lane.own ? 650 : 400} 12px ${getComputedStyle(this.#focusable).fontFamily}`;
     pen.fillStyle = this.#colours.get(lane.own ? "own" : "muted");
-    pen.fillText(lane.own ? `${lane.letter} yours` : lane.letter, lane.own ? 0 : 0, middle + 0.5);
+    pen.fillText(lane.own ? `${lane.letter} yours` : lane.letter, 0, middle + 0.5);
     const colour = this.#colours.of(lane);
     this.#visible.forEach((step, i) => {
       const row = step.rows.find(({ name }) => name === lane.name);

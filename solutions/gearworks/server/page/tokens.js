@@ -50,19 +50,19 @@ export class TokenView {
     this.#about.textContent = about(answer);
   }
 
-  // One token is a box; tokens that share a character are a box each under that character.
+  // One token is a box; tokens that share a character are a box each after that character.
   #group(group) {
     const at = this.#drawn;
     this.#drawn += group.length;
-    if (group.length === 1) return this.#token(group[0], at, [spelled(bytesOf(group[0]))]);
+    if (group.length === 1) return this.#token(group[0], at);
     const shared = new TextDecoder().decode(joined(group));
     return make("span", { class: "shared", role: "group", "aria-label": `Together ${shared}` },
-      make("span", { class: "whole", "aria-hidden": "true" }, shared),
-      make("span", { class: "parts", role: "presentation" }, ...group.map((token, i) =>
-        this.#token(token, at + i, [spelled(bytesOf(token))]))));
+      make("span", { class: "whole", "aria-hidden": "true" }, shared.trim()),
+      ...group.map((token, i) => this.#token(token, at + i)));
   }
 
-  #token(token, at, [text]) {
+  #token(token, at) {
+    const text = spelled(bytesOf(token));
     const visible = text.replaceAll("\n", "↵").replaceAll("\t", "→").replaceAll("\r", "␍");
     const element = make("span", {
       class: `token likely-${likelyOf(token)}`, role: "option", tabindex: "-1", "data-at": at,
@@ -235,5 +235,5 @@ export function spelled(bytes) {
       at += 1;
     }
   }
-  return text;
+  return text.replaceAll("›‹", " ");
 }
