@@ -1,13 +1,22 @@
-"""Rotary positions, the causal mask, and attention itself.
+"""Rotary positions, the causal mask, and attention itself: over one array, and over blocks.
 
 Shapes: T queries (the tokens of this step), S keys (cached ones and this step's), H query
-heads, K key/value heads, d head size. Heads of queries come in K groups of H / K neighbours,
-and each group shares one key/value head.
+heads, K key/value heads, d head size, e a value's size (d in most models), B sequences. Heads
+of queries come in K groups of H / K neighbours, and each group shares one key/value head.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from gearworks.layers import softmax
+
+# Queries of a long prompt go through attention in blocks of this many, so that the scores stay
+# in the processor's cache and each block multiplies only with keys that it can see. The result
+# does not depend on it.
+QUERY_BLOCK = 64
 
 
 def rope_frequencies(head_dim: int, theta: float) -> np.ndarray:
@@ -107,3 +116,166 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
         np.copyto(scores.reshape(K, -1, T, S), np.float32(-np.inf), where=~visible)
     out = softmax(scores, out=scores) @ v.transpose(1, 0, 2)                   # (K, H/K * T, e)
     return out.reshape(K, H // K, T, -1).transpose(2, 0, 1, 3).reshape(T, H, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRules:
+    """What differs between models, and between layers of one, in how attention scores.
+
+    window: how many tokens a query looks back, itself included; None for all. scale: what
+    scores are multiplied by; None for 1/sqrt(d). softcap: scores s become
+    softcap · tanh(s / softcap), as in Gemma-2. sinks: (H,), a score that each head may give to
+    nothing, as in gpt-oss.
+    """
+
+    window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sinks: np.ndarray | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether `attention` and its mask say it all."""
+        return self.scale is None and self.softcap is None and self.sinks is None
+
+
+PLAIN = AttentionRules()
+
+
+def attention_over_views(q: np.ndarray, keys: Sequence[np.ndarray],
+                         values: Sequence[np.ndarray], mask: np.ndarray | None,
+                         rules: AttentionRules = PLAIN) -> np.ndarray:
+    """As `attention`, over keys that lie in several places, which are read where they are.
+
+    q: (T, H, d); keys, values: arrays (K, n, d) and (K, n, e), together all S tokens in order;
+    mask: (T, S) bool, or None where every query sees every key; returns (T, H, e).
+    """
+    T, H, d = q.shape
+    K, S = len(keys[0]), sum(view.shape[1] for view in keys)
+    q = q * np.float32(d ** -0.5 if rules.scale is None else rules.scale)
+    q = q.reshape(T, K, H // K, d).transpose(1, 2, 0, 3).reshape(K, -1, d)     # (K, H/K * T, d)
+    scores = np.empty((K, q.shape[1], S), np.float32)
+    at = 0
+    for view in keys:
+        np.matmul(q, view.transpose(0, 2, 1), out=scores[:, :, at:at + view.shape[1]])
+        at += view.shape[1]
+    if rules.softcap is not None:
+        scores = np.float32(rules.softcap) * np.tanh(scores / np.float32(rules.softcap))
+    if mask is not None:
+        np.copyto(scores.reshape(K, -1, T, S), np.float32(-np.inf), where=~mask)
+    if rules.sinks is None:
+        softmax(scores, out=scores)
+    else:                                   # one more key, whose value is zero
+        sinks = np.repeat(rules.sinks.astype(np.float32).reshape(K, -1), T, axis=1)
+        scores = softmax(np.concatenate([scores, sinks[..., None]], axis=-1))
+    at = values[0].shape[1]
+    out = scores[:, :, :at] @ values[0]                                        # (K, H/K * T, e)
+    for view in values[1:]:
+        out += scores[:, :, at:at + view.shape[1]] @ view
+        at += view.shape[1]
+    return out.reshape(K, H // K, T, -1).transpose(2, 0, 1, 3).reshape(T, H, -1)
+
+
+@lru_cache(maxsize=2**14)
+def adjacent_blocks(table: tuple[int, ...], begin: int, end: int,
+                    block_size: int) -> tuple[slice, ...]:
+    """Where the tokens from `begin` to `end` of a sequence lie, as few slices of the memory.
+
+    table: the sequence's blocks in order; a slice counts tokens, in a memory whose block b
+    holds the tokens from b · block_size on. Blocks that follow each other there are one slice.
+
+    >>> adjacent_blocks((7, 8, 3), 2, 11, block_size=4)
+    (slice(30, 36, None), slice(12, 15, None))
+    """
+    slices: list[slice] = []
+    for place in range(begin // block_size, -(-end // block_size)):
+        start = table[place] * block_size
+        first = start + max(begin - place * block_size, 0)
+        last = start + min(end - place * block_size, block_size)
+        if slices and slices[-1].stop == first:
+            first = slices.pop().start
+        slices.append(slice(first, last))
+    return tuple(slices)
+
+
+def paged_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
+                    block_tables: Sequence[Sequence[int]], context_lens: Sequence[int],
+                    query_lens: Sequence[int], rules: AttentionRules = PLAIN) -> np.ndarray:
+    """Attention of several sequences at once, each over its own keys, which lie in blocks.
+
+    q: (T, H, d), the rows of the first sequence, then those of the second, and so on; keys,
+    values: (K, blocks, block_size, d) and (K, blocks, block_size, e), one layer's memory for
+    all sequences; block_tables: (B,) lists of block numbers, a sequence's own in order, perhaps
+    more than it needs; context_lens: (B,) how many tokens each sequence has in its blocks,
+    those of this step included; query_lens: (B,) how many of the rows are its own, its last
+    tokens; their sum is T. rules: of this layer; every query sees the keys up to itself, within
+    the window. Returns (T, H, e).
+    Source: Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with
+    PagedAttention", section 4.1.
+    """
+    out = np.empty((*q.shape[:2], values.shape[-1]), np.float32)
+    block_size = keys.shape[2]
+    keys = keys.reshape(len(keys), -1, keys.shape[-1])                          # (K, tokens, d)
+    values = values.reshape(len(values), -1, values.shape[-1])                  # (K, tokens, e)
+    single, places = [], []
+    start = 0
+    for table, length, count in zip(block_tables, context_lens, query_lens):
+        if count == 1 and rules.plain:
+            first = 0 if rules.window is None else max(0, length - rules.window)
+            single.append(start)
+            places.append(adjacent_blocks(tuple(table), first, length, block_size))
+        else:
+            for row in range(0, count, QUERY_BLOCK):
+                rows = min(QUERY_BLOCK, count - row)
+                end = length - count + row + rows
+                first = (0 if rules.window is None
+                         else max(0, end - rows - rules.window + 1))
+                slices = adjacent_blocks(tuple(table), first, end, block_size)
+                out[start + row:start + row + rows] = attention_over_views(
+                    q[start + row:start + row + rows], [keys[:, tokens] for tokens in slices],
+                    [values[:, tokens] for tokens in slices],
+                    causal_mask(rows, end - first, rules.window), rules)
+        start += count
+    if single:
+        one_each = slice(None) if len(single) == len(q) else single
+        out[one_each] = attention_of_single_queries(q[one_each], keys, values, places)
+    return out
+
+
+def attention_of_single_queries(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
+                                places: Sequence[Sequence[slice]]) -> np.ndarray:
+    """The attention of the last token of each of B sequences: the rows of a decoding batch.
+
+    q: (B, H, d); keys, values: (K, tokens, d) and (K, tokens, e); places: (B,) the slices of
+    them that each query sees; returns (B, H, e). The scores of all sequences lie in one array
+    side by side, so that everything but the products is one call for all, and a long sequence
+    costs its neighbours nothing.
+    """
+    B, H, d = q.shape
+    K = len(keys)
+    q = (q * np.float32(d ** -0.5)).reshape(B, K, H // K, d)
+    lengths = [sum(tokens.stop - tokens.start for tokens in slices) for slices in places]
+    borders = np.cumsum([0, *lengths])
+    scores = np.empty((K, H // K, borders[-1]), np.float32)
+    at = 0
+    for query, slices in zip(q, places):
+        for tokens in slices:
+            end = at + tokens.stop - tokens.start
+            np.matmul(query, keys[:, tokens].transpose(0, 2, 1), out=scores[:, :, at:end])
+            at = end
+    peaks = np.maximum.reduceat(scores, borders[:-1], axis=-1)                   # (K, H/K, B)
+    scores -= np.repeat(peaks, lengths, axis=-1)
+    np.exp(scores, out=scores)
+    sums = np.add.reduceat(scores, borders[:-1], axis=-1)                        # (K, H/K, B)
+    out = np.empty((B, K, H // K, values.shape[-1]), np.float32)
+    at = 0
+    for mixed, slices in zip(out, places):
+        for number, tokens in enumerate(slices):
+            end = at + tokens.stop - tokens.start
+            if number == 0:
+                np.matmul(scores[:, :, at:end], values[:, tokens], out=mixed)
+            else:
+                mixed += scores[:, :, at:end] @ values[:, tokens]
+            at = end
+    out /= sums.transpose(2, 0, 1)[..., None]
+    return out.reshape(B, H, -1)

@@ -3,24 +3,24 @@
 `model.forward` never looks at sequence borders: every layer hands its new keys and values to
 `cache.attend`, which stores them and lets the new queries look at all that it holds. `KVCache`
 is one sequence in contiguous memory; `RaggedBatch` puts several caches behind the same call.
+`BlockPool` is the bookkeeping of the other way to keep many sequences: in blocks of one memory,
+of which each sequence has a table (the memory itself is `serving.paged_cache`).
 
 Shapes: T new tokens, S stored tokens, L layers, H query heads, K key/value heads, d head size.
 All float32.
 """
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from gearworks.attention import attention, causal_mask
+from gearworks.attention import (
+    QUERY_BLOCK, AttentionRules, attention, attention_over_views, causal_mask)
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-
-# Queries of a long prompt go through attention in blocks of this many, so that the scores stay
-# in the processor's cache and each block multiplies only with keys that it can see. The result
-# does not depend on it.
-QUERY_BLOCK = 64
 
 Rows = np.ndarray | Sequence[int] | slice
 
@@ -31,6 +31,12 @@ class Cache(Protocol):
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values; returns its attention over all that is stored."""
         ...
+
+
+def attention_rules(config: ModelConfig) -> list[AttentionRules]:
+    """The rules of each layer, as the configuration has them."""
+    return [AttentionRules(window=config.window(layer))
+            for layer in range(config.num_hidden_layers)]
 
 
 class KVCache:
@@ -60,7 +66,7 @@ class KVCache:
             raise ModelError(f"cannot reserve a KV cache for {capacity} tokens",
                              f"it would take {4e-9 * arrays * L * K * capacity * d:,.1f} GB",
                              "make do with fewer tokens") from None
-        self.windows = [config.window(layer) for layer in range(L)]
+        self.rules = attention_rules(config)
         self.lengths = [0] * L
         self.capacity = capacity
 
@@ -100,16 +106,21 @@ class KVCache:
         """
         if not len(q):
             return np.empty((0, q.shape[1], self.values.shape[-1]), np.float32)
-        start, window = self.lengths[layer] - len(q), self.windows[layer]
+        start, rules = self.lengths[layer] - len(q), self.rules[layer]
+        window = rules.window
         attended = []
         for first in range(0, len(q), QUERY_BLOCK):
             block = q[first:first + QUERY_BLOCK]
             end = start + first + len(block)
             begin = 0 if window is None else max(0, end - len(block) - window + 1)
+            keys, values = self.keys[layer, :, begin:end], self.values[layer, :, begin:end]
             mask = None if window is None else causal_mask(len(block), end - begin, window)
-            keys = self.keys[layer, :, begin:end].transpose(1, 0, 2)                # (S, K, d)
-            values = self.values[layer, :, begin:end].transpose(1, 0, 2)            # (S, K, d)
-            attended.append(attention(block, keys, values, mask))
+            if rules.plain:
+                attended.append(attention(block, keys.transpose(1, 0, 2),           # (S, K, d)
+                                          values.transpose(1, 0, 2), mask))
+            else:
+                mask = causal_mask(len(block), end - begin) if mask is None else mask
+                attended.append(attention_over_views(block, [keys], [values], mask, rules))
         return attended[0] if len(attended) == 1 else np.concatenate(attended)
 
     def truncate(self, length: int) -> None:
@@ -151,3 +162,160 @@ class RaggedBatch:
         for cache, start, end in parts:
             out[start:end] = cache.attend(layer, q[start:end], k[start:end], v[start:end])
         return out
+
+
+def hash_blocks(ids: Sequence[int], block_size: int, parent: bytes = b"") -> list[bytes]:
+    """A hash of each full block of a text, which stands for all tokens up to the block's end.
+
+    ids: the tokens; what is left after the last full block has no hash. parent: the hash of
+    what comes before `ids`, if anything does: a text can be hashed in two parts. Two texts have
+    the same i-th hash only if they are the same up to the end of block i, but for collisions
+    of SHA-256.
+
+    >>> first, second = hash_blocks([7, 8, 7, 8, 7], block_size=2)
+    >>> first == second, hash_blocks([7, 8], 2, parent=first) == [second]
+    (False, True)
+    """
+    hashes = []
+    for start in range(0, len(ids) - block_size + 1, block_size):
+        block = np.asarray(ids[start:start + block_size], "<i8")
+        parent = hashlib.sha256(parent + block.tobytes()).digest()
+        hashes.append(parent)
+    return hashes
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """What a full block holds: its tokens, after those of all its ancestors.
+
+    Two prefixes are the same text only if they are the same object, so a collision of hashes
+    cannot pass one text's keys off as another's.
+    """
+
+    hash: bytes
+    block: int
+    ids: tuple[int, ...]
+    parent: "Prefix | None"
+
+
+class BlockPool:
+    """Who uses which block of a memory, and what the unused ones still hold.
+
+    A block is in use, by one sequence or by several that share it; or it is kept, unused but
+    with a prefix that may come again; or it is empty. A kept block is given up when no empty
+    one is left, the least recently used first. Nothing here takes longer in a larger pool.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int):
+        """num_blocks: all of them, numbered from 0. block_size: tokens in each."""
+        self.block_size = block_size
+        self.references = [0] * num_blocks                 # how many sequences use each
+        self.empty = dict.fromkeys(range(num_blocks))      # in the order in which they go out
+        self.kept: dict[int, None] = {}                    # the least recently used first
+        self.prefixes: dict[bytes, Prefix] = {}            # by hash
+        self.prefix_of: dict[int, Prefix] = {}             # by block
+
+    @property
+    def available(self) -> int:
+        """How many blocks `allocate` can give."""
+        return len(self.empty) + len(self.kept)
+
+    def allocate(self, after: int | None = None) -> int:
+        """Take a block for one sequence; its content means nothing.
+
+        An empty block is taken before a kept one; of the empty ones, the one that follows the
+        block `after` if that is empty, else the first. Raises ModelError when all blocks are in
+        use.
+        """
+        if after is not None and after + 1 in self.empty:
+            block = after + 1
+        elif self.empty:
+            block = next(iter(self.empty))
+        else:
+            block = self.evict()
+        del self.empty[block]
+        self.references[block] = 1
+        return block
+
+    def free(self, block: int) -> None:
+        """One sequence less uses a block. The last one leaves it kept, or empty.
+
+        Raises ValueError when nobody uses it.
+        """
+        if not self.references[block]:
+            raise ValueError(f"block {block} is not in use")
+        self.references[block] -= 1
+        if not self.references[block]:
+            (self.kept if block in self.prefix_of else self.empty)[block] = None
+
+    def share(self, block: int) -> None:
+        """One sequence more uses a block, which is in use or kept.
+        Raises ValueError for an empty one."""
+        if block in self.empty:
+            raise ValueError(f"block {block} is empty")
+        self.kept.pop(block, None)
+        self.references[block] += 1
+
+    def keep(self, block: int, hash: bytes, ids: Sequence[int],
+             parent: Prefix | None) -> Prefix | None:
+        """Remember what a full block in use holds, so that another sequence can find it.
+
+        hash, ids: of the block; parent: the prefix of the block before it, None for the first.
+        Returns the prefix that stands for this text: where another block holds it already, that
+        one's, and this block has none. Returns None when another text has the hash.
+        """
+        known = self.prefixes.get(hash)
+        if known is None:
+            known = Prefix(hash, block, tuple(ids), parent)
+            self.prefixes[hash] = self.prefix_of[block] = known
+        return known if known.parent is parent and known.ids == tuple(ids) else None
+
+    def find(self, hashes: Sequence[bytes], ids: Sequence[int]) -> list[Prefix]:
+        """The longest beginning of a text that blocks hold, as the prefixes of these blocks.
+
+        hashes: of the text's full blocks, as `hash_blocks` gives them; ids: the text.
+        """
+        found: list[Prefix] = []
+        for place, hash in enumerate(hashes):
+            prefix = self.prefixes.get(hash)
+            block_ids = tuple(ids[place * self.block_size:(place + 1) * self.block_size])
+            if (prefix is None or prefix.ids != block_ids
+                or prefix.parent is not (found[-1] if found else None)):
+                break
+            found.append(prefix)
+        return found
+
+    def evict(self) -> int:
+        """Give up the kept block that nobody has used for the longest time; it is empty then.
+
+        Raises ModelError when there is none.
+        """
+        if not self.kept:
+            raise ModelError("no block is free", f"all {len(self.references)} are in use",
+                             "give the engine more memory, or shorter requests")
+        block = next(iter(self.kept))
+        del self.kept[block]
+        del self.prefixes[self.prefix_of.pop(block).hash]
+        self.empty[block] = None
+        return block
+
+    def check(self, block_tables: Iterable[Sequence[int]]) -> None:
+        """Raise AssertionError unless the books are right.
+
+        block_tables: of all sequences that hold any blocks.
+        """
+        used = [0] * len(self.references)
+        for table in block_tables:
+            assert len(set(table)) == len(table), f"a block is twice in one table: {table}"
+            for block in table:
+                used[block] += 1
+        assert used == self.references, "a reference is not counted, or counted twice"
+        for block, references in enumerate(self.references):
+            states = (references > 0) + (block in self.empty) + (block in self.kept)
+            assert states == 1, f"block {block} is in {states} states"
+            assert block not in self.empty or block not in self.prefix_of
+            assert block not in self.kept or block in self.prefix_of
+        assert len(self.prefixes) == len(self.prefix_of)
+        for block, prefix in self.prefix_of.items():
+            assert prefix.block == block and self.prefixes[prefix.hash] is prefix
+            assert len(prefix.ids) == self.block_size

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from gearworks.attention import attention
+from gearworks.attention import QUERY_BLOCK, attention
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.kv_cache import QUERY_BLOCK, KVCache, RaggedBatch
+from gearworks.kv_cache import KVCache, RaggedBatch
 
 H, K, d, L = 6, 2, 10, 3
 CONFIG = ModelConfig("LlamaForCausalLM", 11, H * d, 8, L, H, K, d, 512, 1e-5, 1e4, False)

@@ -8,7 +8,8 @@ import torch
 from gearworks.accounting import ModelShape, forward_flops
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.kv_cache import QUERY_BLOCK, RaggedBatch
+from gearworks.attention import QUERY_BLOCK
+from gearworks.kv_cache import RaggedBatch
 from gearworks.model import Model
 
 SHAPES = {

@@ -19,7 +19,7 @@ class KVCache(kv_cache.KVCache):
         values = self.values[layer].swapaxes(0, 1)[:end]
         keys[end - len(k):] = k
         values[end - len(v):] = v
-        return attention(q, keys, values, causal_mask(len(q), end, self.windows[layer]))
+        return attention(q, keys, values, causal_mask(len(q), end, self.rules[layer].window))
 
     def truncate(self, length):
         if not 0 <= length <= len(self):

@@ -39,7 +39,7 @@ class RecordingCache(KVCache):
         out = super().attend(layer, q, k, v)
         S = self.lengths[layer]
         keys = self.keys[layer, :, :S].transpose(1, 0, 2)                      # (S, K, d)
-        window = self.windows[layer]
+        window = self.rules[layer].window
         mask = None if window is None else causal_mask(len(q), S, window)
         # Attention mixes values by weight; of values that are the rows of the identity, the
         # mixture is the weights.

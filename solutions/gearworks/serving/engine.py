@@ -1,0 +1,281 @@
+"""Many requests at once: one forward pass a step, whoever they are and wherever they stand.
+
+A step asks the scheduler which tokens are to be computed, runs the model over all of them, and
+hands each answer the logits of its own rows. Answers that are finished leave, and their blocks
+are free for the next step.
+
+Shapes: T tokens of a step, V vocabulary.
+"""
+
+import time
+from collections import deque
+from dataclasses import replace
+
+import numpy as np
+
+from gearworks.config import ModelConfig
+from gearworks.decoding import room_for
+from gearworks.errors import ModelError
+from gearworks.kv_cache import BlockPool
+from gearworks.language_model import LanguageModel
+from gearworks.sampling import TokenLogprob, logprobs
+from gearworks.serving.answer import Answer
+from gearworks.serving.paged_cache import PagedBatch, PagedKVCache, bytes_per_token
+from gearworks.serving.record import Row, StepRecord
+from gearworks.serving.request import Delta, Request
+from gearworks.serving.scheduler import Plan, Scheduler
+from gearworks.serving.sequence import Sequence
+from gearworks.speculative import ngram_propose
+
+BLOCK_SIZE = 32             # tokens; larger ones waste more, smaller ones are more calls
+KV_CACHE_BYTES = 2**30
+RECORDS = 4096              # steps whose records are kept
+# A request of the next lower priority is overtaken by those that come so many requests later,
+# and by no others: it waits, but not for ever.
+PATIENCE = 1000
+
+
+class LLMEngine:
+    """A model that answers many requests at once. Not to be used from several threads."""
+
+    def __init__(self, language_model: LanguageModel, *, max_model_len: int | None = None,
+                 block_size: int = BLOCK_SIZE, num_blocks: int | None = None,
+                 max_num_batched_tokens: int = 512, max_num_seqs: int = 64,
+                 enable_prefix_caching: bool = True, speculative_tokens: int = 0):
+        """max_model_len: the longest prompt with its answer, in tokens; by default what the
+        model was made for, or what the blocks have room for. num_blocks: of the KV cache, by
+        default as many as fit into 1 GiB, or one sequence needs. max_num_batched_tokens: of a
+        step. max_num_seqs: answers that run at once. speculative_tokens: how many tokens are
+        guessed ahead for each answer, by n-grams of its own text; the answers do not change.
+        Raises ModelError for sizes that make no sense, or that memory has no room for.
+        """
+        model = language_model.model
+        for name, value, least in (
+                ("block_size", block_size, 1), ("max_num_seqs", max_num_seqs, 1),
+                ("max_num_batched_tokens", max_num_batched_tokens, max_num_seqs),
+                ("max_model_len", max_model_len, 2), ("num_blocks", num_blocks, 1),
+                ("speculative_tokens", speculative_tokens, 0)):
+            if value is not None and value < least:
+                raise ModelError("cannot start the engine", f"{name} is {value}",
+                                 f"give a value of at least {least}")
+        longest = model_len(model.config, max_model_len)
+        if num_blocks is None:
+            block_bytes = bytes_per_token(model.config) * block_size
+            num_blocks = max(KV_CACHE_BYTES // block_bytes, -(-longest // block_size))
+        self.language_model = language_model
+        self.model = model
+        self.max_model_len = min(longest, num_blocks * block_size)
+        self.max_num_seqs = max_num_seqs
+        self.speculative_tokens = speculative_tokens
+        self.memory = PagedKVCache(model.config, num_blocks, block_size)
+        self.pool = BlockPool(num_blocks, block_size)
+        self.scheduler = Scheduler(self.pool, max_num_batched_tokens=max_num_batched_tokens,
+                                   max_num_seqs=max_num_seqs,
+                                   enable_prefix_caching=enable_prefix_caching)
+        self.records: deque[StepRecord] = deque(maxlen=RECORDS)
+        self._answers: dict[str, dict[int, tuple[Sequence, Answer]]] = {}
+        self._prompt_logprobs: dict[str, list[TokenLogprob | None]] = {}
+        self._arrivals = self._steps = 0
+
+    def add_request(self, request: Request) -> None:
+        """Let a request wait for its turn. Its deltas come from `step`.
+
+        Raises ModelError, at once, for what can never run: an empty prompt, one that is longer
+        than the context or the memory, ids that the vocabulary does not have, more answers than
+        run at once. Raises ValueError for an id that is in use.
+        """
+        if request.id in self._answers:
+            raise ValueError(f"there is a request {request.id} already")
+        if request.n > self.max_num_seqs:
+            raise ModelError("cannot answer this request", f"n is {request.n}",
+                             f"this engine runs {self.max_num_seqs} answers at once; ask for "
+                             "fewer")
+        ids, vocabulary = list(request.prompt_ids), self.model.config.vocab_size
+        wanted = self.max_model_len if request.max_tokens is None else request.max_tokens
+        room = room_for(ids, wanted, self.max_model_len)
+        if not 0 <= min(ids) <= max(ids) < vocabulary:
+            raise ModelError("cannot run the model on these token ids",
+                             f"they go from {min(ids)} to {max(ids)}, and the vocabulary has "
+                             f"{vocabulary}", "does the tokenizer belong to this model?")
+        self._arrivals += 1
+        rank = self._arrivals + PATIENCE * request.priority, self._arrivals, 0
+        sequence = Sequence(request, 0, ids, rank, limit=len(ids) + room)
+        self._answers[request.id] = {0: (sequence, Answer(sequence, self.language_model))}
+        self.scheduler.add(sequence)
+
+    def abort(self, request_id: str) -> None:
+        """End all answers of a request; their blocks are free when this returns, and no delta
+        comes any more. An id that is unknown, or was finished, is no error."""
+        for sequence, answer in self._answers.pop(request_id, {}).values():
+            self.scheduler.remove(sequence)
+            answer.abort()
+        self._prompt_logprobs.pop(request_id, None)
+
+    def has_unfinished(self) -> bool:
+        """Whether there is anything to do for `step`."""
+        return bool(self._answers)
+
+    def step(self) -> list[Delta]:
+        """Compute the next tokens of all that run, in one forward pass.
+
+        Returns what is new, in no particular order; an answer that fails ends with an error of
+        its own, and the others go on. Where nothing is to be done, nothing is returned.
+        """
+        started = time.perf_counter()
+        self.guess_ahead()
+        plan = self.scheduler.schedule()
+        if not plan.rows:
+            return []
+        for source, target in plan.copies:
+            self.memory.copy_block(source, target)
+        record = self.record(plan)
+        model_started = time.perf_counter()
+        logits = self.forward(plan)
+        model_seconds = time.perf_counter() - model_started
+        deltas, finished = [], []
+        for (sequence, count), rows in zip(plan.rows, logits):
+            deltas += self.hand_over(sequence, count, rows, finished)
+        self.records.append(replace(
+            record, finished=tuple(finished), model_seconds=model_seconds,
+            generated=sum(len(delta.ids) for delta in deltas),
+            seconds=time.perf_counter() - started))
+        self._steps += 1
+        return deltas
+
+    def guess_ahead(self) -> None:
+        """Let every running answer guess how its text goes on, as far as it may go."""
+        for sequence in self.scheduler.running:
+            room = min(self.speculative_tokens, sequence.limit - len(sequence.ids) - 1)
+            if room > 0 and sequence.num_pending_tokens == 1:
+                sequence.guesses = ngram_propose(sequence.ids, room)
+
+    def forward(self, plan: Plan) -> list[np.ndarray]:
+        """Run the model over a step's tokens.
+
+        Returns for each row of the plan the logits that are wanted of it, (rows, V): after the
+        last of the sequence's tokens and after each guess, and after all tokens of a prompt
+        whose log-probabilities are asked for.
+        """
+        ids, positions, logits_at, borders = [], [], [], [0]
+        for sequence, count in plan.rows:
+            start = sequence.num_computed_tokens
+            first = max(start, self.first_wanted(sequence))
+            logits_at += range(len(ids) + first - start, len(ids) + count)
+            borders.append(len(logits_at))
+            ids += [*sequence.ids[start:], *sequence.guesses][:count]
+            positions += range(start, start + count)
+        batch = PagedBatch(self.memory, [sequence.block_table for sequence, _ in plan.rows],
+                           [sequence.num_computed_tokens for sequence, _ in plan.rows],
+                           [count for _, count in plan.rows])
+        # broken weights show in the logits, and `choose` refuses those
+        with np.errstate(all="ignore"):
+            logits = self.model.forward(np.array(ids), np.array(positions), batch,
+                                        np.array(logits_at, dtype=int))
+        return [logits[start:end] for start, end in zip(borders, borders[1:])]
+
+    def first_wanted(self, sequence: Sequence) -> int:
+        """The first of a sequence's tokens after which logits are wanted."""
+        last = len(sequence.ids) - 1
+        if sequence.request.prompt_logprobs is None:
+            return last
+        known = len(self._prompt_logprobs.get(sequence.request.id, [None]))
+        return known - 1 if known < sequence.prompt_length else last
+
+    def hand_over(self, sequence: Sequence, count: int, rows: np.ndarray,
+                  finished: list[str]) -> list[Delta]:
+        """Give an answer the logits that were computed for it, and see what it makes of them.
+
+        rows: as `forward` returns them. finished: gets the names of answers that end.
+        """
+        caught_up = count >= sequence.num_pending_tokens
+        if sequence.request.prompt_logprobs is not None:
+            self.note_prompt(sequence, rows)
+        guessed = max(0, count - sequence.num_pending_tokens)
+        del sequence.guesses[guessed:]
+        self.scheduler.computed(sequence, count - guessed)
+        if not caught_up:
+            return []
+        deltas = []
+        for one in [sequence, *self.fork(sequence)]:
+            answer = self._answers[one.request.id][one.index][1]
+            try:
+                answer.resume(rows[len(rows) - 1 - guessed:])
+            except BaseException:                        # Ctrl-C, while it chose a token
+                self.abort(one.request.id)
+                raise
+            if answer.accepted:
+                self.scheduler.computed(one, answer.accepted)
+            delta = answer.delta()
+            if delta is not None:
+                deltas.append(self.with_prompt(delta, one))
+            if answer.finish_reason is not None:
+                finished.append(one.name)
+                self.scheduler.remove(one)
+                del self._answers[one.request.id][one.index]
+        if not self._answers[sequence.request.id]:
+            del self._answers[sequence.request.id]
+            self._prompt_logprobs.pop(sequence.request.id, None)
+        return deltas
+
+    def fork(self, sequence: Sequence) -> list[Sequence]:
+        """Begin the other answers of a request whose prompt is computed: they share its blocks,
+        and the first of them to write into one gets a copy."""
+        if sequence.forked:
+            return []
+        sequence.forked = True
+        siblings = []
+        for index in range(1, sequence.request.n):
+            sibling = replace(sequence, index=index, rank=(*sequence.rank[:2], index),
+                              ids=list(sequence.ids), guesses=[], block_table=[], hashes=[])
+            self.scheduler.fork(sequence, sibling)
+            answer = Answer(sibling, self.language_model)
+            self._answers[sequence.request.id][index] = sibling, answer
+            siblings.append(sibling)
+        return siblings
+
+    def note_prompt(self, sequence: Sequence, rows: np.ndarray) -> None:
+        """Keep the log-probabilities of a prompt's tokens, from the rows before them."""
+        request = sequence.request
+        known = self._prompt_logprobs.setdefault(request.id, [None])
+        for row in rows:
+            if len(known) < len(request.prompt_ids):
+                known.append(logprobs(row, request.prompt_ids[len(known)],
+                                      request.prompt_logprobs))
+
+    def with_prompt(self, delta: Delta, sequence: Sequence) -> Delta:
+        """An answer's first delta also tells the prompt's log-probabilities."""
+        known = self._prompt_logprobs.get(sequence.request.id)
+        if known is None or sequence.told_prompt:
+            return delta
+        sequence.told_prompt = True
+        return replace(delta, prompt_logprobs=tuple(known))
+
+    def record(self, plan: Plan) -> StepRecord:
+        """What a step is about to do."""
+        rows = tuple(Row(sequence.name, sequence.num_computed_tokens, count,
+                         max(0, count - sequence.num_pending_tokens),
+                         sequence.num_pending_tokens > 1, tuple(sequence.block_table))
+                     for sequence, count in plan.rows)
+        used = sum(map(bool, self.pool.references))
+        return StepRecord(
+            self._steps, 0.0, 0.0, rows, waiting=len(self.scheduler.waiting),
+            admitted=tuple((one.name, one.num_computed_tokens) for one in plan.admitted),
+            preempted=tuple(one.name for one in plan.preempted), blocks_used=used,
+            blocks_kept=len(self.pool.kept), blocks_empty=len(self.pool.empty))
+
+
+def model_len(config: ModelConfig, asked: int | None) -> int:
+    """How long a sequence may get: what the model was made for, or less where that is asked.
+
+    Where RoPE is stretched as a sequence grows, its keys depend on the length at which they
+    were computed: the same text in other steps has other logits. So such a model is served
+    within its original context, where nothing is stretched.
+    Raises ModelError when more is asked.
+    """
+    longest, scaling = config.max_position_embeddings, config.rope_scaling
+    if scaling is not None and scaling.kind == "dynamic":
+        longest = scaling.original_max_position_embeddings
+    if asked is not None and asked > longest:
+        raise ModelError("cannot start the engine", f"max_model_len is {asked}",
+                         f"this model has a context of {longest} tokens")
+    return longest if asked is None else asked

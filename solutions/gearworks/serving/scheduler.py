@@ -1,0 +1,231 @@
+"""Which tokens are computed in the next step: one budget, shared by all sequences.
+
+Every sequence wants to catch up with its tokens (`Sequence.num_pending_tokens`). A step has
+room for `max_num_batched_tokens`. First come the sequences that run, in order of rank, then as
+many of those that wait as the budget, the number of places and the blocks allow. When blocks
+run out, the running sequence of the last rank gives up its own, and is computed again later.
+
+Source: Yu et al. 2022, "Orca" (scheduling by iterations); Agrawal et al. 2023, "Sarathi"
+(chunked prefill); vLLM's scheduler, version 1 (one budget for both phases).
+"""
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from gearworks.kv_cache import BlockPool, Prefix, hash_blocks
+from gearworks.serving.sequence import Sequence
+
+
+@dataclass
+class Plan:
+    """What one step does: for each sequence how many tokens, after these blocks are copied."""
+
+    rows: list[tuple[Sequence, int]] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)       # from block, to block
+    admitted: list[Sequence] = field(default_factory=list)
+    preempted: list[Sequence] = field(default_factory=list)
+
+
+class Scheduler:
+    """The sequences that run and those that wait, in order of rank, and who gets what."""
+
+    def __init__(self, pool: BlockPool, *, max_num_batched_tokens: int, max_num_seqs: int,
+                 enable_prefix_caching: bool = True):
+        """max_num_batched_tokens: of a step, at least max_num_seqs, so that every running
+        sequence can go on in every step. max_num_seqs: that run at once."""
+        self.pool = pool
+        self.max_num_batched_tokens = max_num_batched_tokens
+        self.max_num_seqs = max_num_seqs
+        self.enable_prefix_caching = enable_prefix_caching
+        self.running: list[Sequence] = []
+        self.waiting: list[Sequence] = []
+
+    @property
+    def places(self) -> int:
+        """How many more sequences may run, beside the answers that running ones will have."""
+        return self.max_num_seqs - sum(sequence.answers for sequence in self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        """Let a sequence wait for its turn."""
+        insort(self.waiting, sequence, key=lambda other: other.rank)
+
+    def schedule(self) -> Plan:
+        """Decide about the next step, and take the blocks that it needs."""
+        plan = Plan()
+        budget = self.max_num_batched_tokens
+        for place, sequence in enumerate(list(self.running)):
+            if not sequence.running:
+                break                          # preempted by one before it, as are all after it
+            count = self.chunk(sequence, budget - (len(self.running) - place - 1))
+            if self.make_room(sequence, count, plan):
+                count = min(count, self.tokens_in(sequence))
+                plan.rows.append((sequence, count))
+                budget -= count
+        # Whoever was preempted comes before whoever has not begun, but not in the same step:
+        # the blocks that it gave up are needed.
+        if not plan.preempted:
+            self.admit(budget, plan)
+        return plan
+
+    def chunk(self, sequence: Sequence, budget: int) -> int:
+        """How many of a sequence's tokens the next step computes.
+
+        budget: tokens that the step has left for it. All that are pending and their guesses, if
+        the budget has room for them; guesses only together with all that are pending. While
+        other prompts are unfinished or wait, a prompt takes at most half of a step's tokens, so
+        that a long one does not hold up all that come after it.
+        """
+        pending = sequence.num_pending_tokens
+        if pending == 1:
+            return min(1 + len(sequence.guesses), budget)
+        unfinished = [other for other in self.running if other.num_pending_tokens > 1]
+        if unfinished not in ([], [sequence]) or self.waiting and self.places:
+            budget = min(budget, max(1, self.max_num_batched_tokens // 2))
+        return min(pending, budget)
+
+    def tokens_in(self, sequence: Sequence) -> int:
+        """How many more tokens the sequence's blocks have room for."""
+        return (len(sequence.block_table) * self.pool.block_size
+                - sequence.num_computed_tokens)
+
+    def make_room(self, sequence: Sequence, count: int, plan: Plan) -> bool:
+        """Give a running sequence the blocks for its next `count` tokens.
+
+        Where blocks run out, first its guesses are given up, then the running sequences of the
+        last rank are preempted one by one; that may be the sequence itself. Then the answer is
+        False. A block that others use too is not written to: the sequence gets a copy of it.
+        """
+        while (needed := self.blocks_needed(sequence, count)) > self.pool.available:
+            if count > sequence.num_pending_tokens:
+                count = sequence.num_pending_tokens
+                continue
+            victim = self.running[-1]
+            self.preempt(victim, plan)
+            if victim is sequence:
+                return False
+        if not needed:
+            return True
+        table, size = sequence.block_table, self.pool.block_size
+        place = sequence.num_computed_tokens // size
+        if place < len(table) and self.pool.references[table[place]] > 1:
+            copy = self.pool.allocate()
+            plan.copies.append((table[place], copy))
+            self.pool.free(table[place])
+            table[place] = copy
+        while len(table) * size < sequence.num_computed_tokens + count:
+            table.append(self.pool.allocate(after=table[-1] if table else None))
+        return True
+
+    def blocks_needed(self, sequence: Sequence, count: int) -> int:
+        """How many blocks must be taken before the sequence can compute `count` more tokens."""
+        table, size = sequence.block_table, self.pool.block_size
+        place = sequence.num_computed_tokens // size
+        shared = place < len(table) and self.pool.references[table[place]] > 1
+        return shared + max(0, -(-(sequence.num_computed_tokens + count) // size) - len(table))
+
+    def preempt(self, sequence: Sequence, plan: Plan) -> None:
+        """Let a running sequence wait again, without its blocks; its tokens are not lost.
+
+        What its full blocks hold stays known, so unless they are needed, little of it will be
+        computed again.
+        """
+        self.running.remove(sequence)
+        sequence.running = False
+        self.release(sequence)
+        plan.preempted.append(sequence)
+        self.add(sequence)
+
+    def admit(self, budget: int, plan: Plan) -> None:
+        """Let waiting sequences run, in order of rank, while there is room for them.
+
+        budget: tokens that the step has left. There is room for a sequence when the step has a
+        token left for it, a place for each of its request's answers, and blocks for all its
+        tokens, beyond one for each sequence that runs. Who is first and finds no room holds up
+        the others: nobody is overtaken for ever.
+        What is in blocks already is not computed again, but for the last token, whose logits
+        are wanted.
+        """
+        size = self.pool.block_size
+        while self.waiting and budget > 0 and self.waiting[0].answers <= self.places:
+            sequence = self.waiting[0]
+            found = self.cached_blocks(sequence)
+            taken = sum(self.pool.references[prefix.block] > 0 for prefix in found)
+            spare = len(self.running)
+            if -(-len(sequence.ids) // size) - taken + spare > self.pool.available:
+                break
+            del self.waiting[0]
+            for prefix in found:
+                self.pool.share(prefix.block)
+            sequence.block_table = [prefix.block for prefix in found]
+            sequence.num_computed_tokens = len(found) * size
+            sequence.prefix = found[-1] if found else None
+            sequence.kept_blocks = len(found)
+            if sequence.cached_tokens is None:
+                sequence.cached_tokens = sequence.num_computed_tokens
+            sequence.running = True
+            insort(self.running, sequence, key=lambda other: other.rank)
+            plan.admitted.append(sequence)
+            count = self.chunk(sequence, budget)
+            self.make_room(sequence, count, plan)
+            plan.rows.append((sequence, count))
+            budget -= count
+
+    def cached_blocks(self, sequence: Sequence) -> list[Prefix]:
+        """The prefixes of the blocks that hold the beginning of a sequence, but for its last
+        token. With log-probabilities of the prompt wanted, nothing may be left out."""
+        if not self.enable_prefix_caching or sequence.request.prompt_logprobs is not None:
+            return []
+        self.hash(sequence)
+        size = self.pool.block_size
+        return self.pool.find(sequence.hashes[:(len(sequence.ids) - 1) // size], sequence.ids)
+
+    def hash(self, sequence: Sequence) -> None:
+        """Bring the hashes of a sequence's full blocks up to date."""
+        hashes, size = sequence.hashes, self.pool.block_size
+        hashes += hash_blocks(sequence.ids[len(hashes) * size:], size,
+                              hashes[-1] if hashes else b"")
+
+    def computed(self, sequence: Sequence, count: int) -> None:
+        """Take note that `count` more tokens of a sequence are in its blocks.
+
+        Full blocks can be found by others from now on.
+        """
+        sequence.num_computed_tokens += count
+        full = sequence.num_computed_tokens // self.pool.block_size
+        if not self.enable_prefix_caching or full == sequence.kept_blocks:
+            return
+        self.hash(sequence)
+        size = self.pool.block_size
+        for place in range(sequence.kept_blocks, full):
+            if place and sequence.prefix is None:
+                return                              # behind a collision nothing can be found
+            sequence.prefix = self.pool.keep(
+                sequence.block_table[place], sequence.hashes[place],
+                sequence.ids[place * size:(place + 1) * size], sequence.prefix)
+            sequence.kept_blocks = place + 1
+
+    def fork(self, sequence: Sequence, sibling: Sequence) -> None:
+        """Let another answer run from where this one is, on the same blocks."""
+        used = -(-sequence.num_computed_tokens // self.pool.block_size)
+        sibling.block_table = sequence.block_table[:used]
+        for block in sibling.block_table:
+            self.pool.share(block)
+        sibling.num_computed_tokens = sequence.num_computed_tokens
+        sibling.hashes = list(sequence.hashes)
+        sibling.prefix, sibling.kept_blocks = sequence.prefix, sequence.kept_blocks
+        sibling.running = True
+        insort(self.running, sibling, key=lambda other: other.rank)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence, wherever it is, and free its blocks."""
+        (self.running if sequence.running else self.waiting).remove(sequence)
+        sequence.running = False
+        self.release(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Free the blocks of a sequence, the last one first: it is the first to be given up."""
+        for block in reversed(sequence.block_table):
+            self.pool.free(block)
+        sequence.block_table = []
+        sequence.num_computed_tokens = sequence.kept_blocks = 0
+        sequence.prefix = None
