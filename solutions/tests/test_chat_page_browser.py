@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import queue
+import random
 import threading
 from pathlib import Path
 
@@ -51,8 +52,10 @@ class Script:
         self.asked.append(await request.json())
         if self.refusals:
             return self.refusals.pop(0)
-        return StreamingResponse(self.chunks(request, f"chatcmpl-{len(self.asked)}"),
-                                 media_type="text/event-stream")
+        number = len(self.asked)
+        return StreamingResponse(self.chunks(request, f"chatcmpl-{number}"),
+                                 media_type="text/event-stream",
+                                 headers={"X-Request-Id": f"mine{number}"})
 
     async def chunks(self, request, name):
         def event(delta, logprobs=None, finish=None):
@@ -509,10 +512,6 @@ Done: https://example.org/x, and <https://example.org/y>.
 """
 
 
-def markup(page, text, script):
-    return answered(page, script, text).evaluate("(one) => one.innerHTML")
-
-
 def test_markdown_becomes_what_it_says(visit, script):
     page = visit()
     reply = answered(page, script, RICH)
@@ -573,26 +572,27 @@ def test_html_and_bad_links_are_text(visit, script):
     page.wait_for_timeout(100)                               # nothing has run: `visit` checks
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_streamed_in_pieces_it_is_what_it_is_at_once(visit, script, seed):
+def test_streamed_in_pieces_it_is_what_it_is_at_once(visit):
     """However a text is cut, and whatever was closed on the way, the end is the same."""
-    page = visit()
-    found = page.evaluate("""async ([text, seed]) => {
+    page, draw = visit(), random.Random(0)
+    lines = (RICH + AWKWARD).split("\n")
+    texts = [RICH + AWKWARD, *("\n".join(draw.choices(lines, k=draw.randint(1, 12)))
+                              for _ in range(400))]
+    cuts = [list(range(1, len(text))) if n % 2 else
+            sorted(draw.randint(0, len(text)) for _ in range(20))
+            for n, text in enumerate(texts)]
+    different = page.evaluate("""async ([texts, cuts]) => {
         const { MarkdownView } = await import("/page/markdown.js");
-        const whole = document.createElement("div");
-        new MarkdownView(whole).update(text, false);
-        let state = seed + 1;
-        const random = () => (state = (state * 48271) % 2147483647) / 2147483647;
-        const grown = document.createElement("div");
-        const view = new MarkdownView(grown);
-        for (let end = 0; end < text.length;) {
-            end += seed === 0 ? 1 : Math.ceil(random() * 12);
-            view.update(text.slice(0, end), true);
-        }
-        view.update(text, false);
-        return [whole.innerHTML, grown.innerHTML];
-    }""", [RICH + AWKWARD, seed])
-    assert found[0] == found[1]
+        return texts.filter((text, n) => {
+            const [whole, grown] = [document.createElement("div"), document.createElement("div")];
+            new MarkdownView(whole).update(text, false);
+            const view = new MarkdownView(grown);
+            for (const end of cuts[n]) view.update(text.slice(0, end), true);
+            view.update(text, false);
+            return whole.innerHTML !== grown.innerHTML;
+        });
+    }""", [texts, cuts])
+    assert different == []
 
 
 AWKWARD = """
@@ -667,19 +667,17 @@ HOSTILE = {
     "table": "| a | b |\n|---|---|\n" + "| x | **y** |\n" * 1_000}
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_texts_are_drawn_without_delay(visit, script, name):
-    """Cut into 50 pieces; a quadratic step in one of them would take minutes."""
+def test_hostile_texts_are_drawn_without_delay(visit, script):
+    """Each in 50 pieces; a quadratic step in one of them would take minutes."""
     page = visit(width=390)
-    text = HOSTILE[name]
-    size = math.ceil(len(text) / 50)
-    script.answer(*(text[at:at + size] for at in range(0, len(text), size)))
-    ask(page)
-    settled(page)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert page.evaluate("document.getElementById('scroller').scrollWidth") <= 390
-    if name == "items":
-        assert page.locator(".markdown > ol > li").count() == 500
+    for name, text in HOSTILE.items():
+        size = math.ceil(len(text) / 50)
+        answered(page, script, *(text[at:at + size] for at in range(0, len(text), size)))
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        assert page.evaluate("document.getElementById('scroller').scrollWidth") <= 390, name
+        if name == "items":
+            assert page.locator(".markdown > ol > li").count() == 500
+        page.get_by_role("button", name="New").click()
 
 
 def test_other_scripts_run_their_own_way(visit, script):
@@ -752,11 +750,11 @@ def test_the_engines_steps_are_drawn_and_told(visit, script):
     script.say("x")
     replies(page).get_by_text("x", exact=True).wait_for()
     page.get_by_role("button", name="Inside").click()
-    script.steps.put(step(1, [row("other/0", 0, 96, [0, 1, 2], prompt=True)],
-                          admitted=[["other/0", 32]], generated=0))
-    script.steps.put(step(2, [row("other/0", 96, 1, [0, 1, 2]),
-                              row("chatcmpl-1/0", 32, 20, [0, 3], prompt=True)], waiting=2,
-                          admitted=[["chatcmpl-1/0", 32]], generated=1))
+    script.steps.put(step(1, [row("other-0/0", 0, 96, [0, 1, 2], prompt=True)],
+                          admitted=[["other-0/0", 32]], generated=0))
+    script.steps.put(step(2, [row("other-0/0", 96, 1, [0, 1, 2]),
+                              row("mine1-0/0", 32, 20, [0, 3], prompt=True)], waiting=2,
+                          admitted=[["mine1-0/0", 32]], generated=1))
     batch = page.get_by_role("slider", name="Step of the batch")
     page.get_by_text("Step 2, 20.0 ms").wait_for()
     assert batch.get_attribute("aria-valuetext") == (
@@ -781,9 +779,9 @@ def test_the_engines_steps_are_drawn_and_told(visit, script):
 def test_a_finished_sequence_leaves_its_blocks(visit, script):
     page = visit()
     page.get_by_role("button", name="Inside").click()
-    script.steps.put(step(1, [row("a/0", 0, 90, [5, 6, 7], prompt=True)], blocks_used=3,
+    script.steps.put(step(1, [row("a-0/0", 0, 90, [5, 6, 7], prompt=True)], blocks_used=3,
                           blocks_kept=0, blocks_empty=13))
-    script.steps.put(step(2, [row("a/0", 90, 1, [5, 6, 7])], finished=["a/0"], blocks_used=0,
+    script.steps.put(step(2, [row("a-0/0", 90, 1, [5, 6, 7])], finished=["a-0/0"], blocks_used=0,
                           blocks_kept=2, blocks_empty=14))
     page.get_by_text("Step 2, ").wait_for()
     blocks = page.evaluate("""async (steps) => {
@@ -791,14 +789,14 @@ def test_a_finished_sequence_leaves_its_blocks(visit, script):
         const history = new History();
         return steps.map((step) => { history.add(step); return history.blocks().map(
             ({ owners, kept }) => owners.join() || (kept ? "kept" : "")); });
-    }""", [step(1, [row("a/0", 0, 90, [2, 0, 1], prompt=True)], blocks_used=3, blocks_kept=0,
+    }""", [step(1, [row("a-0/0", 0, 90, [2, 0, 1], prompt=True)], blocks_used=3, blocks_kept=0,
                 blocks_empty=2),
-           step(2, [row("a/0", 90, 1, [2, 0, 1]), row("b/0", 64, 3, [2, 0, 3])],
+           step(2, [row("a-0/0", 90, 1, [2, 0, 1]), row("b-0/0", 64, 3, [2, 0, 3])],
                 blocks_used=4, blocks_kept=0, blocks_empty=1),
-           step(3, [row("a/0", 91, 1, [2, 0, 1])], finished=["a/0"], preempted=["b/0"],
+           step(3, [row("a-0/0", 91, 1, [2, 0, 1])], finished=["a-0/0"], preempted=["b-0/0"],
                 blocks_used=0, blocks_kept=2, blocks_empty=3)])
-    assert blocks == [["a/0", "a/0", "a/0", "", ""],
-                      ["a/0,b/0", "a/0", "a/0,b/0", "b/0", ""], ["kept", "", "kept", "", ""]]
+    assert blocks == [["a-0/0", "a-0/0", "a-0/0", "", ""],
+                      ["a-0/0,b-0/0", "a-0/0", "a-0/0,b-0/0", "b-0/0", ""], ["kept", "", "kept", "", ""]]
 
 
 def test_the_feed_is_asked_only_while_it_is_seen_and_again_when_it_ends(visit, script):
@@ -807,11 +805,11 @@ def test_the_feed_is_asked_only_while_it_is_seen_and_again_when_it_ends(visit, s
     assert script.feeds == 0
     page.get_by_role("button", name="Inside").click()
     until(page, lambda: script.open_feeds == 1)
-    script.steps.put(step(1, [row("a/0", 0, 1, [0])]))
+    script.steps.put(step(1, [row("a-0/0", 0, 1, [0])]))
     page.get_by_text("Step 1, ").wait_for()
     script.steps.put(CUT)
     until(page, lambda: script.feeds == 2 and script.open_feeds == 1)
-    script.steps.put(step(2, [row("a/0", 1, 1, [0])]))
+    script.steps.put(step(2, [row("a-0/0", 1, 1, [0])]))
     page.get_by_text("Step 2, ").wait_for()
     assert page.get_by_role("alert").count() == 0
     page.get_by_role("button", name="Inside").click()
@@ -876,7 +874,7 @@ def test_everything_is_readable(visit, script, scheme, width):
     page.get_by_role("alert").wait_for()
     looks.append(page.evaluate(LOOK))
     page.get_by_role("button", name="Tokens").first.click()
-    script.steps.put(step(1, [row("chatcmpl-1/0", 0, 1, [0])]))
+    script.steps.put(step(1, [row("mine1-0/0", 0, 1, [0])]))
     page.get_by_text("Step 1, ").wait_for()
     page.get_by_role("option").first.click()
     looks.append(page.evaluate(LOOK))

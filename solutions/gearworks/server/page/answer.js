@@ -2,7 +2,7 @@
 
 // Of state "waiting", "streaming", then one of "done", "stopped" and "failed".
 export class Answer {
-  id = null;                        // the engine's name for the request
+  id = null;                        // the server's name for the request
   text = "";
   tokens = [];                      // as in the API: token, logprob, bytes, top_logprobs
   state = "waiting";
@@ -18,7 +18,6 @@ export class Answer {
   }
 
   take(chunk) {
-    this.id ??= chunk.id;
     this.usage = chunk.usage ?? this.usage;
     const choice = chunk.choices?.[0];
     if (!choice) return;

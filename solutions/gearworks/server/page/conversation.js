@@ -4,7 +4,7 @@ import { Answer } from "/page/answer.js";
 import { button, copy, make } from "/page/elements.js";
 import { MarkdownView } from "/page/markdown.js";
 import { notice } from "/page/notice.js";
-import { chunks, modelName, Trouble } from "/page/server.js";
+import { answerTo, modelName, Trouble } from "/page/server.js";
 
 const NEAR = 60;                    // pixels from the end that count as being there
 const REST = 3;                     // after drawing for so long, wait this many times as long
@@ -200,7 +200,10 @@ export class Conversation {
       const body = { model: this.modelName, messages: this.#messages(turn), stream: true,
                      logprobs: true, top_logprobs: 5, stream_options: { include_usage: true },
                      ...this.settings.parameters };
-      for await (const chunk of chunks(body, abort.signal)) {
+      const { id, chunks } = await answerTo(body, abort.signal);
+      answer.id = id;
+      draw();
+      for await (const chunk of chunks) {
         if (abort.signal.aborted) break;
         answer.take(chunk);
         draw();

@@ -3,14 +3,14 @@
 // A record has `number`, `seconds`, `model_seconds`, `rows` (each with `name`, `start`, `count`,
 // `guesses`, `prompt`, `blocks`), `admitted` (pairs of a name and its cached tokens),
 // `preempted`, `finished`, `waiting`, `blocks_used`, `blocks_kept`, `blocks_empty`, `generated`.
-// A name is "request/answer".
+// A name is "REQUEST-PROMPT/ANSWER"; `missed` steps before it did not reach this page.
 
 const STEPS = 400;                  // so many are remembered
 const SPEED_STEPS = 20;             // tokens/s is the mean over so many
 
 export class History {
   steps = [];
-  own = new Set();                  // ids of this page's requests
+  own = new Set();                  // names of this page's requests
   cached = 0;                       // prompt tokens that nobody had to compute, and
   computed = 0;                     // those that the model read
   generated = 0;
@@ -53,7 +53,7 @@ export class History {
   }
 
   isOwn(name) {
-    return this.own.has(name.slice(0, name.lastIndexOf("/")));
+    return this.own.has(name.replace(/-\d+\/\d+$/, ""));
   }
 
   get tokensPerSecond() {
@@ -117,7 +117,8 @@ export function stepInWords(record, history) {
   const other = [
     ...record.preempted.map((name) => `${history.face(name).letter} is preempted`),
     ...record.finished.map((name) => `${history.face(name).letter} is finished`)];
+  const missed = record.missed ? ` ${record.missed} steps before it were missed.` : "";
   const ms = (seconds) => `${(1000 * seconds).toFixed(1)} ms`;
   return `Step ${record.number}, ${ms(record.seconds)} (model ${ms(record.model_seconds)}): `
-    + `${[...rows, ...other].join("; ") || "nothing to do"}.`;
+    + `${[...rows, ...other].join("; ") || "nothing to do"}.${missed}`;
 }

@@ -35,7 +35,7 @@ export class MarkdownView {
   // `text` begins with the text of the last call.
   update(text, open) {
     const lines = text.slice(this.#closedEnd).split("\n");
-    const found = blocks(lines, open);
+    const found = blocks(lines, open && "line");
     // A block is closed when two whole lines of the next one are there: the second may still
     // make a table of the first.
     const last = found.findLastIndex((block) => block.first + 2 < lines.length);
@@ -53,9 +53,13 @@ export class MarkdownView {
 
 // --- blocks
 
-// The blocks of these lines: each its tree, and the number of its first line.
+// The blocks of these lines: each its tree, and the number of its first line. `open`: "line"
+// while the last line is not whole, "text" when it is and more lines will come, else false.
 function blocks(lines, open, depth = 0) {
-  if (open && isBare(lines)) lines = lines.slice(0, -1);
+  if (open === "line" && isBare(lines)) {
+    open = "text";
+    lines = lines.slice(0, -1);
+  }
   const found = [];
   let at = 0;
   while (at < lines.length) {
@@ -187,9 +191,9 @@ const table = {
     if (!lines[at].includes("|")) return false;
     if (at + 1 < lines.length && isDelimiter(lines[at + 1])
         && cellsOf(lines[at + 1]).length === cellsOf(lines[at]).length) return true;
-    const rest = lines.length - at;
-    return open && lines[at].startsWith("|")
-      && (rest === 1 || (rest === 2 && /^[|: \t-]*$/.test(lines[at + 1])));
+    const rest = lines.slice(at + 1, at + 3);
+    return open && lines[at].startsWith("|") && (rest.length === 0
+      || (rest.length === 1 && open === "line" && rest[0].trim() && /^[|: \t-]*$/.test(rest[0])));
   },
   read(lines, at, depth, open) {
     const head = cellsOf(lines[at]);

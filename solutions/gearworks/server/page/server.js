@@ -41,9 +41,14 @@ export async function modelName() {
   return models.data[0].id;
 }
 
-// The chunks of a streamed answer. Ends with a Trouble where the stream ends before its [DONE].
-export async function* chunks(body, signal) {
+// A streamed answer: the request's name, and its chunks as they come. They end with a Trouble
+// where the stream ends before its [DONE].
+export async function answerTo(body, signal) {
   const response = await ask("/v1/chat/completions", { body, signal });
+  return { id: response.headers.get("X-Request-Id"), chunks: chunks(response) };
+}
+
+async function* chunks(response) {
   try {
     for await (const data of events(response)) {
       if (data === "[DONE]") return;
@@ -71,7 +76,7 @@ async function troubleOf(response) {
 
 function troubleIn({ message, param, code }, status, wait) {
   const said = message ? sentence(message) : `It answered with status ${status}.`;
-  if (status === 401 || status === 403) {
+  if (status === 401) {
     return new Trouble("The server wants an API key.",
                        "It is what was given to gearworks serve as --api-key.", true);
   }
@@ -80,7 +85,7 @@ function troubleIn({ message, param, code }, status, wait) {
     return new Trouble(`The server has as much to do as it takes. ${said}`,
                        `Try again ${when}.`);
   }
-  if (code === "context_length_exceeded" || /context/.test(message ?? "")) {
+  if (status === 400 && (code === "context_length_exceeded" || /context/.test(message))) {
     return new Trouble(said, "Begin a new conversation, shorten this one by editing an earlier "
                              + "message, or allow fewer tokens in Settings.");
   }
