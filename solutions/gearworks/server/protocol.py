@@ -74,9 +74,12 @@ def _complaint(error: ValidationError, body: Any) -> APIError:
     """What pydantic found first, with the parameter's path as OpenAI writes it."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     paths = [_path(each, body) for each in found]
-    # Of a union's alternatives, that which was understood furthest is what was meant
-    path = max((path for path, each in zip(paths, found) if each["loc"][:1]
-                == found[0]["loc"][:1]), key=len)
+    # Of a union's alternatives, that which was understood furthest is what was meant; and what
+    # is there and wrong comes before what is missing
+    path, _ = max(((path, each) for path, each in zip(paths, found)
+                   if each["loc"][:1] == found[0]["loc"][:1]),
+                  key=lambda pair: (pair[0].count(".") + pair[0].count("["),
+                                    pair[1]["type"] != "missing"))
     meant = [each for each, other in zip(found, paths) if other == path]
     reasons = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in meant)
     code = "missing_required_parameter" if meant[0]["type"] == "missing" else "invalid_value"
@@ -86,16 +89,16 @@ def _complaint(error: ValidationError, body: Any) -> APIError:
 
 def _path(found: Mapping[str, Any], body: Any) -> str:
     """messages[0].content: those steps of pydantic's location that lead into the body."""
-    path, value = "", body
-    for step in found["loc"]:
+    path, value, *steps = "", body, *found["loc"]
+    for place, step in enumerate(steps):
+        absent = place == len(steps) - 1 and found["type"] in ("missing", "value_error")
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             path, value = f"{path}[{step}]", value[step]
-        elif isinstance(step, str) and isinstance(value, Mapping) and step in value:
-            path, value = f"{path}.{step}".lstrip("."), value[step]
+        elif isinstance(value, Mapping) and (step in value or absent):
+            path, value = f"{path}.{step}".lstrip("."), value.get(step)
         if path == "logit_bias":                            # its keys are the client's
-            return path
-    missing = str(found["loc"][-1]) if found["type"] == "missing" else ""
-    return f"{path}.{missing}".strip(".")[:200]
+            break
+    return path[:200]
 
 
 def sse_event(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:

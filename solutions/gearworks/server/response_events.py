@@ -5,6 +5,7 @@ Source: OpenAI's API reference, "Responses: streaming events".
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 from uuid import uuid4
 
@@ -104,7 +105,7 @@ class ResponseReply:
     def _add(self, item: dict[str, Any]) -> Iterator[Event]:
         self.response["output"].append(item)
         self._open = item
-        yield self._event("response.output_item.added", item=dict(item),
+        yield self._event("response.output_item.added", item=deepcopy(item),
                           output_index=len(self.response["output"]) - 1)
 
     def _close(self, status: str = "completed") -> Iterator[Event]:
@@ -120,7 +121,7 @@ class ResponseReply:
             yield self._item_event("response.content_part.done", content_index=0, part=part)
         else:
             yield self._item_event("response.function_call_arguments.done",
-                                   name=item["name"], arguments=item["arguments"])
+                                   arguments=item["arguments"])
         yield self._event("response.output_item.done", item=item,
                           output_index=len(self.response["output"]) - 1)
         self._open = None

@@ -181,8 +181,8 @@ class FreeCalls(ChatText):
             calls, end = _calls_at(self._held, opener.end(), self._names)
             if calls:
                 deltas += self._let_through(before)
-                self._held, self._opener, self._called = (self._held[end - before:],
-                                                          _LATER_OPENER, True)
+                self._held, self._called = self._held[end - before:], True
+                self._opener, self._end = _LATER_OPENER, JSONEnd(0)
                 deltas += self._send(calls)
             else:
                 deltas += self._let_through(max(opener.end(), 1))
