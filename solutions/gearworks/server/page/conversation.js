@@ -32,7 +32,6 @@ export class Conversation {
   get isRunning() { return this.#running !== null; }
   get isEmpty() { return this.#turns.length === 0; }
   get latest() { return this.#turns.at(-1)?.answer ?? null; }
-  get model() { return this.modelName; }
 
   get atEnd() {
     const { scrollTop, scrollHeight, clientHeight } = this.scroller;
@@ -133,7 +132,11 @@ export class Conversation {
     const { answer } = turn;
     turn.reply.removeAttribute("aria-busy");
     turn.after.replaceChildren();
-    if (answer.trouble) turn.after.append(notice(answer.trouble, () => this.#answer(turn)));
+    const again = () => {
+      turn.reply.focus({ preventScroll: true });               // what had it will be gone
+      this.#answer(turn);
+    };
+    if (answer.trouble) turn.after.append(notice(answer.trouble, again));
     else if (!answer.text) turn.after.append(make("p", { class: "about" }, "An empty answer."));
     const actions = make("div", { class: "actions" });
     if (answer.text) {
@@ -141,10 +144,7 @@ export class Conversation {
                             (event) => this.#copied(event.currentTarget, answer.text)));
     }
     if (!answer.trouble) {
-      actions.append(button("Regenerate", { class: "quiet" }, () => {
-        turn.reply.focus({ preventScroll: true });
-        this.#answer(turn);
-      }));
+      actions.append(button("Regenerate", { class: "quiet" }, again));
     }
     if (answer.tokens.length) {
       actions.append(button("Tokens", { class: "quiet" }, () => this.inspect(answer)));

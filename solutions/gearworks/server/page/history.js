@@ -52,6 +52,12 @@ export class History {
     return this.steps.at(-1) ?? null;
   }
 
+  // Whether nobody is left to compute for, as far as the last step tells.
+  get isAtRest() {
+    return !this.last || (this.last.waiting === 0
+      && this.last.rows.every(({ name }) => this.last.finished.includes(name)));
+  }
+
   isOwn(name) {
     return this.own.has(name.replace(/-\d+\/\d+$/, ""));
   }

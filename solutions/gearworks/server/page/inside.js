@@ -11,7 +11,7 @@ import { Timeline } from "/page/timeline.js";
 import { TokenView } from "/page/tokens.js";
 
 const NARROW = matchMedia("(max-width: 62rem)");
-const QUIET = 1500;                 // milliseconds without a step, after which the engine rests
+const QUIET = 15000;                // milliseconds without a step, after which the engine rests
 const WAITS = [250, 500, 1000, 2000, 4000, 8000];         // milliseconds before trying again
 
 export class Inside {
@@ -121,7 +121,7 @@ export class Inside {
 
   #paintSoon() {
     clearTimeout(this.#resting);
-    this.#resting = setTimeout(() => this.#tellNumbers(true), QUIET);
+    this.#resting = setTimeout(() => this.#tellNumbers(true), this.#history.isAtRest ? 500 : QUIET);
     this.#due ||= requestAnimationFrame(() => {
       this.#due = 0;
       this.#draw();

@@ -50,7 +50,9 @@ function fit() {
 
 // Which model is here; or what to do so that one is.
 async function meet() {
-  byId("welcome").querySelector(".notice")?.remove();
+  const notices = byId("welcome").querySelectorAll(".notice");
+  if (notices.length) field.focus();                        // not lost with what is removed
+  notices.forEach((one) => one.remove());
   try {
     conversation.modelName = await modelName();
     byId("model").textContent = conversation.modelName;

@@ -21,19 +21,30 @@ export class Pool {
   constructor(element, history, colours) {
     this.#history = history;
     this.#colours = colours;
-    this.#drawing = make("div", { class: "drawing", role: "img" }, this.#canvas);
+    this.#drawing = make("div", { class: "drawing", role: "slider", tabindex: "0",
+                                  "aria-label": "Block of the pool" }, this.#canvas);
     element.append(this.#drawing, this.words);
     this.#drawing.addEventListener("pointermove", (event) => {
       const { left, top } = this.#canvas.getBoundingClientRect();
       const column = Math.floor((event.clientX - left) / this.#side);
       const row = Math.floor((event.clientY - top) / this.#side);
-      this.#pointed = column < this.#across ? row * this.#across + column : null;
-      this.#describe();
+      this.#point(column < this.#across ? row * this.#across + column : null);
     });
-    this.#drawing.addEventListener("pointerleave", () => {
-      this.#pointed = null;
-      this.#describe();
+    this.#drawing.addEventListener("pointerleave", () => this.#point(null));
+    this.#drawing.addEventListener("blur", () => this.#point(null));
+    this.#drawing.addEventListener("keydown", (event) => {
+      const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: this.#across,
+                      ArrowUp: -this.#across, Home: -Infinity, End: Infinity };
+      if (!(event.key in steps)) return;
+      event.preventDefault();
+      const next = this.#pointed === null ? 0 : this.#pointed + steps[event.key];
+      this.#point(Math.max(0, Math.min(this.#cells.length - 1, next)));
     });
+  }
+
+  #point(index) {
+    this.#pointed = index;
+    this.paint();
   }
 
   paint() {
@@ -49,6 +60,13 @@ export class Pool {
     pen.textAlign = "center";
     cells.forEach((cell, i) => this.#drawCell(pen, cell, i % this.#across * this.#side,
                                               Math.floor(i / this.#across) * this.#side));
+    if (cells[this.#pointed]) {
+      pen.strokeStyle = this.#colours.get("ink");
+      pen.lineWidth = 2;
+      pen.strokeRect(this.#pointed % this.#across * this.#side,
+                     Math.floor(this.#pointed / this.#across) * this.#side,
+                     this.#side - 1, this.#side - 1);
+    }
     this.#describe();
   }
 
@@ -87,17 +105,17 @@ export class Pool {
 
   #describe() {
     const last = this.#history.last;
-    if (!last) {
-      this.words.textContent = "The pool shows itself with the first step.";
-      this.#drawing.setAttribute("aria-label", "The pool of blocks, not known yet");
-      return;
-    }
     const shared = this.#cells.filter((cell) => cell.owners.length > 1).length;
-    const summary = `${this.#cells.length} blocks: ${last.blocks_used} in use, ${shared} of them `
+    const summary = !last ? "The pool shows itself with the first step."
+      : `${this.#cells.length} blocks: ${last.blocks_used} in use, ${shared} of them `
       + `shared, ${last.blocks_kept} kept for a prefix, ${last.blocks_empty} empty.`;
-    this.#drawing.setAttribute("aria-label", summary);
     const cell = this.#cells[this.#pointed];
-    this.words.textContent = cell ? `Block ${this.#pointed}: ${this.#cellInWords(cell)}.` : summary;
+    const words = cell ? `Block ${this.#pointed}: ${this.#cellInWords(cell)}.` : summary;
+    this.words.textContent = words;
+    this.#drawing.setAttribute("aria-valuetext", words);
+    this.#drawing.setAttribute("aria-valuemin", 0);
+    this.#drawing.setAttribute("aria-valuemax", Math.max(0, this.#cells.length - 1));
+    this.#drawing.setAttribute("aria-valuenow", this.#pointed ?? 0);
   }
 
   #cellInWords(cell) {

@@ -9,7 +9,7 @@ const COLUMN = 8;
 const LANE = 20;
 const LABEL = 62;
 const CLOCK = 34;                   // the strip below
-const LEAST_LANES = 3;              // the picture does not jump when a second request comes
+const LEAST_LANES = 2;              // the picture does not jump when a second request comes
 const MOST_LANES = 64;
 
 export class Timeline {

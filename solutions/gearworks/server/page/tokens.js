@@ -5,10 +5,15 @@ import { make } from "/page/elements.js";
 // From here on upwards a token is this likely; the words are the legend's.
 const LIKELY = [[0.9, "90 % and more"], [0.5, "50 %"], [0.2, "20 %"], [0.05, "5 %"], [0, "less"]];
 
+const AT_ONCE = 400;                // tokens that are drawn in one frame
+
 export class TokenView {
   #answer = null;
   #drawn = 0;                       // so many of the answer's tokens are on the page
+  #lineIsFull = false;
   #chosen = null;
+  #pointed = null;
+  #told = null;                     // the token whose alternatives are on show
   #box;
   #about;
   #more;
@@ -16,7 +21,7 @@ export class TokenView {
   constructor(element) {
     this.#about = make("p", { class: "about" });
     this.#box = make("div", { class: "tokens", role: "listbox", tabindex: "0",
-                              "aria-label": "Tokens of the answer", dir: "auto" });
+                              "aria-label": "Tokens of the answer" });
     this.#more = make("div", { class: "alternatives" });
     const legend = make("ul", { class: "legend" }, ...LIKELY.map(([, words], i) =>
       make("li", {}, make("span", { class: `swatch likely-${i}`, "aria-hidden": "true" }),
@@ -33,7 +38,9 @@ export class TokenView {
       this.#drawn = 0;
       this.#chosen = null;
       this.#box.replaceChildren();
-      this.#box.hidden = !answer;
+      this.#box.hidden = true;
+      this.#pointed = null;
+      this.#told = null;
       this.#box.tabIndex = 0;
       this.#tell(null);
     }
@@ -42,12 +49,24 @@ export class TokenView {
       return;
     }
     const stay = this.#box.scrollHeight - this.#box.scrollTop - this.#box.clientHeight > 40;
-    const found = groups(answer.tokens.slice(this.#drawn), !answer.isRunning);
-    const fragment = document.createDocumentFragment();
-    for (const group of found) fragment.append(this.#group(group));
-    this.#box.append(fragment);
+    const until = this.#drawn + AT_ONCE;
+    const isLast = answer.tokens.length <= until;
+    for (const group of groups(answer.tokens.slice(this.#drawn, until),
+                               isLast && !answer.isRunning)) this.#append(group);
+    if (!isLast) requestAnimationFrame(() => this.#answer === answer && this.show(answer));
     if (!stay) this.#box.scrollTop = this.#box.scrollHeight;
+    this.#box.hidden = this.#drawn === 0;
     this.#about.textContent = about(answer);
+    if (!this.#pointed) this.#tell(null);
+  }
+
+  // A line of the text is an element, so that a long answer is not laid out as a whole again.
+  #append(group) {
+    if (!this.#box.lastChild || this.#lineIsFull) {
+      this.#box.append(make("div", { class: "line", role: "presentation", dir: "auto" }));
+    }
+    this.#box.lastChild.append(this.#group(group));
+    this.#lineIsFull = bytesOf(group.at(-1)).at(-1) === 10;
   }
 
   // One token is a box; tokens that share a character are a box each after that character.
@@ -64,11 +83,10 @@ export class TokenView {
   #token(token, at) {
     const text = spelled(bytesOf(token));
     const visible = text.replaceAll("\n", "↵").replaceAll("\t", "→").replaceAll("\r", "␍");
-    const element = make("span", {
+    return make("span", {
       class: `token likely-${likelyOf(token)}`, role: "option", tabindex: "-1", "data-at": at,
       "aria-selected": "false", "aria-label": `${named(text)}, ${percent(token.logprob)}`,
     }, /^[\p{M}\u200d]/u.test(visible) ? `◌${visible}` : visible);
-    return text.endsWith("\n") ? withBreak(element) : element;
   }
 
   #listen() {
@@ -110,13 +128,17 @@ export class TokenView {
     this.#tell(token);
   }
 
+  // The alternatives of a token; without one, of that which the model expected least.
   #tell(element) {
-    if (!element) {
-      this.#more.replaceChildren(make("p", { class: "about" },
-        this.#answer ? "Point at a token, or choose one, to see what else was likely." : ""));
+    this.#pointed = element;
+    const tokens = this.#answer?.tokens ?? [];
+    const token = element ? tokens[element.dataset.at] : leastExpected(tokens);
+    if (token && token === this.#told) return;
+    this.#told = token;
+    if (!token) {
+      this.#more.replaceChildren();
       return;
     }
-    const token = this.#answer.tokens[element.dataset.at];
     const rows = choices(token).map(({ text, logprob, chosen }) => {
       const bar = make("span", { class: "bar-of" });
       bar.style.width = `${Math.max(0.5, 100 * Math.exp(logprob))}%`;
@@ -127,7 +149,8 @@ export class TokenView {
         make("span", { class: "note" }, chosen ? "taken" : ""));
     });
     this.#more.replaceChildren(
-      make("p", { class: "about" }, `Token ${Number(element.dataset.at) + 1}`),
+      make("p", { class: "about" }, element ? `Token ${Number(element.dataset.at) + 1}`
+        : `Least expected of all: token ${tokens.indexOf(token) + 1}. Point at another, or choose one.`),
       make("ol", { "aria-label": "Alternatives" }, ...rows));
   }
 }
@@ -140,6 +163,9 @@ function about(answer) {
   return `${count} ${count === 1 ? "token" : "tokens"}, perplexity ${Math.exp(-mean).toFixed(2)}; `
     + `${unlikely} of them less likely than 20 %.`;
 }
+
+const leastExpected = (tokens) => tokens.reduce(
+  (least, token) => (least && least.logprob <= token.logprob ? least : token), undefined);
 
 // The likeliest tokens, best first, with the one that was taken even if it is not among them.
 function choices(token) {
@@ -175,12 +201,6 @@ function percent(logprob) {
 }
 
 const likelyOf = (token) => LIKELY.findIndex(([from]) => Math.exp(token.logprob) >= from);
-
-function withBreak(element) {
-  const fragment = document.createDocumentFragment();
-  fragment.append(element, make("br"));
-  return fragment;
-}
 
 // --- bytes and characters
 
