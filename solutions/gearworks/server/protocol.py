@@ -1,0 +1,231 @@
+"""OpenAI's protocol: what is accepted, and what goes back, whole or as a stream of chunks.
+
+Everything here is a function of its arguments; `app` connects it with HTTP, and
+`engine_request` with the model. A whole response is made of the chunks of its stream, so the
+two cannot differ.
+Source: OpenAI's API reference, "Chat completions" and "Completions"; "Server-sent events" in
+the HTML standard.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from gearworks.server.api_error import APIError
+from gearworks.server.reply import Reply, joined
+from gearworks.server.request_types import Limits, Object
+from gearworks.serving.request import Delta
+
+Kind = TypeVar("Kind", bound=Object)
+
+
+def validate_request(body: Any, kind: type[Kind], limits: Limits) -> tuple[Kind, list[str]]:
+    """Check a request, and say which of its parameters mean nothing here.
+
+    body: JSON, as `json.loads` gives it. kind: the pydantic type of this request. Returns the
+    request, and the names that its type does not know, sorted; null counts as absent.
+
+    Raises APIError: 404 with the code "model_not_found" for a model that is not served; else
+    400, naming the parameter, for what is no object, for text that is no Unicode, numbers that
+    JSON does not have and nesting that is too deep, for what the type refuses, and for numbers
+    beyond the limits: `n` above max_num_seqs, a length above max_model_len, ids in
+    `logit_bias`, `stop_token_ids` and `prompt` that are not in the vocabulary.
+    """
+    if not isinstance(body, Mapping):
+        raise APIError(400, "The body has to be a JSON object.", code="invalid_type")
+    for name, value in body.items():
+        _refuse_unwritable(name, value)
+    try:
+        request = kind.model_validate(body)
+    except ValidationError as error:
+        raise _complaint(error, body) from None
+    if request.model is not None and request.model not in limits.models:
+        raise APIError(404, f"The model {request.model[:100]!r} does not exist. This server "
+                            f"has {', '.join(limits.models)}.", "model", "model_not_found")
+    for name, value, least, most in request.bounded(limits):
+        if not least <= value <= most:
+            raise APIError(400, f"{name} is {value}; it can be from {least} to {most} here.",
+                           name, "invalid_value")
+    known = {field.alias or name for name, field in kind.model_fields.items()}
+    return request, sorted(name for name, value in body.items()
+                           if name not in known and value is not None)
+
+
+def _refuse_unwritable(name: str, value: Any) -> None:
+    """Raise APIError for a value that could not be sent on: NaN, half a surrogate pair, ..."""
+    try:
+        name.encode()
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        why = "it holds half a surrogate pair, which is no character"
+    except RecursionError:
+        why = "it is nested too deeply"
+    except ValueError:
+        why = "it holds a number that JSON does not have, or an endless one"
+    else:
+        return
+    shown = ascii(name)[1:-1][:100]
+    raise APIError(400, f"{shown} cannot be used: {why}.", shown, "invalid_value")
+
+
+def _complaint(error: ValidationError, body: Any) -> APIError:
+    """What pydantic found first, with the parameter's path as OpenAI writes it."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    paths = [_path(each, body) for each in found]
+    # Of a union's alternatives, that which was understood furthest is what was meant; and what
+    # is there and wrong comes before what is missing
+    path, _ = max(((path, each) for path, each in zip(paths, found)
+                   if each["loc"][:1] == found[0]["loc"][:1]),
+                  key=lambda pair: (pair[0].count(".") + pair[0].count("["),
+                                    pair[1]["type"] != "missing"))
+    meant = [each for each, other in zip(found, paths) if other == path]
+    reasons = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in meant)
+    code = "missing_required_parameter" if meant[0]["type"] == "missing" else "invalid_value"
+    return APIError(400, f"{path or 'The body'} cannot be used: {'; or: '.join(reasons)}.",
+                    path or None, code)
+
+
+def _path(found: Mapping[str, Any], body: Any) -> str:
+    """messages[0].content: those steps of pydantic's location that lead into the body."""
+    path, value, *steps = "", body, *found["loc"]
+    for place, step in enumerate(steps):
+        absent = place == len(steps) - 1 and found["type"] in ("missing", "value_error")
+        if isinstance(step, int) and isinstance(value, list) and step < len(value):
+            path, value = f"{path}[{step}]", value[step]
+        elif isinstance(value, Mapping) and (step in value or absent):
+            path, value = f"{path}.{step}".lstrip("."), value.get(step)
+        if path == "logit_bias":                            # its keys are the client's
+            break
+    return path[:200]
+
+
+def sse_event(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
+    r"""One server-sent event, ready for the wire.
+
+    data: an object, sent as JSON on one line, or a text without line breaks, sent as it is.
+    event: its type, for streams that name them.
+    Source: "Server-sent events" in the HTML standard.
+
+    >>> sse_event("[DONE]")
+    b'data: [DONE]\n\n'
+    >>> sse_event({"a": "é\n"})
+    b'data: {"a":"\xc3\xa9\\n"}\n\n'
+    """
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False,
+                                                         separators=(",", ":"))
+    kind = f"event: {event}\n" if event else ""
+    return f"{kind}data: {text}\n\n".encode()
+
+
+def chat_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any]]:
+    """OpenAI's `chat.completion.chunk` objects for what the engine has added.
+
+    deltas: of the answers to one request, which may interleave; the next call goes on where
+    this one ended. An answer's first chunk has the delta {"role": "assistant", "content": ""}.
+    Then come pieces of content and of tool calls, as its `text` cuts them, with the log-
+    probabilities of a delta's tokens beside its first piece; if it has no piece, beside an
+    empty content. Its last chunk has an empty delta and the finish reason, which is
+    "tool_calls" where the model stopped after a call. When all answers have ended, and the
+    client asked for it, a chunk with empty `choices` brings the usage, which is null before.
+    Raises APIError where the engine failed.
+    """
+    for delta in deltas:
+        answer = reply.take(delta)
+        if not answer.started:
+            answer.started = True
+            yield _chat_chunk(reply, answer.number, {"role": "assistant", "content": ""})
+        pieces = answer.text.push(delta.text)
+        if delta.finish_reason is not None:
+            pieces += answer.text.finish()
+        logprobs = answer.chat_logprobs(delta)
+        if logprobs is not None and not pieces:
+            pieces = [{"content": ""}]
+        for piece in pieces:
+            yield _chat_chunk(reply, answer.number, piece, logprobs)
+            logprobs = None
+        if delta.finish_reason is not None:
+            called = answer.text.calls > 0 and delta.finish_reason == "stop"
+            yield _chat_chunk(reply, answer.number, {},
+                              finish_reason="tool_calls" if called else delta.finish_reason)
+    if reply.done and reply.request.include_usage:
+        yield _chunk(reply, "chat.completion.chunk", []) | {"usage": reply.usage()}
+
+
+def completion_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any]]:
+    """OpenAI's `text_completion` objects for what the engine has added, as `chat_chunks`.
+    The prompt, if it is to be echoed, comes with an answer's first chunk."""
+    for delta in deltas:
+        answer = reply.take(delta)
+        text, logprobs = delta.text, answer.completion_logprobs(delta)
+        if not answer.started:
+            answer.started = True
+            text = answer.prompt + text
+        if text or logprobs or delta.finish_reason:
+            yield _chunk(reply, "text_completion", [
+                {"index": answer.number, "text": text, "logprobs": logprobs,
+                 "finish_reason": delta.finish_reason}])
+    if reply.done and reply.request.include_usage:
+        yield _chunk(reply, "text_completion", []) | {"usage": reply.usage()}
+
+
+def _chunk(reply: Reply, kind: str, choices: list) -> dict[str, Any]:
+    usage = {"usage": None} if reply.request.include_usage else {}
+    return reply.head | {"object": kind, "choices": choices} | usage
+
+
+def _chat_chunk(reply: Reply, number: int, delta: Mapping[str, Any], logprobs: Any = None,
+                finish_reason: str | None = None) -> dict[str, Any]:
+    return _chunk(reply, "chat.completion.chunk", [
+        {"index": number, "delta": delta, "logprobs": logprobs,
+         "finish_reason": finish_reason}])
+
+
+def chat_completion(deltas: Iterable[Delta], reply: Reply) -> dict[str, Any]:
+    """OpenAI's `chat.completion` object, from all deltas of a request."""
+    choices = []
+    for mine in _by_choice(chat_chunks(deltas, reply)):
+        pieces = [choice["delta"] for choice in mine]
+        calls: list[dict[str, Any]] = []
+        for piece in (call for piece in pieces for call in piece.get("tool_calls", ())):
+            if "id" in piece:
+                calls.append({"id": piece["id"], "type": "function",
+                              "function": dict(piece["function"])})
+            else:
+                calls[-1]["function"]["arguments"] += piece["function"]["arguments"]
+        content = "".join(piece.get("content") or "" for piece in pieces)
+        message = {"role": "assistant", "content": content if content or not calls else None,
+                   "refusal": None} | ({"tool_calls": calls} if calls else {})
+        choices.append({"index": mine[0]["index"], "message": message,
+                        "logprobs": joined(choice["logprobs"] for choice in mine),
+                        "finish_reason": mine[-1]["finish_reason"]})
+    return reply.head | {"object": "chat.completion", "choices": choices,
+                         "usage": reply.usage()}
+
+
+def completion(deltas: Iterable[Delta], reply: Reply) -> dict[str, Any]:
+    """OpenAI's `text_completion` object, from all deltas of a request."""
+    choices = [{"index": mine[0]["index"], "text": "".join(choice["text"] for choice in mine),
+                "logprobs": joined(choice["logprobs"] for choice in mine),
+                "finish_reason": mine[-1]["finish_reason"]}
+               for mine in _by_choice(completion_chunks(deltas, reply))]
+    return reply.head | {"object": "text_completion", "choices": choices,
+                         "usage": reply.usage()}
+
+
+def _by_choice(chunks: Iterable[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
+    """The choices of all chunks, one list for each index, in their order."""
+    found: dict[int, list] = {}
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            found.setdefault(choice["index"], []).append(choice)
+    return [found[index] for index in sorted(found)]
+
+
+def model_list(limits: Limits, created: int) -> dict[str, Any]:
+    """The response of GET /v1/models. created: a Unix time."""
+    return {"object": "list",
+            "data": [{"id": name, "object": "model", "created": created,
+                      "owned_by": "gearworks", "max_model_len": limits.max_model_len}
+                     for name in limits.models]}
