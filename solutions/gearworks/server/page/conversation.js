@@ -25,7 +25,8 @@ export class Conversation {
     }, { passive: true });
     log.addEventListener("click", (event) => {
       const pressed = event.target.closest(".copy-code");
-      if (pressed) this.#copied(pressed, pressed.closest(".code").querySelector("code").textContent);
+      if (!pressed) return;
+      this.#copied(pressed, pressed.closest(".code").querySelector("code").textContent);
     });
   }
 
@@ -66,7 +67,8 @@ export class Conversation {
   #turnOf(text) {
     const turn = { text, answer: null, drawing: 0 };
     turn.question = make("article", { class: "turn you", "aria-label": "You" });
-    turn.reply = make("article", { class: "turn reply", "aria-label": "Model", tabindex: "-1" });
+    turn.reply = make("article", { class: "turn reply", "aria-label": "Model",
+                                   tabindex: "-1" });
     this.#showQuestion(turn);
     return turn;
   }
@@ -84,8 +86,9 @@ export class Conversation {
 
   // Edited and sent, the conversation continues from here: what came after is gone.
   #edit(turn) {
-    const field = make("textarea", { class: "rewrite", dir: "auto", "aria-label": "Your message",
-                                     rows: Math.min(12, turn.text.split("\n").length + 1) });
+    const field = make("textarea", {
+      class: "rewrite", dir: "auto", "aria-label": "Your message",
+      rows: Math.min(12, turn.text.split("\n").length + 1) });
     field.value = turn.text;
     const back = () => {
       this.#showQuestion(turn);
@@ -245,7 +248,8 @@ export class Conversation {
       wait = began + (1 + REST) * (performance.now() - began);
     };
     const later = () => {
-      due = requestAnimationFrame((time) => (time < wait && answer.isRunning ? later() : now()));
+      due = requestAnimationFrame(
+        (time) => (time < wait && answer.isRunning ? later() : now()));
     };
     return () => {
       if (!answer.isRunning) {
