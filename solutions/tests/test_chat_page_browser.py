@@ -37,7 +37,7 @@ class Script:
 
     def __init__(self):
         self.pieces, self.steps = queue.Queue(), queue.Queue()
-        self.asked, self.refusals, self.key = [], [], None
+        self.asked, self.refusals, self.key, self.model = [], [], None, "smollm2"
         self.open_feeds = self.feeds = self.aborted = 0      # aborted: answers broken off
         self.app = Starlette(routes=[
             Route("/", lambda request: FileResponse(PAGE / "index.html")),
@@ -49,7 +49,7 @@ class Script:
     def models(self, request):
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return refusal(401, "Incorrect API key provided")
-        return JSONResponse({"object": "list", "data": [{"id": "smollm2", "object": "model"}]})
+        return JSONResponse({"object": "list", "data": [{"id": self.model}]})
 
     async def chat(self, request):
         self.asked.append(await request.json())
@@ -301,6 +301,8 @@ def test_regenerate_asks_the_same_again(visit, script):
     settled(page)
     assert replies(page).count() == 1
     assert script.asked[0]["messages"] == script.asked[1]["messages"]
+    answered(page, script, "third", question="And?")
+    assert page.get_by_role("button", name="Regenerate").count() == 1   # of the last one
 
 
 def test_an_edited_message_continues_from_there(visit, script):
@@ -469,6 +471,19 @@ def test_asks_for_a_key_and_sends_it(visit, script):
     page.get_by_text("smollm2").wait_for()
     assert page.get_by_role("alert").count() == 0
     assert answered(page, script, "open").inner_text() == "open"
+
+
+def test_another_model_after_a_failure_is_found(visit, script):
+    page = visit(quiet=False)
+    script.refusals.append(refusal(404, "There is no model of this name.", "model"))
+    script.model = "another"
+    ask(page)
+    page.get_by_role("alert").wait_for()
+    script.answer("Here")
+    page.get_by_role("button", name="Try again").click()
+    replies(page).get_by_text("Here").wait_for()
+    assert [body["model"] for body in script.asked] == ["smollm2", "another"]
+    assert page.locator("#model").inner_text() == "another"
 
 
 def test_an_unreachable_server_is_said_so(visit, script):
@@ -940,6 +955,14 @@ def test_nothing_moves_for_those_who_asked_for_that(visit, script, motion, anima
                             ) == animation
     script.answer("x")
     settled(page)
+
+
+def test_the_end_stays_in_sight_when_the_page_narrows(visit, script):
+    page = visit()
+    answered(page, script, *(f"Line {n} " * 30 + "\n\n" for n in range(20)))
+    page.get_by_role("button", name="Inside").click()
+    until(page, lambda: page.locator("#scroller").evaluate(
+        "(one) => one.scrollHeight - one.scrollTop - one.clientHeight < 2"))
 
 
 def test_a_reader_who_scrolled_up_is_left_there(visit, script):

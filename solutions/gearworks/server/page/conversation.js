@@ -4,7 +4,7 @@ import { Answer } from "/page/answer.js";
 import { button, copy, make } from "/page/elements.js";
 import { MarkdownView } from "/page/markdown.js";
 import { notice } from "/page/notice.js";
-import { answerTo, modelName, Trouble } from "/page/server.js";
+import { answerTo, Trouble } from "/page/server.js";
 
 const NEAR = 60;                    // pixels from the end that count as being there
 const REST = 3;                     // after drawing for so long, wait this many times as long
@@ -14,11 +14,12 @@ export class Conversation {
   #running = null;                  // { abort, turn } of the answer that is coming
   #following = true;
 
-  // scroller: what scrolls `log`. tell: says a sentence to those who do not see the page.
-  // changed: called when an answer begins or ends. inspect: shows an answer's tokens.
-  // drawn: called with an answer that has just been drawn.
-  constructor({ log, scroller, settings, tell, changed, inspect, drawn }) {
-    Object.assign(this, { log, scroller, settings, tell, changed, inspect, drawn });
+  // scroller: what scrolls `log`. model: asks the server for the model's name. tell: says a
+  // sentence to those who do not see the page. changed: called when an answer begins or ends.
+  // inspect: shows an answer's tokens. drawn: called with an answer that has just been drawn.
+  constructor({ log, scroller, settings, model, tell, changed, inspect, drawn }) {
+    Object.assign(this, { log, scroller, settings, model, tell, changed, inspect, drawn });
+    new ResizeObserver(() => this.#following && this.toEnd()).observe(scroller);
     scroller.addEventListener("scroll", () => {
       this.#following = this.atEnd;
       changed();
@@ -147,7 +148,7 @@ export class Conversation {
                             (event) => this.#copied(event.currentTarget, answer.text)));
     }
     if (!answer.trouble) {
-      actions.append(button("Regenerate", { class: "quiet" }, again));
+      actions.append(button("Regenerate", { class: "quiet again" }, again));
     }
     if (answer.tokens.length) {
       actions.append(button("Tokens", { class: "quiet" }, () => this.inspect(answer)));
@@ -199,7 +200,7 @@ export class Conversation {
     const draw = this.#drawing(turn, answer);
     draw();
     try {
-      this.modelName ??= await modelName();
+      this.modelName ??= await this.model();
       const body = { model: this.modelName, messages: this.#messages(turn), stream: true,
                      logprobs: true, top_logprobs: 5, stream_options: { include_usage: true },
                      ...this.settings.parameters };
@@ -214,7 +215,10 @@ export class Conversation {
       answer.state = abort.signal.aborted ? "stopped" : "done";
     } catch (error) {
       answer.state = abort.signal.aborted ? "stopped" : "failed";
-      if (answer.state === "failed") answer.trouble = inWords(error);
+      if (answer.state === "failed") {
+        answer.trouble = inWords(error);
+        this.modelName = null;                                 // it may be another server now
+      }
     }
     // another answer may have taken the place of this one
     if (turn.answer === answer && this.#turns.includes(turn)) {
