@@ -257,18 +257,22 @@ class BlockPool:
         self.references[block] += 1
 
     def keep(self, block: int, hash: bytes, ids: Sequence[int],
-             parent: Prefix | None) -> Prefix | None:
+             parent: Prefix | None) -> Prefix:
         """Remember what a full block in use holds, so that another sequence can find it.
 
         hash, ids: of the block; parent: the prefix of the block before it, None for the first.
         Returns the prefix that stands for this text: where another block holds it already, that
-        one's, and this block has none. Returns None when another text has the hash.
+        one's, and this block has none. What else has the hash is forgotten: another text, or
+        the same one behind a prefix that was given up.
         """
         known = self.prefixes.get(hash)
-        if known is None:
-            known = Prefix(hash, block, tuple(ids), parent)
-            self.prefixes[hash] = self.prefix_of[block] = known
-        return known if known.parent is parent and known.ids == tuple(ids) else None
+        if known is not None:
+            if known.parent is parent and known.ids == tuple(ids):
+                return known
+            self.forget(known.block)
+        prefix = Prefix(hash, block, tuple(ids), parent)
+        self.prefixes[hash] = self.prefix_of[block] = prefix
+        return prefix
 
     def find(self, hashes: Sequence[bytes], ids: Sequence[int]) -> list[Prefix]:
         """The longest beginning of a text that blocks hold, as the prefixes of these blocks.
@@ -294,10 +298,15 @@ class BlockPool:
             raise ModelError("no block is free", f"all {len(self.references)} are in use",
                              "give the engine more memory, or shorter requests")
         block = next(iter(self.kept))
-        del self.kept[block]
-        del self.prefixes[self.prefix_of.pop(block).hash]
-        self.empty[block] = None
+        self.forget(block)
         return block
+
+    def forget(self, block: int) -> None:
+        """Let a block have no prefix any more; one that was only kept for it is empty then."""
+        del self.prefixes[self.prefix_of.pop(block).hash]
+        if block in self.kept:
+            del self.kept[block]
+            self.empty[block] = None
 
     def check(self, block_tables: Iterable[Sequence[int]]) -> None:
         """Raise AssertionError unless the books are right.

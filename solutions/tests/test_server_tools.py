@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from gearworks.errors import ModelError
 from gearworks.server.api_error import APIError
+from gearworks.server.chat_text import ForcedCalls, FreeCalls, JSONEnd, chat_text
 from gearworks.server.engine_request import InputProcessor
 from gearworks.server.protocol import validate_request
 from gearworks.server.request_types import ChatRequest, Limits
-from gearworks.server.tools import (ForcedCalls, FreeCalls, FunctionCall, JSONEnd,
-                                    arguments_schema, chat_text, parse_tool_calls)
+from gearworks.server.tools import FunctionCall, arguments_schema, parse_tool_calls
 from gearworks.structured import TokenGrammar
 
 NAMES = ["now", "get_weather"]

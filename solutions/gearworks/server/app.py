@@ -149,8 +149,10 @@ class Paths:
     def _ids(self, asked: TokenizeRequest) -> list[int]:
         if asked.messages is not None:
             return self._service.inputs.chat_ids(asked.messages)
-        return self._service.language_model.tokenizer.encode(
-            asked.prompt, add_special_tokens=asked.add_special_tokens)
+        if asked.prompt is None:
+            raise APIError(400, "There is neither a prompt nor messages.", "prompt",
+                           "missing_required_parameter")
+        return self._service.inputs.text_ids(asked.prompt, "prompt", asked.add_special_tokens)
 
     async def page(self, request: Request) -> Response:
         """GET /"""

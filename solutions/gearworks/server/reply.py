@@ -8,9 +8,9 @@ from uuid import uuid4
 
 from gearworks.errors import GearworksError
 from gearworks.server.api_error import APIError
+from gearworks.server.chat_text import ChatText, chat_text
 from gearworks.server.logprobs import chat_logprobs, completion_logprobs
 from gearworks.server.request_types import ChatRequest, CompletionRequest
-from gearworks.server.tools import ChatText, chat_text
 from gearworks.serving.request import Delta, Request
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 
@@ -129,5 +129,5 @@ def joined(parts: Iterable[dict[str, list] | None]) -> dict[str, list] | None:
     whole: dict[str, list] | None = None
     for part in filter(None, parts):
         whole = part if whole is None else {
-            name: whole[name] and whole[name] + part[name] for name in whole}
+            name: None if whole[name] is None else whole[name] + part[name] for name in whole}
     return whole

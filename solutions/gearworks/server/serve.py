@@ -64,21 +64,41 @@ def add_options(command: console.Parser) -> None:
 def serve(options: argparse.Namespace, load: Callable[[], "LanguageModel"]) -> int:
     """Run the server until it is stopped. load: loads the model.
 
-    What cannot work is refused before: a port that is taken, sizes that contradict each other.
+    What cannot work is refused before: a port that is taken, sizes that contradict each other
+    or the model.
     """
     if options.max_num_batched_tokens < options.max_num_seqs:
         raise UsageError("cannot use this --max-num-batched-tokens",
                          f"each of --max-num-seqs {options.max_num_seqs} answers needs a token "
                          "in each step", "raise the one or lower the other")
+    if options.num_blocks is not None and options.block_size is not None and (
+            options.num_blocks * options.block_size < (options.max_model_len or 2)):
+        raise UsageError("cannot use this --num-blocks",
+                         f"they hold {options.num_blocks * options.block_size} tokens, and an "
+                         f"answer may have {options.max_model_len or 2}",
+                         "raise it, or lower --max-model-len")
     if options.api_key is None and KEY_VARIABLE in os.environ:
         try:
             options.api_key = _key(os.environ[KEY_VARIABLE])
         except argparse.ArgumentTypeError as error:
             raise UsageError(f"cannot use {KEY_VARIABLE}", str(error),
                              "unset it, or give it another value") from None
-    with _bound(options.host, options.port) as listener:
-        language_model = load()
-        return _run(options, language_model, listener)
+    with bound(options.host, options.port) as listener:
+        _refuse_length(options)
+        return _run(options, load(), listener)
+
+
+def _refuse_length(options: argparse.Namespace) -> None:
+    """Raise ModelError for a --max-model-len that is too much for the model."""
+    from gearworks.hub import find_model
+    from gearworks.serving.engine import model_len
+    from gearworks.weights import open_checkpoint
+
+    with console.interrupts_raise():                        # it may have to be fetched
+        path = find_model(options.model)
+    config, file = open_checkpoint(path)
+    file.close()
+    model_len(config, options.max_model_len)
 
 
 def _run(options: argparse.Namespace, language_model: "LanguageModel",
@@ -110,8 +130,9 @@ def _run(options: argparse.Namespace, language_model: "LanguageModel",
     return 1 if service.engine.error is not None else 0
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound, and does not listen yet. Raises NotAvailableError."""
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, and does not listen yet.
+    Raises NotAvailableError."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]

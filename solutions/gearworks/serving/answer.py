@@ -116,18 +116,21 @@ class Answer:
         except Aborted:
             self.finish_reason = "abort"
             return
-        except GearworksError as error:
-            self.finish_reason, self.error = "error", error
-            return
         except Exception as error:
             # in a learner's gear, or ours: it ends this answer, and no other
-            self.finish_reason = "error"
-            self.error = ModelError("this answer failed", f"{type(error).__name__}: {error}",
-                                    "try it alone, with `gearworks generate`")
+            self.finish_reason, self.error = "error", failure(error)
             return
         for token in generation.ids[len(self.sequence.generated()):]:
             self._take(token)                              # the one that reached the limit
         self.finish_reason = generation.finish_reason
+
+
+def failure(error: Exception) -> GearworksError:
+    """What a client is told of an exception that ended an answer."""
+    if isinstance(error, GearworksError):
+        return error
+    return ModelError("this answer failed", f"{type(error).__name__}: {error}",
+                      "try it alone, with `gearworks generate`")
 
 
 class _Encoded:

@@ -9,17 +9,20 @@ Shapes: T tokens of a step, V vocabulary.
 
 import time
 from collections import deque
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.decoding import room_for
 from gearworks.errors import ModelError
+from gearworks.kernels.products import fixed_shapes
 from gearworks.kv_cache import BlockPool
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import TokenLogprob, logprobs
-from gearworks.serving.answer import Answer
+from gearworks.serving.answer import Answer, failure
 from gearworks.serving.paged_cache import PagedBatch, PagedKVCache, bytes_per_token
 from gearworks.serving.record import Row, StepRecord
 from gearworks.serving.request import Delta, Request
@@ -27,7 +30,7 @@ from gearworks.serving.scheduler import Plan, Scheduler
 from gearworks.serving.sequence import Sequence
 from gearworks.speculative import ngram_propose
 
-BLOCK_SIZE = 32             # tokens; larger ones waste more, smaller ones are more calls
+BLOCK_SIZE = 64             # tokens; larger ones waste more, smaller ones are more calls
 KV_CACHE_BYTES = 2**30
 RECORDS = 4096              # steps whose records are kept
 # A request of the next lower priority is overtaken by those that come so many requests later,
@@ -41,18 +44,26 @@ class LLMEngine:
     def __init__(self, language_model: LanguageModel, *, max_model_len: int | None = None,
                  block_size: int = BLOCK_SIZE, num_blocks: int | None = None,
                  max_num_batched_tokens: int = 512, max_num_seqs: int = 64,
-                 enable_prefix_caching: bool = True, speculative_tokens: int = 0):
+                 enable_prefix_caching: bool = True, speculative_tokens: int = 0,
+                 batch_invariant: bool = False):
         """max_model_len: the longest prompt with its answer, in tokens; by default what the
         model was made for, or what the blocks have room for. num_blocks: of the KV cache, by
         default as many as fit into 1 GiB, or one sequence needs. max_num_batched_tokens: of a
         step. max_num_seqs: answers that run at once. speculative_tokens: how many tokens are
         guessed ahead for each answer, by n-grams of its own text; the answers do not change.
+        batch_invariant: a request's logits have the same bits alone and in any batch, which
+        costs speed; not for models with latent attention.
         Raises ModelError for sizes that make no sense, or that memory has no room for.
         """
         model = language_model.model
+        if batch_invariant and model.config.latent is not None:
+            raise ModelError("cannot start the engine",
+                             "latent attention has products of other shapes in every batch",
+                             "leave batch_invariant out")
         for name, value, least in (
                 ("block_size", block_size, 1), ("max_num_seqs", max_num_seqs, 1),
-                ("max_num_batched_tokens", max_num_batched_tokens, max_num_seqs),
+                ("max_num_batched_tokens", max_num_batched_tokens,
+                 max_num_seqs + 2 * block_size * batch_invariant),
                 ("max_model_len", max_model_len, 2), ("num_blocks", num_blocks, 1),
                 ("speculative_tokens", speculative_tokens, 0)):
             if value is not None and value < least:
@@ -67,14 +78,17 @@ class LLMEngine:
         self.max_model_len = min(longest, num_blocks * block_size)
         self.max_num_seqs = max_num_seqs
         self.speculative_tokens = speculative_tokens
+        self.batch_invariant = batch_invariant
         self.memory = PagedKVCache(model.config, num_blocks, block_size)
         self.pool = BlockPool(num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_batched_tokens=max_num_batched_tokens,
                                    max_num_seqs=max_num_seqs,
-                                   enable_prefix_caching=enable_prefix_caching)
+                                   enable_prefix_caching=enable_prefix_caching,
+                                   tiled=batch_invariant)
         self.records: deque[StepRecord] = deque(maxlen=RECORDS)
         self._answers: dict[str, dict[int, tuple[Sequence, Answer]]] = {}
         self._prompt_logprobs: dict[str, list[TokenLogprob | None]] = {}
+        self._deltas: list[Delta] = []              # what `step` has not returned yet
         self._arrivals = self._steps = 0
 
     def add_request(self, request: Request) -> None:
@@ -110,36 +124,43 @@ class LLMEngine:
             self.scheduler.remove(sequence)
             answer.abort()
         self._prompt_logprobs.pop(request_id, None)
+        self._deltas = [delta for delta in self._deltas if delta.request_id != request_id]
 
     def has_unfinished(self) -> bool:
         """Whether there is anything to do for `step`."""
-        return bool(self._answers)
+        return bool(self._answers or self._deltas)
 
     def step(self) -> list[Delta]:
         """Compute the next tokens of all that run, in one forward pass.
 
         Returns what is new, in no particular order; an answer that fails ends with an error of
         its own, and the others go on. Where nothing is to be done, nothing is returned.
+        Interrupted (Ctrl-C), it can be called again, and nothing is lost but the request whose
+        token was being chosen, which is aborted.
         """
         started = time.perf_counter()
         self.guess_ahead()
         plan = self.scheduler.schedule()
-        if not plan.rows:
-            return []
-        for source, target in plan.copies:
-            self.memory.copy_block(source, target)
-        record = self.record(plan)
-        model_started = time.perf_counter()
-        logits = self.forward(plan)
-        model_seconds = time.perf_counter() - model_started
-        deltas, finished = [], []
-        for (sequence, count), rows in zip(plan.rows, logits):
-            deltas += self.hand_over(sequence, count, rows, finished)
-        self.records.append(replace(
-            record, finished=tuple(finished), model_seconds=model_seconds,
-            generated=sum(len(delta.ids) for delta in deltas),
-            seconds=time.perf_counter() - started))
-        self._steps += 1
+        if plan.rows:
+            record = self.record(plan)
+            model_started = time.perf_counter()
+            try:
+                logits = self.forward(plan)
+            except BaseException:
+                # nobody knows which blocks were copied by now: all is computed again
+                for sequence, _ in plan.rows:
+                    self.scheduler.preempt(sequence, plan)
+                raise
+            model_seconds = time.perf_counter() - model_started
+            finished: list[str] = []
+            for (sequence, count), rows in zip(plan.rows, logits):
+                self.hand_over(sequence, count, rows, finished)
+            self.records.append(replace(
+                record, finished=tuple(finished), model_seconds=model_seconds,
+                generated=sum(len(delta.ids) for delta in self._deltas),
+                seconds=time.perf_counter() - started))
+            self._steps += 1
+        deltas, self._deltas = self._deltas, []
         return deltas
 
     def guess_ahead(self) -> None:
@@ -150,12 +171,14 @@ class LLMEngine:
                 sequence.guesses = ngram_propose(sequence.ids, room)
 
     def forward(self, plan: Plan) -> list[np.ndarray]:
-        """Run the model over a step's tokens.
+        """Run the model over a step's tokens, after the copies that they need.
 
         Returns for each row of the plan the logits that are wanted of it, (rows, V): after the
         last of the sequence's tokens and after each guess, and after all tokens of a prompt
         whose log-probabilities are asked for.
         """
+        for source, target in plan.copies:
+            self.memory.copy_block(source, target)
         ids, positions, logits_at, borders = [], [], [], [0]
         for sequence, count in plan.rows:
             start = sequence.num_computed_tokens
@@ -164,11 +187,18 @@ class LLMEngine:
             borders.append(len(logits_at))
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
-        batch = PagedBatch(self.memory, [sequence.block_table for sequence, _ in plan.rows],
-                           [sequence.num_computed_tokens for sequence, _ in plan.rows],
-                           [count for _, count in plan.rows])
+        tiles = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
+        batch = PagedBatch(
+            self.memory, [sequence.block_table for (sequence, _), counts
+                          in zip(plan.rows, tiles) for _ in counts],
+            [sequence.num_computed_tokens + before for (sequence, _), counts
+             in zip(plan.rows, tiles) for before in accumulate(counts[:-1], initial=0)],
+            [count for counts in tiles for count in counts], self.batch_invariant)
+        # which rows of a tile meet in an expert is up to them: there each is alone
+        groups = batch.counts if self.model.config.experts is None else [1] * len(ids)
+        shapes = fixed_shapes(groups) if self.batch_invariant else nullcontext()
         # broken weights show in the logits, and `choose` refuses those
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), shapes:
             logits = self.model.forward(np.array(ids), np.array(positions), batch,
                                         np.array(logits_at, dtype=int))
         return [logits[start:end] for start, end in zip(borders, borders[1:])]
@@ -182,40 +212,46 @@ class LLMEngine:
         return known - 1 if known < sequence.prompt_length else last
 
     def hand_over(self, sequence: Sequence, count: int, rows: np.ndarray,
-                  finished: list[str]) -> list[Delta]:
+                  finished: list[str]) -> None:
         """Give an answer the logits that were computed for it, and see what it makes of them.
 
         rows: as `forward` returns them. finished: gets the names of answers that end.
         """
+        request = sequence.request
         caught_up = count >= sequence.num_pending_tokens
-        if sequence.request.prompt_logprobs is not None:
-            self.note_prompt(sequence, rows)
+        if request.prompt_logprobs is not None:
+            try:
+                self.note_prompt(sequence, rows)
+            except Exception as error:
+                self.abort(request.id)
+                self._deltas += [Delta(request.id, index, finish_reason="error",
+                                       error=failure(error)) for index in range(request.n)]
+                finished += [f"{request.id}/{index}" for index in range(request.n)]
+                return
         guessed = max(0, count - sequence.num_pending_tokens)
         del sequence.guesses[guessed:]
         self.scheduler.computed(sequence, count - guessed)
         if not caught_up:
-            return []
-        deltas = []
+            return
         for one in [sequence, *self.fork(sequence)]:
-            answer = self._answers[one.request.id][one.index][1]
+            answer = self._answers[request.id][one.index][1]
             try:
                 answer.resume(rows[len(rows) - 1 - guessed:])
             except BaseException:                        # Ctrl-C, while it chose a token
-                self.abort(one.request.id)
+                self.abort(request.id)
                 raise
             if answer.accepted:
                 self.scheduler.computed(one, answer.accepted)
             delta = answer.delta()
             if delta is not None:
-                deltas.append(self.with_prompt(delta, one))
+                self._deltas.append(self.with_prompt(delta, one))
             if answer.finish_reason is not None:
                 finished.append(one.name)
                 self.scheduler.remove(one)
-                del self._answers[one.request.id][one.index]
-        if not self._answers[sequence.request.id]:
-            del self._answers[sequence.request.id]
-            self._prompt_logprobs.pop(sequence.request.id, None)
-        return deltas
+                del self._answers[request.id][one.index]
+        if not self._answers[request.id]:
+            del self._answers[request.id]
+            self._prompt_logprobs.pop(request.id, None)
 
     def fork(self, sequence: Sequence) -> list[Sequence]:
         """Begin the other answers of a request whose prompt is computed: they share its blocks,
@@ -254,9 +290,10 @@ class LLMEngine:
         """What a step is about to do."""
         rows = tuple(Row(sequence.name, sequence.num_computed_tokens, count,
                          max(0, count - sequence.num_pending_tokens),
-                         sequence.num_pending_tokens > 1, tuple(sequence.block_table))
+                         sequence.num_pending_tokens > 1 or not sequence.generated(),
+                         tuple(sequence.block_table))
                      for sequence, count in plan.rows)
-        used = sum(map(bool, self.pool.references))
+        used = len(self.pool.references) - self.pool.available
         return StepRecord(
             self._steps, 0.0, 0.0, rows, waiting=len(self.scheduler.waiting),
             admitted=tuple((one.name, one.num_computed_tokens) for one in plan.admitted),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gearworks.attention import paged_attention
+from gearworks.attention import attention_over_views, causal_mask, paged_attention
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.kv_cache import attention_rules
@@ -72,18 +72,23 @@ class PagedBatch:
     """
 
     def __init__(self, memory: PagedKVCache, block_tables: Sequence[Sequence[int]],
-                 starts: Sequence[int], counts: Sequence[int]):
+                 starts: Sequence[int], counts: Sequence[int], fixed_shapes: bool = False):
         """block_tables, starts, counts: (B,) each sequence's blocks, its tokens before this
-        step, and those of this step; its blocks have room for both."""
+        step, and those of this step; its blocks have room for both. fixed_shapes: attention
+        takes one sequence after the other and one block after the other, so that nothing
+        depends on where blocks lie or who else is there; a sequence may then come in several
+        groups of rows, as if it were several."""
         self.memory = memory
+        self.fixed_shapes = fixed_shapes
         self.block_tables = [tuple(table) for table in block_tables]
         self.counts = list(counts)
         self.context_lens = [start + count for start, count in zip(starts, counts)]
         size = memory.block_size
         places = [np.arange(start, start + count) for start, count in zip(starts, counts)]
-        slots = [np.asarray(table)[place // size] * size + place % size
+        slots = [np.asarray(table, int)[place // size] * size + place % size
                  for table, place in zip(self.block_tables, places)]
-        self.slot_mapping = np.concatenate(slots)       # (T,) where each row's keys are to lie
+        # (T,) where each row's keys are to lie
+        self.slot_mapping = np.concatenate([np.empty(0, int), *slots])
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values, then let each query look at its own sequence.
@@ -95,6 +100,25 @@ class PagedBatch:
             raise ValueError(f"{len(q)} tokens came in, and the counts add up to "
                              f"{len(self.slot_mapping)}")
         self.memory.write(layer, self.slot_mapping, k, v)
+        if self.fixed_shapes:
+            return self.attend_alone(layer, q)
         return paged_attention(q, self.memory.keys[layer], self.memory.values[layer],
                                self.block_tables, self.context_lens, self.counts,
                                self.memory.rules[layer])
+
+    def attend_alone(self, layer: int, q: np.ndarray) -> np.ndarray:
+        """What `paged_attention` gives, with the same bits whoever else is in the step."""
+        keys, values = self.memory.keys[layer], self.memory.values[layer]
+        rules, size = self.memory.rules[layer], self.memory.block_size
+        out, end = [], 0
+        for table, length, count in zip(self.block_tables, self.context_lens, self.counts):
+            begin = (0 if rules.window is None
+                     else max(0, length - count - rules.window + 1) // size * size)
+            places = [(table[first // size], min(size, length - first))
+                      for first in range(begin, length, size)]
+            mask = causal_mask(count, length - begin, rules.window)
+            end += count
+            out.append(attention_over_views(
+                q[end - count:end], [keys[:, block, :used] for block, used in places],
+                [values[:, block, :used] for block, used in places], mask, rules))
+        return np.concatenate(out)

@@ -30,13 +30,15 @@ class Scheduler:
     """The sequences that run and those that wait, in order of rank, and who gets what."""
 
     def __init__(self, pool: BlockPool, *, max_num_batched_tokens: int, max_num_seqs: int,
-                 enable_prefix_caching: bool = True):
+                 enable_prefix_caching: bool = True, tiled: bool = False):
         """max_num_batched_tokens: of a step, at least max_num_seqs, so that every running
-        sequence can go on in every step. max_num_seqs: that run at once."""
+        sequence can go on in every step. max_num_seqs: that run at once. tiled: prompts are
+        computed in tiles, see `tiles`; then a step needs room for two blocks more."""
         self.pool = pool
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_num_seqs = max_num_seqs
         self.enable_prefix_caching = enable_prefix_caching
+        self.tiled = tiled
         self.running: list[Sequence] = []
         self.waiting: list[Sequence] = []
 
@@ -57,7 +59,7 @@ class Scheduler:
             if not sequence.running:
                 break                          # preempted by one before it, as are all after it
             count = self.chunk(sequence, budget - (len(self.running) - place - 1))
-            if self.make_room(sequence, count, plan):
+            if count and self.make_room(sequence, count, plan):
                 count = min(count, self.tokens_in(sequence))
                 plan.rows.append((sequence, count))
                 budget -= count
@@ -77,11 +79,36 @@ class Scheduler:
         """
         pending = sequence.num_pending_tokens
         if pending == 1:
-            return min(1 + len(sequence.guesses), budget)
+            # the end of a prompt belongs to all its answers: none of them runs ahead in there
+            ahead = len(sequence.guesses) if sequence.answers == 1 else 0
+            return min(1 + ahead, budget)
         unfinished = [other for other in self.running if other.num_pending_tokens > 1]
         if unfinished not in ([], [sequence]) or self.waiting and self.places:
             budget = min(budget, max(1, self.max_num_batched_tokens // 2))
+        start, border = sequence.num_computed_tokens, self.tiles_end(sequence)
+        if start + budget < border:                             # no tile is cut
+            return (start + budget) // self.pool.block_size * self.pool.block_size - start
         return min(pending, budget)
+
+    def tiles_end(self, sequence: Sequence) -> int:
+        """How many tokens of a sequence are computed in tiles: all of the prompt but its last
+        one, or none where tiles are not wanted, or logits of the prompt are."""
+        return (sequence.prompt_length - 1
+                if self.tiled and sequence.request.prompt_logprobs is None else 0)
+
+    def tiles(self, sequence: Sequence, count: int) -> list[int]:
+        """How a sequence's next `count` tokens are grouped, if products keep fixed shapes.
+
+        The groups depend on the sequence alone: its prompt in tiles as large as a block, each
+        token after that by itself. Without tiles, all are one group.
+        """
+        if not self.tiled:
+            return [count]
+        start, border = sequence.num_computed_tokens, self.tiles_end(sequence)
+        inside = max(0, min(count, border - start))
+        size = self.pool.block_size
+        return [*(min(size, inside - at) for at in range(0, inside, size)),
+                *[1] * (count - inside)]
 
     def tokens_in(self, sequence: Sequence) -> int:
         """How many more tokens the sequence's blocks have room for."""
@@ -131,6 +158,7 @@ class Scheduler:
         """
         self.running.remove(sequence)
         sequence.running = False
+        sequence.guesses.clear()
         self.release(sequence)
         plan.preempted.append(sequence)
         self.add(sequence)
@@ -166,8 +194,9 @@ class Scheduler:
             insort(self.running, sequence, key=lambda other: other.rank)
             plan.admitted.append(sequence)
             count = self.chunk(sequence, budget)
-            self.make_room(sequence, count, plan)
-            plan.rows.append((sequence, count))
+            if count:
+                self.make_room(sequence, count, plan)
+                plan.rows.append((sequence, count))
             budget -= count
 
     def cached_blocks(self, sequence: Sequence) -> list[Prefix]:
@@ -177,7 +206,8 @@ class Scheduler:
             return []
         self.hash(sequence)
         size = self.pool.block_size
-        return self.pool.find(sequence.hashes[:(len(sequence.ids) - 1) // size], sequence.ids)
+        known = self.tiles_end(sequence) if self.tiled else len(sequence.ids) - 1
+        return self.pool.find(sequence.hashes[:known // size], sequence.ids)
 
     def hash(self, sequence: Sequence) -> None:
         """Bring the hashes of a sequence's full blocks up to date."""
@@ -191,14 +221,15 @@ class Scheduler:
         Full blocks can be found by others from now on.
         """
         sequence.num_computed_tokens += count
-        full = sequence.num_computed_tokens // self.pool.block_size
-        if not self.enable_prefix_caching or full == sequence.kept_blocks:
+        known = sequence.num_computed_tokens
+        if self.tiled:                        # the same text has other bits when not in tiles
+            known = min(known, self.tiles_end(sequence))
+        full = known // self.pool.block_size
+        if not self.enable_prefix_caching or full <= sequence.kept_blocks:
             return
         self.hash(sequence)
         size = self.pool.block_size
         for place in range(sequence.kept_blocks, full):
-            if place and sequence.prefix is None:
-                return                              # behind a collision nothing can be found
             sequence.prefix = self.pool.keep(
                 sequence.block_table[place], sequence.hashes[place],
                 sequence.ids[place * size:(place + 1) * size], sequence.prefix)
