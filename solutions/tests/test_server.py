@@ -329,9 +329,22 @@ def test_an_allowed_origin_gets_in_and_no_other(served, tiny_chat):
         assert refused.headers["access-control-allow-origin"] == "http://a.example"
         assert_error(client.get("/v1/models", headers={"origin": "http://b.example"}
                                 | with_key), 403)
+        # a proxy passes the name on that the page knows the server by
+        assert client.get("/v1/models", headers={"host": "a.example"} | with_key).is_success
+        assert_error(client.get("/v1/models", headers={"host": "b.example"} | with_key), 403)
         # what is inside is for our own page only
         assert_error(client.get("/inside", headers={"origin": "http://a.example"} | with_key),
                      403)
+
+
+def test_beyond_loopback_any_host_is_right_and_origins_are_checked(served, tiny_chat):
+    with (served(tiny_chat, host="0.0.0.0") as server,
+          httpx.Client(base_url=server.url) as client):
+        host = {"host": "machine.example:8000"}
+        assert client.get("/health", headers=host).is_success
+        assert client.get("/health", headers=host | {
+            "origin": "http://machine.example:8000"}).is_success
+        assert_error(client.get("/health", headers=host | {"origin": "http://a.example"}), 403)
 
 
 def test_a_star_allows_every_origin(served, tiny_chat):
@@ -399,6 +412,7 @@ def test_the_openapi_document_is_the_types(client):
         "/metrics", "/tokenize", "/detokenize"}
 
 
+@pytest.mark.long
 def test_schemathesis_finds_nothing(served, tiny_chat, tmp_path):
     """Requests made from the document, right and wrong ones: no crash, and every answer is one
     that the document announces."""
