@@ -1,18 +1,17 @@
 """Checks of the engine's step, on a model whose every word is known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from autograder.checking import (CheckFailure, check, expect, expect_equal, expect_error,
-                                 expect_returned)
-from autograder.checks.decoding import TextModel, byte_tokenizer, letters
+from autograder.checking import check, expect, expect_equal, expect_error, expect_returned
+from autograder.checks.decoding import TextModel, byte_tokenizer
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams
 from gearworks.serving.engine import LLMEngine as Reference
 from gearworks.serving.record import StepRecord
-from gearworks.serving.request import Delta, Request
+from gearworks.serving.request import Request
 
 STEP = "engine.LLMEngine.step"
 V = 260
@@ -113,8 +112,8 @@ class Run:
             if not self.true.has_unfinished():
                 break
             self.step(hint)
-        expect_equal(self.mine.has_unfinished(), False, of="`has_unfinished` after the last step",
-                     hint=hint)
+        expect_equal(self.mine.has_unfinished(), False, hint=hint,
+                     of="`has_unfinished` after the last step")
 
     def expect_records(self, hint: str = "") -> None:
         mine, true = list(self.mine.records), list(self.true.records)
@@ -138,6 +137,23 @@ def ask(rng: np.random.Generator, id: str, prompt: int = 5, max_tokens: int = 5,
     """A request with a prompt of so many random letters."""
     ids = rng.integers(97, 103, prompt).tolist()
     return Request(ids, max_tokens=max_tokens, id=id, **options)
+
+
+class Refusing:
+    """A grammar of letters that raises something at its third token."""
+
+    def __init__(self, error: BaseException):
+        self.count, self.error = 0, error
+
+    def allowed(self) -> np.ndarray:
+        mask = np.zeros(V, bool)
+        mask[97:123] = True
+        return mask
+
+    def advance(self, token: int) -> None:
+        self.count += 1
+        if self.count == 3:
+            raise self.error
 
 
 @check(STEP, points=2, public=True)
@@ -187,13 +203,20 @@ def nothing_to_do(LLMEngine, rng):
 def failures(LLMEngine, rng):
     """What the forward pass raises goes on to the caller, and all of the step's answers
     wait to be computed again; then they go on as if nothing had been."""
-    hint = ("`except BaseException`, `preempt` for every sequence of the plan, `raise`. Nothing "
-            "goes on record.")
+    hint = ("`preempt` for every sequence of the plan, whatever was raised, and `raise`. "
+            "Nothing goes on record.")
     for error in (RuntimeError("no memory"), SystemExit("interrupted")):
         run = Run(LLMEngine, rng, failures={0: error, 2: error, 5: error})
         run.add(ask(rng, "a", 5, 4), ask(rng, "b", 3, 5))
         run.finish(hint)
         run.expect_records(hint)
+    run = Run(LLMEngine, rng)
+    run.add(ask(rng, "a", 5, 4),
+            ask(rng, "b", 3, 5, grammar=lambda: Refusing(SystemExit("interrupted"))),
+            ask(rng, "c", 4, 5))
+    run.finish("An interrupt while an answer chooses its token: what others had said by then "
+               "is still to be returned.")
+    run.expect_records(hint)
     run = Run(LLMEngine, rng, failures={1: ValueError("broken")})
     run.add(ask(rng, "a"))
     run.step()
@@ -213,27 +236,13 @@ def guesses(LLMEngine, rng):
         run.expect_records()
 
 
-class Refusing:
-    """A grammar of letters that fails at its third token."""
-
-    def __init__(self):
-        self.count = 0
-
-    def allowed(self) -> np.ndarray:
-        mask = np.zeros(V, bool)
-        mask[97:123] = True
-        return mask
-
-    def advance(self, token: int) -> None:
-        self.count += 1
-        if self.count == 3:
-            raise ValueError("no letter follows")
-
-
 @check(STEP, points=1, public=False)
 def any_work(LLMEngine, rng):
     """Random work: many requests, several answers, little memory, failures, aborts,
     and answers that fail."""
+    def refuse() -> Refusing:
+        return Refusing(ValueError("no letter follows"))
+
     for options in ({"num_blocks": 9}, {"speculative_tokens": 2, "max_num_seqs": 3},
                     {"failures": {3: RuntimeError("x"), 4: SystemExit("y")}},
                     {"enable_prefix_caching": False, "max_num_batched_tokens": 5}):
@@ -242,7 +251,7 @@ def any_work(LLMEngine, rng):
             run.add(ask(rng, f"r{number}", int(rng.integers(1, 12)), int(rng.integers(1, 9)),
                         n=int(rng.integers(1, 3)), priority=int(rng.integers(2)),
                         stop_ids=rng.integers(0, V, 20).tolist(),
-                        grammar=Refusing if number == 2 else None,
+                        grammar=refuse if number == 2 else None,
                         params=SamplingParams(float(rng.choice([0, 1])), seed=number)))
             run.step()
             if rng.random() < 0.2:

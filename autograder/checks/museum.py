@@ -1,5 +1,6 @@
 """Checks of the bug museum: the repaired exhibits, and the learner's tests of them."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from autograder.processes.limits import TimeLimit
 from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
-from gearworks.museum import prefill as reference_prefill
+from gearworks.museum import prefix_hit as reference_prefix_hit
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
 from gearworks.museum import stream_pieces as reference_stream_pieces
@@ -594,10 +595,11 @@ def finds_other_repairs(test, rng):
 
 # --- chapter 6: a prompt that the cache holds entirely
 
-def expect_prefill(prefill, ids: list[int], cached: set, size: int, hint: str = "") -> None:
+def expect_prefix_hit(prefix_hit, ids: list[int], cached: set, size: int,
+                      hint: str = "") -> None:
     with expect_unchanged(ids, cached):
-        got = prefill(ids, cached, size)
-    expect_equal(got, reference_prefill(ids, cached, size),
+        got = prefix_hit(ids, cached, size)
+    expect_equal(got, reference_prefix_hit(ids, cached, size),
                  of=f"the answer for a prompt of {len(ids)} tokens, {ids!r:.60}, with blocks "
                     f"of {size} and in the cache {sorted(cached)!r:.60},", hint=hint)
 
@@ -606,8 +608,8 @@ def distinct(rng, count: int) -> list[int]:
     return (10 + rng.permutation(max(count, 30))[:count]).tolist()
 
 
-@check("museum.prefill", points=1, public=True)
-def something_to_compute(prefill, rng):
+@check("museum.prefix_hit", points=1, public=True)
+def something_to_compute(prefix_hit, rng):
     """A prompt that the cache holds to its last token leaves its last block to the model;
     no other prompt loses a block that it could use."""
     size = int(rng.integers(2, 5))
@@ -615,20 +617,20 @@ def something_to_compute(prefill, rng):
     cached = {tuple(ids[:end]) for end in (size, 2 * size, 3 * size)}
     for length in (3 * size, 2 * size, size, 1, 3 * size + 1, 4 * size, 2 * size + 1,
                    3 * size - 1):
-        expect_prefill(prefill, ids[:length], cached, size,
+        expect_prefix_hit(prefix_hit, ids[:length], cached, size,
                        "Logits come from a row that is computed. How many rows are there if "
                        "every block is found? A block is used whole or not at all.")
-    expect_prefill(prefill, ids, cached - {tuple(ids[:size])}, size,
+    expect_prefix_hit(prefix_hit, ids, cached - {tuple(ids[:size])}, size,
                    "What is the second block worth when the first is gone?")
     for prompt, others in ((ids[2 * size:], ids[2 * size:3 * size]), (ids[size:], ids[:size]),
                            (ids[:size] + ids[2 * size:], ids[2 * size:3 * size])):
-        expect_prefill(prefill, prompt, {tuple(ids[:size]), tuple(ids[:2 * size]),
+        expect_prefix_hit(prefix_hit, prompt, {tuple(ids[:size]), tuple(ids[:2 * size]),
                                          tuple(others)}, size,
                        "The same tokens behind another text have other keys and values.")
 
 
-@check("museum.prefill", points=1, public=False)
-def prompts_of_every_kind(prefill, rng):
+@check("museum.prefix_hit", points=1, public=False)
+def prompts_of_every_kind(prefix_hit, rng):
     """Texts that repeat themselves, blocks of one token, beginnings that were given up,
     and prompts that end where a block ends."""
     for _ in range(60):
@@ -636,29 +638,29 @@ def prompts_of_every_kind(prefill, rng):
         texts = [rng.integers(0, 2, int(rng.integers(1, 12))).tolist() for _ in range(4)]
         cached = {tuple(text[:end]) for text in texts[1:]
                   for end in range(size, len(text) + 1, size) if rng.random() < 0.9}
-        expect_prefill(prefill, texts[int(rng.integers(2))], cached, size)
+        expect_prefix_hit(prefix_hit, texts[int(rng.integers(2))], cached, size)
     ids = distinct(rng, 6)
-    expect_prefill(prefill, ids, {tuple(ids[:2]), tuple(ids[:4]), tuple(ids)}, 2)
+    expect_prefix_hit(prefix_hit, ids, {tuple(ids[:2]), tuple(ids[:4]), tuple(ids)}, 2)
 
 
-PREFILL_STYLES = ("prefill", ("from_the_end", "block_by_block"))
+PREFIX_STYLES = ("prefix_hit", ("from_the_end", "block_by_block"))
 
 
-@check("museum.prefill_test", points=1, public=True)
+@check("museum.prefix_hit_test", points=1, public=True)
 def finds_the_full_hit(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
     and on the hasty repairs."""
-    expect_finds(test, *PREFILL_STYLES, {
-        "no-query-token": "a prompt that is cached entirely leaves nothing to compute",
+    expect_finds(test, *PREFIX_STYLES, {
+        "full-hit-leaves-no-query": "a prompt that is cached entirely leaves nothing to do",
         "one-token-less": "the last token of a cached block is computed, and so the block is "
                           "written into"})
 
 
-@check("museum.prefill_test", points=1, public=False)
+@check("museum.prefix_hit_test", points=1, public=False)
 def finds_what_it_costs(test, rng):
     """It fails on repairs that give up more than they must,
     and on blocks that belong to other texts."""
-    expect_finds(test, *PREFILL_STYLES, {
+    expect_finds(test, *PREFIX_STYLES, {
         "cache-thrown-away": "a prompt that is cached entirely is computed entirely",
         "last-block-never-used": "the last block is computed again though tokens follow it",
         "block-by-itself": "a block is used behind another text"})
@@ -679,6 +681,9 @@ def expect_upstream(upstream_request, request: dict, hint: str = "") -> None:
         expect(name in got, f"{name!r} to be sent on", f"only {sorted(got)}", hint)
         expect_equal(got[name], right[name], of=f"{name!r} of the request that is sent on",
                      hint=hint)
+        expect(json.dumps(got[name]) == json.dumps(right[name]),
+               f"the keys inside of {name!r} in their order", "another order",
+               "A chat template writes a schema as it comes.")
     strangers = [name for name in got if name not in right]
     expect(not strangers, "no other parameters than the client's, without null",
            f"{strangers[:1]}", hint)
@@ -750,7 +755,7 @@ def finds_what_is_dropped(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
     and on each part of it alone."""
     expect_finds(test, *UPSTREAM_STYLES, {
-        "tools-dropped": "tools, calls and their results are dropped",
+        "drops-the-tools": "tools, calls and their results are dropped",
         "results-without-their-call": "messages lose all but their role and content",
         "list-of-known-names": "parameters that the gateway does not know are dropped"})
 

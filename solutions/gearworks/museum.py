@@ -321,8 +321,8 @@ def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]])
         assert stream_pieces(pieces, stop) == shown, (stop, pieces)
 
 
-def prefill(prompt_ids: Sequence[int], cached: Collection[tuple[int, ...]],
-            block_size: int) -> dict[str, Any]:
+def prefix_hit(prompt_ids: Sequence[int], cached: Collection[tuple[int, ...]],
+               block_size: int) -> dict[str, Any]:
     """What is taken from a prefix cache, and what the model computes, for a prompt.
 
     prompt_ids: at least one token. cached: what the blocks of the cache hold. A block holds
@@ -337,9 +337,9 @@ def prefill(prompt_ids: Sequence[int], cached: Collection[tuple[int, ...]],
     that a prompt is never taken from the cache entirely.
 
     >>> cached = {(5, 6), (5, 6, 7, 8)}
-    >>> prefill([5, 6, 7, 8, 9], cached, block_size=2)
+    >>> prefix_hit([5, 6, 7, 8, 9], cached, block_size=2)
     {'cached_tokens': 4, 'input_ids': [9], 'positions': [4]}
-    >>> prefill([6, 5, 7], cached, block_size=2)
+    >>> prefix_hit([6, 5, 7], cached, block_size=2)
     {'cached_tokens': 0, 'input_ids': [6, 5, 7], 'positions': [0, 1, 2]}
     """
     ids = tuple(prompt_ids)
@@ -350,14 +350,14 @@ def prefill(prompt_ids: Sequence[int], cached: Collection[tuple[int, ...]],
             "positions": list(range(known, len(ids)))}
 
 
-def prefill_test(prefill: Callable[[Sequence[int], Collection[tuple[int, ...]], int],
-                                   dict[str, Any]]) -> None:
+def prefix_hit_test(prefix_hit: Callable[[Sequence[int], Collection[tuple[int, ...]], int],
+                                         dict[str, Any]]) -> None:
     """A test: raises AssertionError, or whatever the function raises, unless it is right.
 
-    It passes on every function that does what the docstring of `prefill` says, and fails on
+    It passes on every function that does what the docstring of `prefix_hit` says, and fails on
     those that leave nothing to compute, use what they may not, or use less than they could.
 
-    >>> prefill_test(prefill)
+    >>> prefix_hit_test(prefix_hit)
     """
     cached = {(5, 6), (5, 6, 7, 8), (7, 8), (1, 2, 3, 4)}
     for ids, known in (
@@ -368,7 +368,7 @@ def prefill_test(prefill: Callable[[Sequence[int], Collection[tuple[int, ...]], 
         ([1, 2, 3, 4, 9], 0),                           # its beginning was given up
         ([7, 8, 7, 8, 9], 2), ([9, 9, 5, 6, 7], 0), ([5], 0),
     ):
-        assert prefill(ids, cached, 2) == {
+        assert prefix_hit(ids, cached, 2) == {
             "cached_tokens": known, "input_ids": ids[known:],
             "positions": list(range(known, len(ids)))}, ids
 

@@ -135,9 +135,10 @@ class LLMEngine:
 
         First every answer guesses (`guess_ahead`), then `self.scheduler.schedule()` makes a
         plan. Each of `plan.rows` is a sequence and its number of tokens in this step. If there
-        are any: `forward(plan)` gives a list with the logits of each row, and `hand_over` takes
-        the sequence, the number, its logits, and one list for the whole step, to which it adds
-        the names of answers that end. What is new gathers in `self._deltas`.
+        are any: `forward(plan)` gives a list with the logits of each row, and row by row, in
+        the plan's order, `hand_over` takes the sequence, the number, its logits, and one list
+        for the whole step, to which it adds the names of answers that end. What is new gathers
+        in `self._deltas`.
 
         Then the step is put on record: as `record(plan)` has it before the forward pass, and
         with (`replace`) finished, those names; generated, the number of `ids` in all deltas;

@@ -1,7 +1,7 @@
 """All ends of blocks that may be used; then the first of them that is not there."""
 
 
-def prefill(prompt_ids, cached, block_size):
+def prefix_hit(prompt_ids, cached, block_size):
     ids = list(prompt_ids)
     ends = range(block_size, len(ids), block_size)       # the prompt's own end is none of them
     missing = [end for end in ends if tuple(ids[:end]) not in cached]

@@ -1,7 +1,7 @@
 """Block by block, and the last one given back where nothing would be left."""
 
 
-def prefill(prompt_ids, cached, block_size):
+def prefix_hit(prompt_ids, cached, block_size):
     prompt_ids = list(prompt_ids)
     blocks = 0
     while True:

@@ -5,7 +5,7 @@ from itertools import takewhile
 import numpy as np
 
 
-def prefill(prompt_ids, cached, block_size):
+def prefix_hit(prompt_ids, cached, block_size):
     usable = (len(prompt_ids) - 1) // block_size
     hits = takewhile(lambda number: tuple(prompt_ids[:number * block_size]) in cached,
                      range(1, usable + 1))
