@@ -1,6 +1,7 @@
 """Checks of the engine's step, on a model whose every word is known."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,38 +15,45 @@ from gearworks.serving.record import StepRecord
 from gearworks.serving.request import Request
 
 STEP = "engine.LLMEngine.step"
-V = 260
+V, EOS, CONTEXT = 260, 257, 64
+LETTERS = range(64, 90)                      # of `byte_tokenizer`: a to z
 
 
 class PagedTextModel(TextModel):
-    """A `TextModel` that keeps its tokens as keys, and reads its texts in the block tables.
+    """A `TextModel` of letters that reads its text in what attention gives it.
 
-    passes: how many tokens each forward pass had. failures: what a pass raises, by its number.
+    A token's value has its id at the place of its position, and all keys are 0: so attention
+    gives each row the ids that it can see, divided by their number. passes: how many tokens
+    each forward pass had. failures: what a pass raises, by its number.
     """
 
     def __init__(self, *args: Any, failures: Mapping[int, BaseException] | None = None,
                  **options: Any):
         super().__init__(*args, **options)
+        self.config = replace(self.config, head_dim=CONTEXT, max_position_embeddings=CONTEXT)
         self.passes: list[int] = []
         self.failures = failures or {}
 
     def forward(self, input_ids: np.ndarray, positions: np.ndarray, batch: Any,
                 logits_at: np.ndarray) -> np.ndarray:
-        ids = np.asarray(input_ids)
-        self.passes.append(len(ids))
+        count, positions = len(input_ids), np.asarray(positions, int)
+        self.passes.append(count)
         if len(self.passes) - 1 in self.failures:
             raise self.failures[len(self.passes) - 1]
-        stored = np.ones((len(ids), 1, 4), np.float32) * ids[:, None, None]
-        batch.attend(0, np.zeros_like(stored), stored, stored)
-        keys = batch.memory.keys[0, 0, ..., 0].astype(int)                  # (blocks, size)
-        texts = []
-        for table, length, count in zip(batch.block_tables, batch.context_lens, batch.counts):
-            text = keys[list(table)].reshape(-1)[:length].tolist()
-            texts += [text[:end] for end in range(length - count + 1, length + 1)]
-        expect_equal(np.asarray(positions), [len(text) - 1 for text in texts],
-                     of="the positions that the model was given")
-        rows = [self.logits_after(texts[row]) for row in logits_at]
+        values = np.zeros((count, 1, CONTEXT), np.float32)
+        values[np.arange(count), 0, positions] = input_ids
+        seen = batch.attend(0, np.zeros_like(values), np.zeros_like(values), values)
+        rows = []
+        for row in logits_at:
+            length = positions[row] + 1
+            text = np.rint(seen[row, 0, :length] * length).astype(int)
+            rows.append(self.logits_after(text.tolist()))
         return np.array(rows, np.float32).reshape(len(rows), V)
+
+    def logits_after(self, text: Sequence[int]) -> np.ndarray:
+        logits = super().logits_after(text)
+        logits[[id for id in range(EOS) if id not in LETTERS]] -= 20
+        return logits
 
 
 def told(delta: Any) -> list:
@@ -77,7 +85,7 @@ class Run:
                    "max_num_seqs": 4} | options
         self.models = [PagedTextModel(seed, V, failures=failures, **model) for _ in range(2)]
         self.mine, self.true = (
-            kind(LanguageModel(model, byte_tokenizer(), {}, frozenset([257])), **options)
+            kind(LanguageModel(model, byte_tokenizer(), {}, frozenset([EOS])), **options)
             for kind, model in zip((LLMEngine, Reference), self.models))
 
     def add(self, *requests: Request) -> None:
@@ -135,7 +143,7 @@ class Run:
 def ask(rng: np.random.Generator, id: str, prompt: int = 5, max_tokens: int = 5,
         **options: Any) -> Request:
     """A request with a prompt of so many random letters."""
-    ids = rng.integers(97, 103, prompt).tolist()
+    ids = rng.integers(64, 70, prompt).tolist()
     return Request(ids, max_tokens=max_tokens, id=id, **options)
 
 
@@ -147,7 +155,7 @@ class Refusing:
 
     def allowed(self) -> np.ndarray:
         mask = np.zeros(V, bool)
-        mask[97:123] = True
+        mask[LETTERS] = True
         return mask
 
     def advance(self, token: int) -> None:
@@ -227,10 +235,10 @@ def failures(LLMEngine, rng):
 @check(STEP, points=1, public=True)
 def guesses(LLMEngine, rng):
     """Answers guess before each step, and right guesses save forward passes."""
-    prompt = [97 + int(i) for i in rng.permutation(6)[:3]] * 3
-    for script in (prompt, [*prompt[:4], 120, 121]):
+    prompt = [64 + int(i) for i in rng.permutation(6)[:3]] * 3
+    for script in (prompt, [*prompt[:4], 80, 81]):
         run = Run(LLMEngine, rng, speculative_tokens=3,
-                  model={"prompt": prompt, "script": [*script, 257]})
+                  model={"prompt": prompt, "script": [*script, EOS]})
         run.add(Request(prompt, max_tokens=12, id="a"), ask(rng, "b", 4, 3))
         run.finish("Who guesses, and when? The plan has to know of the guesses.")
         run.expect_records()
@@ -250,7 +258,7 @@ def any_work(LLMEngine, rng):
         for number in range(5):
             run.add(ask(rng, f"r{number}", int(rng.integers(1, 12)), int(rng.integers(1, 9)),
                         n=int(rng.integers(1, 3)), priority=int(rng.integers(2)),
-                        stop_ids=rng.integers(0, V, 20).tolist(),
+                        stop_ids=rng.integers(64, 90, 3).tolist(),
                         grammar=refuse if number == 2 else None,
                         params=SamplingParams(float(rng.choice([0, 1])), seed=number)))
             run.step()

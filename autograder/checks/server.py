@@ -147,13 +147,13 @@ def expect_chunks(chat_chunks, deltas: Sequence[Delta], hint: str = "", steps: i
                 continue
             if shown(chunk) == shown(wanted):
                 expect_equal(chunk, wanted, of=f"chunk {place} ({shown(wanted)})", hint=hint)
-            raise CheckFailure(f"chunk {place} for the texts {told:.200} to be "
+            raise CheckFailure(f"chunk {place} for the texts {told:.120} to be "
                                f"{shown(wanted)}", shown(chunk), hint)
         if len(got) != len(right):
             extra = (f"{len(got)}, the first too many: {shown(got[len(right)])}"
                      if len(got) > len(right) else
                      f"{len(got)}, the first that is missing: {shown(right[len(got)])}")
-            raise CheckFailure(f"{len(right)} chunks for the texts {told:.200}", extra, hint)
+            raise CheckFailure(f"{len(right)} chunks for the texts {told:.120}", extra, hint)
 
 
 @check(CHUNKS, points=1, public=True)
@@ -333,8 +333,8 @@ def expect_same(validate_request, body: Any, hint: str = "", kind: type = ChatRe
         raise CheckFailure(f"an APIError {right.status} for {what}", "that it was accepted",
                            hint)
     for name in ("status", "param", "code"):
-        expect_equal(getattr(got, name), getattr(right, name),
-                     of=f"`{name}` of the error for {what}", hint=hint)
+        expect_equal({name: getattr(got, name)}, {name: getattr(right, name)},
+                     of=f"the error for {what}", hint=hint)
     expect(right.param is None or right.param in str(got),
            f"a message that names {right.param}, for {what}", f"{str(got)[:100]!r}", hint)
 
