@@ -8,7 +8,10 @@ import json
 import math
 import queue
 import random
+import subprocess
+import sys
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -34,8 +37,8 @@ class Script:
 
     def __init__(self):
         self.pieces, self.steps = queue.Queue(), queue.Queue()
-        self.asked, self.refusals, self.key = [], [], None
-        self.open_feeds = self.feeds = self.aborted = 0
+        self.asked, self.refusals, self.key, self.model = [], [], None, "smollm2"
+        self.open_feeds = self.feeds = self.aborted = 0      # aborted: answers broken off
         self.app = Starlette(routes=[
             Route("/", lambda request: FileResponse(PAGE / "index.html")),
             Mount("/page", StaticFiles(directory=PAGE)),
@@ -46,18 +49,28 @@ class Script:
     def models(self, request):
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return refusal(401, "Incorrect API key provided")
-        return JSONResponse({"object": "list", "data": [{"id": "smollm2", "object": "model"}]})
+        return JSONResponse({"object": "list", "data": [{"id": self.model}]})
 
     async def chat(self, request):
         self.asked.append(await request.json())
         if self.refusals:
             return self.refusals.pop(0)
         number = len(self.asked)
-        return StreamingResponse(self.chunks(request, f"chatcmpl-{number}"),
+        return StreamingResponse(self.chunks(f"chatcmpl-{number}"),
                                  media_type="text/event-stream",
                                  headers={"X-Request-Id": f"mine{number}"})
 
-    async def chunks(self, request, name):
+    async def chunks(self, name):
+        """An answer; one that the page breaks off is counted."""
+        ended = False
+        try:
+            async for chunk in self.answer_so_far(name):
+                yield chunk
+            ended = True
+        finally:
+            self.aborted += not ended
+
+    async def answer_so_far(self, name):
         def event(delta, logprobs=None, finish=None):
             choice = {"index": 0, "delta": delta, "logprobs": logprobs,
                       "finish_reason": finish}
@@ -66,10 +79,7 @@ class Script:
         yield event({"role": "assistant", "content": ""})
         count = 0
         while True:
-            piece = await self.next(self.pieces, request)
-            if piece is None:
-                self.aborted += 1
-                return
+            piece = await self.next(self.pieces)
             if piece is CUT:
                 return
             if piece is END or piece == "length":
@@ -92,20 +102,18 @@ class Script:
             self.feeds += 1
             try:
                 yield ": hello\n\n"
-                while (step := await self.next(self.steps, request)) not in (None, CUT):
+                while (step := await self.next(self.steps)) is not CUT:
                     yield data(step)
             finally:
                 self.open_feeds -= 1
         return StreamingResponse(events(), media_type="text/event-stream")
 
     @staticmethod
-    async def next(pieces, request):
+    async def next(pieces):
         while True:
             try:
                 return pieces.get_nowait()
             except queue.Empty:
-                if await request.is_disconnected():
-                    return None
                 await asyncio.sleep(0.005)
 
     def say(self, *texts, tokens=None):
@@ -169,18 +177,18 @@ def visit(browser, script):
     asked anybody else, opened a dialog or a window."""
     pages, said = [], []
 
-    def open_page(width=1280, height=800, quiet=True, **settings):
+    def open_page(width=1280, height=800, quiet=True, url=script.url, **settings):
         page = browser.new_context(viewport={"width": width, "height": height},
                                    **settings).new_page()
         page.set_default_timeout(10_000)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
         page.on("popup", lambda other: said.append(f"window {other.url}"))
-        page.on("request", lambda request: request.url.startswith(script.url)
+        page.on("request", lambda request: request.url.startswith(url)
                 or said.append(f"fetched {request.url}"))
         if quiet:                    # Chromium itself reports responses like 401 there
             page.on("console", lambda message: said.append(message.text))
-        page.goto(script.url)
+        page.goto(url)
         page.get_by_text("smollm2" if not script.key else "API key").first.wait_for()
         pages.append(page)
         return page
@@ -293,6 +301,8 @@ def test_regenerate_asks_the_same_again(visit, script):
     settled(page)
     assert replies(page).count() == 1
     assert script.asked[0]["messages"] == script.asked[1]["messages"]
+    answered(page, script, "third", question="And?")
+    assert page.get_by_role("button", name="Regenerate").count() == 1   # of the last one
 
 
 def test_an_edited_message_continues_from_there(visit, script):
@@ -463,6 +473,19 @@ def test_asks_for_a_key_and_sends_it(visit, script):
     assert answered(page, script, "open").inner_text() == "open"
 
 
+def test_another_model_after_a_failure_is_found(visit, script):
+    page = visit(quiet=False)
+    script.refusals.append(refusal(404, "There is no model of this name.", "model"))
+    script.model = "another"
+    ask(page)
+    page.get_by_role("alert").wait_for()
+    script.answer("Here")
+    page.get_by_role("button", name="Try again").click()
+    replies(page).get_by_text("Here").wait_for()
+    assert [body["model"] for body in script.asked] == ["smollm2", "another"]
+    assert page.locator("#model").inner_text() == "another"
+
+
 def test_an_unreachable_server_is_said_so(visit, script):
     page = visit(quiet=False)
     page.route("**/v1/chat/completions", lambda route: route.abort())
@@ -518,7 +541,8 @@ def test_markdown_becomes_what_it_says(visit, script):
     found = reply.evaluate("""(root) => {
         const all = (query) => [...root.querySelectorAll(query)].map((one) => one.textContent);
         return { titles: all("h3"), bold: all("strong"), italic: all("em"),
-                 links: [...root.querySelectorAll("a")].map((a) => [a.textContent, a.href, a.rel]),
+                 links: [...root.querySelectorAll("a")].map(
+                     (a) => [a.textContent, a.href, a.rel]),
                  items: [...root.querySelectorAll("ul > li")].length,
                  nested: all("ul ol > li"), start: root.querySelector(":scope > ol").start,
                  inner: all("blockquote blockquote"), head: all("th"), cells: all("td"),
@@ -584,7 +608,8 @@ def test_streamed_in_pieces_it_is_what_it_is_at_once(visit):
     different = page.evaluate("""async ([texts, cuts]) => {
         const { MarkdownView } = await import("/page/markdown.js");
         return texts.filter((text, n) => {
-            const [whole, grown] = [document.createElement("div"), document.createElement("div")];
+            const whole = document.createElement("div");
+            const grown = document.createElement("div");
             new MarkdownView(whole).update(text, false);
             const view = new MarkdownView(grown);
             for (const end of cuts[n]) view.update(text.slice(0, end), true);
@@ -629,8 +654,8 @@ def test_half_written_marks_look_sane(visit, script):
         return texts.map((text) => {
             const element = document.createElement("div");
             new MarkdownView(element).update(text, true);
-            return [element.textContent, element.querySelector("strong, em, code, table, pre, li")
-                ?.localName ?? ""];
+            const first = element.querySelector("strong, em, code, table, pre, li");
+            return [element.textContent, first?.localName ?? ""];
         });
     }""", ["a **bo", "a **", "a *it", "see `co", "see [the pa", "see [the paper](https://ex",
            "| a | b", "| a | b |\n|--", "- one\n- ", "- one\n2", "42", "```", "```py\nx = ",
@@ -646,10 +671,12 @@ def test_what_is_closed_is_not_drawn_again(visit, script):
     ask(page)
     script.say("First **paragraph**.\n\nSecond.\n\nThird, which")
     page.get_by_text("Third, which").wait_for()
-    page.evaluate("() => { window.kept = [...document.querySelectorAll('.markdown > p')]; "
-                  "window.seen = 0; new MutationObserver((all) => { window.seen += all.length; })"
-                  ".observe(window.kept[0], { subtree: true, childList: true, "
-                  "characterData: true }); }")
+    page.evaluate("""() => {
+        window.kept = [...document.querySelectorAll(".markdown > p")];
+        window.seen = 0;
+        new MutationObserver((all) => { window.seen += all.length; })
+            .observe(kept[0], { subtree: true, childList: true, characterData: true });
+    }""")
     script.answer(" goes on", " and on.\n\n", "- a\n- b\n\nFourth")
     settled(page)
     assert page.evaluate("[...document.querySelectorAll('.markdown > p')].slice(0, 3)"
@@ -658,12 +685,15 @@ def test_what_is_closed_is_not_drawn_again(visit, script):
 
 HOSTILE = {
     "no space": "x" * 100_000, "spaces": "a" + " " * 100_000 + "b", "stars": "*a " * 30_000,
+    "closers": "*a " * 15_000 + "b_ " * 15_000, "nested": "*a " * 9_000 + "b* " * 9_000,
     "both marks": "*a _b " * 15_000, "brackets": "[" * 50_000, "links": "[a](" * 25_000,
     "targets": "](" * 50_000, "ticks": "".join("`" * n + " " for n in range(1, 400)),
-    "quotes": ">" * 20_000 + "x", "nested lists": "\n".join("  " * n + "- x" for n in range(300)),
+    "quotes": ">" * 20_000 + "x",
+    "nested lists": "\n".join("  " * n + "- x" for n in range(300)),
     "items": "\n".join(f"{n}. item **{n}**" for n in range(1, 501)), "fences": "```\n" * 5_001,
     "pipes": "|" * 50_000 + "\n" + "|-" * 900 + "\n", "dashes": "-" * 50_000 + "x",
-    "addresses": "http://" * 14_000, "rule": "- " * 50_000 + "x", "heading": "# " + "#" * 50_000,
+    "addresses": "http://" * 14_000, "rule": "- " * 50_000 + "x",
+    "heading": "# " + "#" * 50_000,
     "table": "| a | b |\n|---|---|\n" + "| x | **y** |\n" * 1_000}
 
 
@@ -785,8 +815,8 @@ def test_a_finished_sequence_leaves_its_blocks(visit, script):
     page.get_by_role("button", name="Inside").click()
     script.steps.put(step(1, [row("a-0/0", 0, 90, [5, 6, 7], prompt=True)], blocks_used=3,
                           blocks_kept=0, blocks_empty=13))
-    script.steps.put(step(2, [row("a-0/0", 90, 1, [5, 6, 7])], finished=["a-0/0"], blocks_used=0,
-                          blocks_kept=2, blocks_empty=14))
+    script.steps.put(step(2, [row("a-0/0", 90, 1, [5, 6, 7])], finished=["a-0/0"],
+                          blocks_used=0, blocks_kept=2, blocks_empty=14))
     page.get_by_text("Step 2, ").wait_for()
     blocks = page.evaluate("""async (steps) => {
         const { History } = await import("/page/history.js");
@@ -798,9 +828,10 @@ def test_a_finished_sequence_leaves_its_blocks(visit, script):
            step(2, [row("a-0/0", 90, 1, [2, 0, 1]), row("b-0/0", 64, 3, [2, 0, 3])],
                 blocks_used=4, blocks_kept=0, blocks_empty=1),
            step(3, [row("a-0/0", 91, 1, [2, 0, 1])], finished=["a-0/0"], preempted=["b-0/0"],
-                blocks_used=0, blocks_kept=2, blocks_empty=3)])
+                blocks_used=0, blocks_kept=3, blocks_empty=2)])
     assert blocks == [["a-0/0", "a-0/0", "a-0/0", "", ""],
-                      ["a-0/0,b-0/0", "a-0/0", "a-0/0,b-0/0", "b-0/0", ""], ["kept", "", "kept", "", ""]]
+                      ["a-0/0,b-0/0", "a-0/0", "a-0/0,b-0/0", "b-0/0", ""],
+                      ["kept", "", "kept", "", ""]]
 
 
 def test_the_feed_is_asked_only_while_it_is_seen_and_again_when_it_ends(visit, script):
@@ -837,7 +868,8 @@ def test_as_a_sheet_the_inside_keeps_the_rest_out_of_reach(visit, script):
 
 
 LOOK = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const options = { willReadFrequently: true };
+  const canvas = document.createElement("canvas").getContext("2d", options);
   const rgba = (color) => {
     canvas.clearRect(0, 0, 1, 1);
     canvas.fillStyle = color;
@@ -913,7 +945,8 @@ def test_light_and_dark_as_the_reader_decides(visit, script):
     assert is_dark()
 
 
-@pytest.mark.parametrize("motion, animation", [("reduce", "none"), ("no-preference", "breathe")])
+@pytest.mark.parametrize("motion, animation",
+                         [("reduce", "none"), ("no-preference", "breathe")])
 def test_nothing_moves_for_those_who_asked_for_that(visit, script, motion, animation):
     page = visit(reduced_motion=motion)
     ask(page)
@@ -923,6 +956,14 @@ def test_nothing_moves_for_those_who_asked_for_that(visit, script, motion, anima
                             ) == animation
     script.answer("x")
     settled(page)
+
+
+def test_the_end_stays_in_sight_when_the_page_narrows(visit, script):
+    page = visit()
+    answered(page, script, *(f"Line {n} " * 30 + "\n\n" for n in range(20)))
+    page.get_by_role("button", name="Inside").click()
+    until(page, lambda: page.locator("#scroller").evaluate(
+        "(one) => one.scrollHeight - one.scrollTop - one.clientHeight < 2"))
 
 
 def test_a_reader_who_scrolled_up_is_left_there(visit, script):
@@ -953,5 +994,72 @@ def test_announcements_are_few(visit, script):
     }""")
     answered(page, script, *("word " for _ in range(30)))
     said = page.evaluate("window.said")
-    assert said[0] == "Answering." and said[1].startswith("Answer: word word") and len(said) == 2
+    assert len(said) == 2
+    assert said[0] == "Answering." and said[1].startswith("Answer: word word")
     assert page.locator("[aria-live], [role=log]").count() == 0
+
+
+# --- with the real server
+
+
+@pytest.fixture(scope="module")
+def served(smollm2_folder):
+    """The address of a server with the real SmolLM2."""
+    with subprocess.Popen([sys.executable, "-m", "gearworks", "serve", str(smollm2_folder),
+                           "--port", "0", "--served-model-name", "smollm2", "--grace", "1"],
+                          stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process.stdout.readline().split()[-1] + "/"
+        finally:
+            process.terminate()
+
+
+def posted(url, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        return json.load(response)
+
+
+def test_the_real_server_and_the_page_understand_each_other(visit, served):
+    page = visit(url=served)
+    page.get_by_role("button", name="Inside").click()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Temperature").fill("0")
+    page.get_by_label("Most tokens").fill("12")
+    page.keyboard.press("Escape")
+    question = "List three colours as a Markdown list."
+    ask(page, question)
+    reply = page.locator(".reply")
+    settled(page)
+    whole = posted(f"{served}v1/chat/completions", {
+        "model": "smollm2", "temperature": 0, "max_tokens": 12, "logprobs": True,
+        "top_logprobs": 5, "messages": [{"role": "user", "content": question}]})
+    known = [entry["token"].strip() for entry in whole["choices"][0]["logprobs"]["content"]]
+    shown = page.get_by_role("option").all_inner_texts()
+    assert [text.replace("↵", "").strip() for text in shown] == known
+    assert reply.locator(".summary").inner_text().startswith("12 tokens · ")
+    assert "cut off" in reply.locator(".summary").inner_text()
+    page.get_by_role("option").nth(2).click()
+    assert page.get_by_role("list", name="Alternatives").get_by_role("listitem").count() >= 5
+    batch = page.get_by_role("slider", name="Step of the batch")
+    batch.focus()
+    page.keyboard.press("Home")
+    assert "A (yours) reads" in batch.get_attribute("aria-valuetext")
+    blocks = page.get_by_role("slider", name="Block of the pool")
+    assert " kept for a prefix, " in blocks.get_attribute("aria-valuetext")
+    # an answer that is stopped leaves the engine
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Most tokens").fill("4000")
+    page.keyboard.press("Escape")
+    page.get_by_label("Your message").fill("Write a very long story.")
+    page.keyboard.press("Enter")
+    reply.nth(1).locator(".markdown p").first.wait_for(timeout=120_000)
+    page.keyboard.press("Escape")
+    settled(page, 1)
+
+    def running():
+        with urllib.request.urlopen(f"{served}metrics") as response:
+            return [line for line in response.read().decode().splitlines()
+                    if line.startswith("vllm:num_requests_running")]
+    until(page, lambda: running()[0].endswith(" 0.0"))

@@ -219,6 +219,8 @@ def test_an_event_is_told_when_it_ends_and_not_one_byte_later():
     assert parser.feed(b"data: 1\r\n") == [] and parser.feed(b"\r") == ["1"]
     assert parser.feed(b"\ndata: 2\n") == [] and parser.feed(b"\n") == ["2"]
     assert parser.feed(b"data: never ends") == []
+    parser = EventParser()                          # half the end of a line is no empty line
+    assert parser.feed(b"data: a\r") + parser.feed(b"\ndata: b\r\n\r\n") == ["a\nb"]
 
 
 # --- Arithmetic -------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from test_server import LONG, assert_error, stream
 
 from gearworks.server import service as service_module
 from gearworks.server.graceful import Patience
+from gearworks.server.serve import KEY_VARIABLE
 
 QUICK = Patience(head=0.5, body=0.5, write=0.5)
 SHORT = {"prompt": "One two three", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
@@ -587,8 +588,12 @@ def test_a_second_signal_ends_the_command_at_once(command, first, second, code):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as POSIX has them")
-def test_ctrl_c_ends_an_idle_command(command):
-    process, _ = command()
+def test_ctrl_c_ends_an_idle_command(command, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "sesame")              # where no `ps` shows it
+    process, url = command()
+    assert_error(httpx.get(f"{url}/v1/models"), 401)
+    assert httpx.get(f"{url}/v1/models",
+                     headers={"authorization": "Bearer sesame"}).is_success
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 0
     assert process.stderr.read() == "gearworks: stopped\n"
@@ -625,6 +630,14 @@ def test_what_cannot_work_is_refused_before_weights_are_read(tiny_folder, option
     output, error = capsys.readouterr()
     assert output == "" and says in error and "Traceback" not in error
     assert [line[:7] for line in error.splitlines()[1:3]] == ["  Why  ", "  Try  "]
+
+
+def test_a_key_in_the_environment_is_checked_too(tiny_folder, monkeypatch, capsys):
+    from gearworks.cli import commands
+    monkeypatch.setenv(KEY_VARIABLE, "two words")
+    assert commands.main(["serve", str(tiny_folder), "--port", "0"]) == 2
+    error = capsys.readouterr().err
+    assert KEY_VARIABLE in error and "two words" not in error
 
 
 def test_a_port_that_is_taken_is_refused(tiny_folder, capsys):

@@ -47,7 +47,9 @@ export class Answer {
       said.push(`first after ${((this.#first - this.#asked) / 1000).toFixed(2)} s`);
     }
     const cached = this.usage?.prompt_tokens_details?.cached_tokens;
-    if (cached) said.push(`${cached} of ${this.usage.prompt_tokens} prompt tokens from the cache`);
+    if (cached) {
+      said.push(`${cached} of ${this.usage.prompt_tokens} prompt tokens from the cache`);
+    }
     if (this.state === "stopped") said.push("stopped by you");
     if (this.finish === "length") said.push("cut off at the most tokens allowed");
     return said.join(" · ");

@@ -4,7 +4,7 @@ import { Answer } from "/page/answer.js";
 import { button, copy, make } from "/page/elements.js";
 import { MarkdownView } from "/page/markdown.js";
 import { notice } from "/page/notice.js";
-import { answerTo, modelName, Trouble } from "/page/server.js";
+import { answerTo, Trouble } from "/page/server.js";
 
 const NEAR = 60;                    // pixels from the end that count as being there
 const REST = 3;                     // after drawing for so long, wait this many times as long
@@ -14,18 +14,20 @@ export class Conversation {
   #running = null;                  // { abort, turn } of the answer that is coming
   #following = true;
 
-  // scroller: what scrolls `log`. tell: says a sentence to those who do not see the page.
-  // changed: called when an answer begins or ends. inspect: shows an answer's tokens.
-  // drawn: called with an answer that has just been drawn.
-  constructor({ log, scroller, settings, tell, changed, inspect, drawn }) {
-    Object.assign(this, { log, scroller, settings, tell, changed, inspect, drawn });
+  // scroller: what scrolls `log`. model: asks the server for the model's name. tell: says a
+  // sentence to those who do not see the page. changed: called when an answer begins or ends.
+  // inspect: shows an answer's tokens. drawn: called with an answer that has just been drawn.
+  constructor({ log, scroller, settings, model, tell, changed, inspect, drawn }) {
+    Object.assign(this, { log, scroller, settings, model, tell, changed, inspect, drawn });
+    new ResizeObserver(() => this.#following && this.toEnd()).observe(scroller);
     scroller.addEventListener("scroll", () => {
       this.#following = this.atEnd;
       changed();
     }, { passive: true });
     log.addEventListener("click", (event) => {
       const pressed = event.target.closest(".copy-code");
-      if (pressed) this.#copied(pressed, pressed.closest(".code").querySelector("code").textContent);
+      if (!pressed) return;
+      this.#copied(pressed, pressed.closest(".code").querySelector("code").textContent);
     });
   }
 
@@ -66,7 +68,8 @@ export class Conversation {
   #turnOf(text) {
     const turn = { text, answer: null, drawing: 0 };
     turn.question = make("article", { class: "turn you", "aria-label": "You" });
-    turn.reply = make("article", { class: "turn reply", "aria-label": "Model", tabindex: "-1" });
+    turn.reply = make("article", { class: "turn reply", "aria-label": "Model",
+                                   tabindex: "-1" });
     this.#showQuestion(turn);
     return turn;
   }
@@ -84,8 +87,9 @@ export class Conversation {
 
   // Edited and sent, the conversation continues from here: what came after is gone.
   #edit(turn) {
-    const field = make("textarea", { class: "rewrite", dir: "auto", "aria-label": "Your message",
-                                     rows: Math.min(12, turn.text.split("\n").length + 1) });
+    const field = make("textarea", {
+      class: "rewrite", dir: "auto", "aria-label": "Your message",
+      rows: Math.min(12, turn.text.split("\n").length + 1) });
     field.value = turn.text;
     const back = () => {
       this.#showQuestion(turn);
@@ -144,7 +148,7 @@ export class Conversation {
                             (event) => this.#copied(event.currentTarget, answer.text)));
     }
     if (!answer.trouble) {
-      actions.append(button("Regenerate", { class: "quiet" }, again));
+      actions.append(button("Regenerate", { class: "quiet again" }, again));
     }
     if (answer.tokens.length) {
       actions.append(button("Tokens", { class: "quiet" }, () => this.inspect(answer)));
@@ -196,7 +200,7 @@ export class Conversation {
     const draw = this.#drawing(turn, answer);
     draw();
     try {
-      this.modelName ??= await modelName();
+      this.modelName ??= await this.model();
       const body = { model: this.modelName, messages: this.#messages(turn), stream: true,
                      logprobs: true, top_logprobs: 5, stream_options: { include_usage: true },
                      ...this.settings.parameters };
@@ -211,7 +215,10 @@ export class Conversation {
       answer.state = abort.signal.aborted ? "stopped" : "done";
     } catch (error) {
       answer.state = abort.signal.aborted ? "stopped" : "failed";
-      if (answer.state === "failed") answer.trouble = inWords(error);
+      if (answer.state === "failed") {
+        answer.trouble = inWords(error);
+        this.modelName = null;                                 // it may be another server now
+      }
     }
     // another answer may have taken the place of this one
     if (turn.answer === answer && this.#turns.includes(turn)) {
@@ -245,7 +252,8 @@ export class Conversation {
       wait = began + (1 + REST) * (performance.now() - began);
     };
     const later = () => {
-      due = requestAnimationFrame((time) => (time < wait && answer.isRunning ? later() : now()));
+      due = requestAnimationFrame(
+        (time) => (time < wait && answer.isRunning ? later() : now()));
     };
     return () => {
       if (!answer.isRunning) {

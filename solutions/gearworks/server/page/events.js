@@ -1,6 +1,7 @@
 // Server-sent events over fetch, which can send a key and be aborted, as EventSource cannot.
 
-// The data of each event of a response, as they come. Comments and other fields are passed over.
+// The data of each event of a response, as they come. Comments and other fields are passed
+// over.
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,8 +1,9 @@
 // What the engine's steps say together. Pure bookkeeping: nothing here touches the page.
 //
-// A record has `number`, `seconds`, `model_seconds`, `rows` (each with `name`, `start`, `count`,
-// `guesses`, `prompt`, `blocks`), `admitted` (pairs of a name and its cached tokens),
-// `preempted`, `finished`, `waiting`, `blocks_used`, `blocks_kept`, `blocks_empty`, `generated`.
+// A record has `number`, `seconds`, `model_seconds`, `rows` (each with `name`, `start`,
+// `count`, `guesses`, `prompt`, `blocks`), `admitted` (pairs of a name and its cached tokens),
+// `preempted`, `finished`, `waiting`, `blocks_used`, `blocks_kept`, `blocks_empty`,
+// `generated`.
 // A name is "REQUEST-PROMPT/ANSWER"; `missed` steps before it did not reach this page.
 
 const STEPS = 400;                  // so many are remembered
@@ -15,6 +16,7 @@ export class History {
   computed = 0;                     // those that the model read
   generated = 0;
   #tables = new Map();              // of the sequences that run: their blocks
+  #letters = new Map();             // of those that are drawn: numbers that stand for letters
   #freed = new Map();               // of blocks that were in use: when they were last
 
   add(record) {
@@ -31,20 +33,27 @@ export class History {
     this.computed += record.rows.reduce((sum, row) => sum + (row.prompt ? row.count : 0), 0);
     this.generated += record.generated;
     for (const row of record.rows) this.#tables.set(row.name, row.blocks);
-    for (const name of [...record.preempted, ...record.finished]) this.#free(name, record.number);
-    // an aborted sequence is in no list: it is gone when it is in no row and blocks came free
-    if (record.rows.length + record.waiting < this.#tables.size) {
-      const here = new Set(record.rows.map((row) => row.name));
-      const held = new Set([...this.#tables.values()].flat());
-      if (held.size > record.blocks_used) {
-        for (const name of this.#tables.keys()) if (!here.has(name)) this.#free(name, record.number);
-      }
+    for (const name of [...record.preempted, ...record.finished]) {
+      this.#free(name, record.number);
+    }
+    this.#freeAborted(record);
+  }
+
+  // No record names a sequence that was aborted. It is gone when it has no row, and the tables
+  // that are known hold more blocks than are in use.
+  #freeAborted(record) {
+    const here = new Set(record.rows.map((row) => row.name));
+    const held = new Set([...this.#tables.values()].flat());
+    if (held.size <= record.blocks_used) return;
+    for (const name of this.#tables.keys()) {
+      if (!here.has(name)) this.#free(name, record.number);
     }
   }
 
   #free(name, number) {
     // the last block of a table is seldom full, and only full ones are kept
-    (this.#tables.get(name) ?? []).slice(0, -1).forEach((block) => this.#freed.set(block, number));
+    const full = (this.#tables.get(name) ?? []).slice(0, -1);
+    full.forEach((block) => this.#freed.set(block, number));
     this.#tables.delete(name);
   }
 
@@ -71,15 +80,18 @@ export class History {
   // Of these steps: the sequences in the order in which they came, each with a letter.
   lanes(steps) {
     const names = new Set(steps.flatMap((step) => step.rows.map((row) => row.name)));
-    const known = this.letters ??= new Map();
-    for (const name of known.keys()) if (!names.has(name) && !this.#tables.has(name)) known.delete(name);
-    for (const name of names) if (!known.has(name)) known.set(name, freeLetter(known));
+    for (const name of this.#letters.keys()) {
+      if (!names.has(name) && !this.#tables.has(name)) this.#letters.delete(name);
+    }
+    for (const name of names) {
+      if (!this.#letters.has(name)) this.#letters.set(name, freeLetter(this.#letters));
+    }
     return [...names].map((name) => ({ name, ...this.face(name) }));
   }
 
   // How a sequence is called in pictures: its letter, its number for a colour, if it is ours.
   face(name) {
-    const number = this.letters?.get(name) ?? 0;
+    const number = this.#letters.get(name) ?? 0;
     return { letter: letterOf(number), hue: number % 6, own: this.isOwn(name) };
   }
 
@@ -88,7 +100,8 @@ export class History {
   blocks() {
     if (!this.last) return [];
     const { blocks_used: used, blocks_kept: kept, blocks_empty: empty } = this.last;
-    const cells = Array.from({ length: used + kept + empty }, () => ({ owners: [], kept: false }));
+    const cells = Array.from({ length: used + kept + empty },
+                             () => ({ owners: [], kept: false }));
     for (const [name, table] of this.#tables) {
       for (const block of table) cells[block]?.owners.push(name);
     }

@@ -121,7 +121,8 @@ export class Inside {
 
   #paintSoon() {
     clearTimeout(this.#resting);
-    this.#resting = setTimeout(() => this.#tellNumbers(true), this.#history.isAtRest ? 500 : QUIET);
+    this.#resting = setTimeout(() => this.#tellNumbers(true),
+                               this.#history.isAtRest ? 500 : QUIET);
     this.#due ||= requestAnimationFrame(() => {
       this.#due = 0;
       this.#draw();
@@ -144,15 +145,17 @@ export class Inside {
   #tellNumbers(resting) {
     const { last, cached, computed, tokensPerSecond } = this.#history;
     const prompt = cached + computed;
+    const busy = last && !resting;
     const tell = (name, value, unit) => {
       this.#figures[name].value.textContent = value;
       this.#figures[name].unit.textContent = unit;
     };
-    tell("speed", !last || resting ? "–" : tokensPerSecond.toFixed(1), resting ? "at rest" : "tokens/s");
-    tell("running", last && !resting ? last.rows.length : "–", "running");
-    tell("waiting", last && !resting ? last.waiting : "–", "waiting");
+    tell("speed", busy ? tokensPerSecond.toFixed(1) : "–", resting ? "at rest" : "tokens/s");
+    tell("running", busy ? last.rows.length : "–", "running");
+    tell("waiting", busy ? last.waiting : "–", "waiting");
     tell("cached", prompt ? `${Math.round(100 * cached / prompt)} %` : "–", "from the cache");
-    this.#figures.cached.value.parentElement.title = `${cached} of ${prompt} prompt tokens since this panel was opened`;
+    this.#figures.cached.value.parentElement.title =
+      `${cached} of ${prompt} prompt tokens, while this panel was open`;
   }
 
   #made() {
@@ -167,22 +170,27 @@ export class Inside {
     const section = (id, title, ...more) => make("section", { "aria-labelledby": id },
       make("h3", { id }, title), ...more);
     const about = (text) => make("p", { class: "about" }, text);
-    const legend = (...entries) => make("ul", { class: "legend" }, ...entries.map(([kind, words]) =>
-      make("li", {}, make("span", { class: `swatch ${kind}`, "aria-hidden": "true" }), words)));
+    const swatch = (kind) => make("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
+    const legend = (...entries) => make("ul", { class: "legend" },
+      ...entries.map(([kind, words]) => make("li", {}, swatch(kind), words)));
     const batch = make("div");
     const blocks = make("div");
     const tokens = make("div");
     const tokenSection = section("inside-tokens", "Tokens", tokens);
     this.#panel.append(
-      make("div", { class: "inside-head" }, make("h2", { id: "inside-title" }, "The inside, live"),
+      make("div", { class: "inside-head" },
+           make("h2", { id: "inside-title" }, "The inside, live"),
            button("Close", { class: "quiet" }, () => this.close())),
       this.#status, figures, tokenSection,
       section("inside-batch", "Batch",
-              about("A column is one step of the engine, a lane one answer."), batch, legend(["prompt", "piece of a prompt"], ["decode", "one token"],
-                            ["guess", "guesses checked"], ["preempt", "preempted"])),
+              about("A column is one step of the engine, a lane one answer."), batch,
+              legend(["prompt", "piece of a prompt"], ["decode", "one token"],
+                     ["guess", "guesses checked"], ["preempt", "preempted"])),
       section("inside-pool", "Blocks",
-              about("Where keys and values lie, each block for the same number of tokens."), blocks,
-              legend(["held", "in use"], ["fold", "shared"], ["kept", "kept"], ["hollow", "empty"])));
+              about("Where keys and values lie, each block for the same number of tokens."),
+              blocks,
+              legend(["held", "in use"], ["fold", "shared"], ["kept", "kept"],
+                     ["hollow", "empty"])));
     return { colours, tokenSection, tokens: new TokenView(tokens),
              timeline: new Timeline(batch, this.#history, colours),
              pool: new Pool(blocks, this.#history, colours) };

@@ -18,7 +18,7 @@ const field = byId("message");
 const inside = new Inside();
 const settings = new Settings(() => meet());
 const conversation = new Conversation({
-  log: byId("log"), scroller: byId("scroller"), settings,
+  log: byId("log"), scroller: byId("scroller"), settings, model,
   tell: (text) => { byId("announcer").textContent = text; },
   changed: show,
   inspect: (answer) => inside.open(answer),
@@ -48,14 +48,19 @@ function fit() {
   field.style.height = `${field.scrollHeight}px`;
 }
 
+async function model() {
+  const name = await modelName();
+  byId("model").textContent = name;
+  return name;
+}
+
 // Which model is here; or what to do so that one is.
 async function meet() {
   const notices = byId("welcome").querySelectorAll(".notice");
   if (notices.length) field.focus();                        // not lost with what is removed
   notices.forEach((one) => one.remove());
   try {
-    conversation.modelName = await modelName();
-    byId("model").textContent = conversation.modelName;
+    conversation.modelName = await model();
   } catch (error) {
     const trouble = error instanceof Trouble ? error
       : new Trouble("This is not the server that the page expects.", "Reload the page.");

@@ -1,12 +1,12 @@
 // Markdown, from text to a tree for patch.js. Pure: nothing here touches the page.
 //
 // What models write of it: paragraphs, headings, lists, fenced code, quotes, tables, rules,
-// emphasis, code, links. HTML is ordinary text, except <br>. A link leads to http or https or is
-// ordinary text, and a picture becomes a link: nothing is fetched that the reader did not click.
-// Left out on purpose: indented code, setext headings, reference links, entities.
+// emphasis, code, links. HTML is ordinary text, except <br>. A link leads to http or https or
+// is ordinary text, and a picture becomes a link: nothing is fetched that the reader did not
+// click. Left out on purpose: indented code, setext headings, reference links, entities.
 //
-// `open` means that more text will come. Then what has begun counts as whole: a bold word is bold
-// before its last asterisks are there, and a mark that could begin anything waits.
+// `open` means that more text will come. Then what has begun counts as whole: a bold word is
+// bold before its last asterisks are there, and a mark that could begin anything waits.
 //
 // Every step is linear in the text, whatever the text is: it comes from a model.
 
@@ -19,7 +19,7 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^([ \t]*)([-*+]|\d{1,9}[.)])(?:[ \t]+(?=\S)|\s*$)/;
 const BARE_MARK = /^[ \t>]*(?:#{1,6}|[-*+_]{1,3}|\d{1,9}[.)]|`{1,2}|~{1,2}|\|)?[ \t]*$/;
 const BARE_NUMBER = /^[ \t>]*\d{1,3}$/;
-const DEEPEST = 8;                 // lists and quotes in each other; beyond, they are paragraphs
+const DEEPEST = 8;                 // lists and quotes in each other; beyond, they are text
 
 // Shows a text that grows in an element, and renders no more than what is not closed yet.
 export class MarkdownView {
@@ -100,7 +100,8 @@ const fence = {
       node("div", { class: "code-bar" }, [
         node("span", {}, [language || "text"]),
         node("button", { type: "button", class: "quiet copy-code" }, ["Copy code"])]),
-      node("pre", { tabindex: "0", dir: "ltr" }, [node("code", {}, [code.join("\n")])])]), next];
+      node("pre", { tabindex: "0", dir: "ltr" },
+           [node("code", {}, [code.join("\n")])])]), next];
   },
 };
 
@@ -192,8 +193,9 @@ const table = {
     if (at + 1 < lines.length && isDelimiter(lines[at + 1])
         && cellsOf(lines[at + 1]).length === cellsOf(lines[at]).length) return true;
     const rest = lines.slice(at + 1, at + 3);
+    const mayBeDelimiter = (line) => line.trim() && /^[|: \t-]*$/.test(line);
     return open && lines[at].startsWith("|") && (rest.length === 0
-      || (rest.length === 1 && open === "line" && rest[0].trim() && /^[|: \t-]*$/.test(rest[0])));
+      || (rest.length === 1 && open === "line" && mayBeDelimiter(rest[0])));
   },
   read(lines, at, depth, open) {
     const head = cellsOf(lines[at]);
@@ -206,13 +208,15 @@ const table = {
     for (; next < lines.length && lines[next].trim() && !beginsBlock(lines[next]); next += 1) {
       rows.push(row(cellsOf(lines[next]), "td", next + 1 === lines.length));
     }
-    return [node("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" }, [
+    const scroller = { class: "table", tabindex: "0", role: "region", "aria-label": "Table" };
+    return [node("div", scroller, [
       node("table", {}, [node("thead", {}, [row(head, "th", false)]),
                          node("tbody", {}, rows)])]), next];
   },
 };
 
-const cellsOf = (line) => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/);
+const cellsOf = (line) => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "")
+  .split(/(?<!\\)\|/);
 const isDelimiter = (line) => line.includes("-") && line.length < 2000
   && cellsOf(line).every((cell) => /^:?-+:?$/.test(cell.trim()));
 
@@ -273,7 +277,9 @@ const ESCAPED = /[\\`*_[\]#+.!|>~<-]/;
 const ADDRESS = /https?:\/\/[^\s<>"`]{1,2000}/y;
 const IN_BRACKETS = /<(https?:\/\/[^\s<>]{1,2000})>/y;
 const BREAK = /<br[ \t]*\/?>/iy;
-const TARGET = /\([ \t]*<?([^\s()<>]{0,2000}(?:\([^\s()<>]{0,2000}\)[^\s()<>]{0,2000})?)>?(?:\s+"[^"\n]{0,500}")?[ \t]*\)/y;
+const PLAIN = "[^\\s()<>]{0,2000}";
+const TARGET = new RegExp(`\\([ \\t]*<?(${PLAIN}(?:\\(${PLAIN}\\)${PLAIN})?)>?`
+                          + '(?:\\s+"[^"\\n]{0,500}")?[ \\t]*\\)', "y");
 const MOST_OPEN = 24;              // marks that wait for their ends; beyond, they are text
 
 // The tree of a block's text.
@@ -385,8 +391,10 @@ function inline(text, open) {
   function emphasis(letter, run, start) {
     const before = text[start - 1] ?? " ";
     const after = text[start + run] ?? " ";
-    const opens = /\S/.test(after) && (!isPunctuation(after) || /\s/.test(before) || isPunctuation(before));
-    const closes = /\S/.test(before) && (!isPunctuation(before) || /\s/.test(after) || isPunctuation(after));
+    const leans = (to, from) => /\S/.test(to)
+      && (!isPunctuation(to) || /\s/.test(from) || isPunctuation(from));
+    const opens = leans(after, before);
+    const closes = leans(before, after);
     const inWord = letter === "_" && isWord(before) && isWord(after);
     let left = run;
     while (left > 0 && closes && !inWord) {
@@ -427,7 +435,8 @@ function inline(text, open) {
   // A bare address; what follows it of punctuation is not part of it.
   function address(start) {
     const found = sticky(ADDRESS, text, start)?.[0];
-    if (!found || isWord(text[start - 1] ?? " ") || lastOpen((mark) => mark.endsWith("["))) return null;
+    if (!found || isWord(text[start - 1] ?? " ")) return null;
+    if (lastOpen((mark) => mark.endsWith("["))) return null;
     let end = found.length;
     const unpaired = found.includes("(") ? /[.,:;!?'"\]}*_]/ : /[.,:;!?'")\]}*_]/;
     while (end > 0 && unpaired.test(found[end - 1])) end -= 1;
@@ -470,7 +479,8 @@ function link(href, children) {
     return null;
   }
   if (!["http:", "https:"].includes(address.protocol)) return null;
-  return node("a", { href: address.href, target: "_blank", rel: "noopener noreferrer" }, children);
+  return node("a", { href: address.href, target: "_blank", rel: "noopener noreferrer" },
+              children);
 }
 
 // Where the next run of so many backticks begins, for starts that only grow.

@@ -18,7 +18,7 @@ export function notice(trouble, again) {
     });
     element.append(form);
   } else {
-    element.append(button("Try again", { class: "main" }, again));
+    element.append(button("Try again", { class: "main again" }, again));
   }
   return element;
 }

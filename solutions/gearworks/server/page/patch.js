@@ -33,7 +33,7 @@ function alike(old, now) {
 export function built(tree) {
   if (typeof tree === "string") return document.createTextNode(tree);
   const element = document.createElement(tree.tag);
-  for (const [name, value] of Object.entries(tree.attributes)) element.setAttribute(name, value);
+  Object.entries(tree.attributes).forEach((pair) => element.setAttribute(...pair));
   for (const child of tree.children) element.append(built(child));
   return element;
 }

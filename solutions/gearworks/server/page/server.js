@@ -90,8 +90,9 @@ function troubleIn({ message, param, code }, status, wait) {
                              + "message, or allow fewer tokens in Settings.");
   }
   if (status < 500) {
+    const isSetting = param && !param.startsWith("messages");
     return new Trouble(`The server refused this. ${said}`,
-                       param && param !== "messages" ? `Change “${param}” in Settings, then try again.`
+                       isSetting ? `Change “${param}” in Settings, then try again.`
                          : "Edit the message, then try again.");
   }
   return new Trouble(`The server failed. ${said}`,

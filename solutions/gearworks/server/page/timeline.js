@@ -35,10 +35,11 @@ export class Timeline {
     this.#focusable.addEventListener("keydown", (event) => {
       const now = this.#visible.findIndex((step) => step.number === this.#chosen);
       const from = now < 0 ? this.#visible.length - 1 : now;
-      const next = { ArrowLeft: from - 1, ArrowRight: from + 1, Home: 0, End: null }[event.key];
+      const next = { ArrowLeft: Math.max(0, from - 1), ArrowRight: from + 1, Home: 0,
+                     End: null }[event.key];              // beyond the last one: the latest
       if (next === undefined) return;
       event.preventDefault();
-      this.#choose(next === null ? null : Math.max(0, Math.min(this.#visible.length - 1, next)));
+      this.#choose(next);
     });
   }
 
@@ -128,7 +129,8 @@ export class Timeline {
   }
 
   #describe() {
-    const step = this.#visible.find(({ number }) => number === this.#chosen) ?? this.#history.last;
+    const step = this.#visible.find(({ number }) => number === this.#chosen)
+      ?? this.#history.last;
     const words = step ? stepInWords(step, this.#history) : "No step yet. Send a message.";
     this.words.textContent = words;
     this.#focusable.setAttribute("aria-valuetext", words);

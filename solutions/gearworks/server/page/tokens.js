@@ -3,7 +3,8 @@
 import { make } from "/page/elements.js";
 
 // From here on upwards a token is this likely; the words are the legend's.
-const LIKELY = [[0.9, "90 % and more"], [0.5, "50 %"], [0.2, "20 %"], [0.05, "5 %"], [0, "less"]];
+const LIKELY = [[0.9, "90 % and more"], [0.5, "50 %"], [0.2, "20 %"], [0.05, "5 %"],
+                [0, "less"]];
 
 const AT_ONCE = 400;                // tokens that are drawn in one frame
 
@@ -13,7 +14,7 @@ export class TokenView {
   #lineIsFull = false;
   #chosen = null;
   #pointed = null;
-  #told = null;                     // the token whose alternatives are on show
+  #told = null;                     // the least expected token, while it is on show
   #box;
   #about;
   #more;
@@ -82,7 +83,7 @@ export class TokenView {
 
   #token(token, at) {
     const text = spelled(bytesOf(token));
-    const visible = text.replaceAll("\n", "↵").replaceAll("\t", "→").replaceAll("\r", "␍");
+    const visible = breaksShown(text);
     return make("span", {
       class: `token likely-${likelyOf(token)}`, role: "option", tabindex: "-1", "data-at": at,
       "aria-selected": "false", "aria-label": `${named(text)}, ${percent(token.logprob)}`,
@@ -133,8 +134,8 @@ export class TokenView {
     this.#pointed = element;
     const tokens = this.#answer?.tokens ?? [];
     const token = element ? tokens[element.dataset.at] : leastExpected(tokens);
-    if (token && token === this.#told) return;
-    this.#told = token;
+    if (!element && token && token === this.#told) return;
+    this.#told = element ? null : token;
     if (!token) {
       this.#more.replaceChildren();
       return;
@@ -150,17 +151,19 @@ export class TokenView {
     });
     this.#more.replaceChildren(
       make("p", { class: "about" }, element ? `Token ${Number(element.dataset.at) + 1}`
-        : `Least expected of all: token ${tokens.indexOf(token) + 1}. Point at another, or choose one.`),
+        : `Least expected of all: token ${tokens.indexOf(token) + 1}. Point at another.`),
       make("ol", { "aria-label": "Alternatives" }, ...rows));
   }
 }
 
 function about(answer) {
   const count = answer.tokens.length;
-  if (!count) return answer.isRunning ? "The first token is on its way." : "This answer has no tokens to show.";
+  if (!count && answer.isRunning) return "The first token is on its way.";
+  if (!count) return "This answer has no tokens to show.";
   const mean = answer.tokens.reduce((sum, token) => sum + token.logprob, 0) / count;
   const unlikely = answer.tokens.filter((token) => Math.exp(token.logprob) < 0.2).length;
-  return `${count} ${count === 1 ? "token" : "tokens"}, perplexity ${Math.exp(-mean).toFixed(2)}; `
+  const perplexity = Math.exp(-mean).toFixed(2);
+  return `${count} ${count === 1 ? "token" : "tokens"}, perplexity ${perplexity}; `
     + `${unlikely} of them less likely than 20 %.`;
 }
 
@@ -187,7 +190,9 @@ function inWords(token) {
 }
 
 const named = (text) => (text.trim() ? `“${text.trim()}”` : spacesInWords(text));
-const spacesShown = (text) => text.replaceAll(" ", "·").replaceAll("\n", "↵").replaceAll("\t", "→");
+const breaksShown = (text) => text.replaceAll("\n", "↵").replaceAll("\t", "→")
+  .replaceAll("\r", "␍");
+const spacesShown = (text) => breaksShown(text).replaceAll(" ", "·");
 
 function spacesInWords(text) {
   if (text === "") return "nothing";
@@ -197,7 +202,8 @@ function spacesInWords(text) {
 function percent(logprob) {
   const share = 100 * Math.exp(logprob);
   if (share > 0 && share < 0.1) return "< 0.1 %";
-  return `${share < 10 || (share > 99 && share < 99.95) ? share.toFixed(1) : Math.round(share)} %`;
+  const isFine = share < 10 || (share > 99 && share < 99.95);
+  return `${isFine ? share.toFixed(1) : Math.round(share)} %`;
 }
 
 const likelyOf = (token) => LIKELY.findIndex(([from]) => Math.exp(token.logprob) >= from);
