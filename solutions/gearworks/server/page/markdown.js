@@ -1,4 +1,4 @@
-// Markdown, from text to a tree for patch.js. Pure: nothing here touches the page.
+// Markdown, from text to a tree for patch.js. Only MarkdownView touches the page.
 //
 // What models write of it: paragraphs, headings, lists, fenced code, quotes, tables, rules,
 // emphasis, code, links. HTML is ordinary text, except <br>. A link leads to http or https or
