@@ -163,36 +163,18 @@ def served() -> Callable:
     engine: keywords of LLMEngine; options: of the service. The server has its `url`, its
     `service`, the `engine`, and the `uvicorn` server.
     """
-    import threading
     from contextlib import contextmanager
-    from types import SimpleNamespace
 
     @contextmanager
     def serve(language_model, engine=None, patience=None, grace=5, **options):
-        from gearworks.server.graceful import GracefulServer, Patience
-        from gearworks.server.serve import bound
-        from gearworks.server.service import Options, Service
+        from gearworks.server.background import BackgroundServer
         from gearworks.serving.engine import LLMEngine
 
-        llm_engine = LLMEngine(language_model, **engine or {})
-        service = Service(llm_engine, Options(**{"models": ("tiny",)} | options))
-        ready, addresses = threading.Event(), []
-
-        def on_ready(address):
-            addresses.append(address)
-            ready.set()
-        uvicorn = GracefulServer(service, bound("127.0.0.1", 0), grace, on_ready,
-                                 patience or Patience())
-        thread = threading.Thread(target=uvicorn.run)
-        thread.start()
-        assert ready.wait(60)
-        try:
-            yield SimpleNamespace(url=addresses[0], service=service, engine=llm_engine,
-                                  uvicorn=uvicorn, thread=thread)
-        finally:
-            uvicorn.should_exit = True
-            thread.join(60)
-        assert not thread.is_alive()
+        server = BackgroundServer(LLMEngine(language_model, **engine or {}), grace=grace,
+                                  patience=patience, **{"models": ("tiny",)} | options)
+        with server:
+            yield server
+        assert not server.thread.is_alive()
     return serve
 
 
