@@ -7,8 +7,8 @@ The fixture `browser` (conftest.py at the root) says what they need.
 import pytest
 from test_engine import tiny, tokenizer  # noqa: F401 (fixtures)
 from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
-from test_viz_serving import (ARRIVALS, BLOCKS, BUDGET, NAMES, SIZE, SLOTS, WIDTH, answered,
-                              busy, guessing, serving_figures)  # noqa: F401 (fixtures)
+from test_viz_serving import (ARRIVALS, BLOCKS, BUDGET, NAMES, SIZE, SLOTS, WIDTH,
+                              answered, busy, guessing, serving_figures)  # noqa: F401 (fixtures)
 
 from gearworks import viz
 
@@ -35,7 +35,7 @@ def test_the_timeline_opens_whole_and_plays_from_the_first_step(show, busy):  # 
     page.get_by_role("button", name="First step").click()
     assert drawn(page) == ["A, step 0: 12 a part of its prompt: 0 to 11",
                            "B, step 0: 12 a part of its prompt: 0 to 11",
-                           f"of {BUDGET} tokens, step 0: 24 tokens"]
+                           f"all tokens, step 0: 24 of {BUDGET}"]
     page.get_by_role("slider").fill("20")
     assert len(drawn(page)) == sum(len(record.rows) + record.waiting + 1
                                    for record in busy[:21])
@@ -54,7 +54,8 @@ def test_columns_keep_their_places_and_the_step_is_marked(show, busy):  # noqa: 
         places.append(cell["x"])
         assert page.locator(".gw-place").inner_text() in ("Step 30", "Step 31")
         if len(places) == 1:
-            assert now["x"] <= cell["x"] and cell["x"] + cell["width"] <= now["x"] + now["width"]
+            assert now["x"] <= cell["x"]
+            assert cell["x"] + cell["width"] <= now["x"] + now["width"]
         page.get_by_role("button", name="Next step").click()
     assert places[0] == places[1]
 

@@ -7,11 +7,14 @@ one forward pass, and a slot is one token in it, whether anybody needs it or not
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gearworks.errors import ModelError
-from gearworks.serving.engine import LLMEngine
 from gearworks.serving.record import StepRecord
-from gearworks.serving.request import Request
+
+if TYPE_CHECKING:                       # counting needs no engine
+    from gearworks.serving.engine import LLMEngine
+    from gearworks.serving.request import Request
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,8 @@ def _batch(batch: Sequence[Arrival], chunk: int) -> list[tuple[StaticRow, ...]]:
     return steps
 
 
-def run(engine: LLMEngine, requests: Sequence[tuple[int, Request]]) -> list[StepRecord]:
+def run(engine: "LLMEngine",
+        requests: "Sequence[tuple[int, Request]]") -> list[StepRecord]:
     """Let an engine answer requests that come at given steps, and return the steps' records.
 
     requests: (step, request): each is added before that step, in the order of the steps. Steps

@@ -1,5 +1,4 @@
-"""What a step of the engine computed for whom, as a timeline: a lane a sequence, a column a step.
-"""
+"""What the engine computed for whom, as a timeline: a lane a sequence, a column a step."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -28,8 +27,8 @@ def batch_timeline(records: Sequence[StepRecord], names: Mapping[str, str] | Non
     records: `LLMEngine.records`, or a part of it. names: what to call the requests, by id;
     without them, their ids if these are short, else A, B, C. first: the record (from 0) at
     which the figure opens, or what `first_divergence` found, with its sentence; without it, the
-    figure opens with the whole. budget: the engine's `max_num_batched_tokens`. Of a long run, 64
-    steps are shown, the first ones or those around `first`, and 24 sequences.
+    figure opens with the whole. budget: the engine's `max_num_batched_tokens`. Of a long run,
+    64 steps are shown, the first ones or those around `first`, and 24 sequences.
     Raises FigureError when there are no records, or none with this number.
 
     >>> from gearworks.serving.record import Row
@@ -51,7 +50,7 @@ def batch_timeline(records: Sequence[StepRecord], names: Mapping[str, str] | Non
     hidden = len(shown) - len(shown[:_LANES])
     shown = [name for name in told if name in shown[:_LANES]]
     most = budget or max(record.tokens for record in records)
-    load = [Cell("", size=min(1.0, record.tokens / most), note=count(record.tokens, "token"))
+    load = [Cell("", size=min(1.0, record.tokens / most), note=f"{record.tokens} of {most}")
             for record in records[start:end]]
     steps = [Step(step_in_words(record, {name: told[name][start + i] for name in told}, called,
                                 budget), label=str(record.number))
@@ -64,7 +63,7 @@ def batch_timeline(records: Sequence[StepRecord], names: Mapping[str, str] | Non
     return player(Trace(title, steps, "timeline", LEGEND, timeline=[
         *(Lane(called[name], [cell(moment) for moment in told[name][start:end]])
           for name in shown),
-        Lane(f"of {most} tokens", load)],
+        Lane("all tokens", load)],
         first=len(steps) - 1 if first is None else first - start))
 
 
@@ -114,15 +113,17 @@ def step_in_words(record: StepRecord, now: Mapping[str, Moment], called: Mapping
     share = (f"{record.tokens} of {budget} tokens" if budget
              else count(record.tokens, "token"))
     said = [f"{share}: {listed([f'{number} {what}' for number, what in parts if number])}."]
-    said += [f"{called[name]} gives up its blocks and waits again." for name in record.preempted]
+    said += [f"{called[name]} gives up its blocks and waits again."
+             for name in record.preempted]
     for name, moment in now.items():
         if moment.began is not None:
             begins = "again" if moment.state == "again" else ""
             said.append(" ".join(filter(None, [called[name], "begins", begins])) + (
                 f" with {count(moment.began, 'cached token')}." if moment.began else "."))
-    done = [called[name] for name in record.finished if name in called]
+    done = [called[name] for name in record.finished]
     said += [f"{listed(done)} {'is' if len(done) == 1 else 'are'} done."] if done else []
-    said += [f"{record.waiting} wait{'s' if record.waiting == 1 else ''}."] * (record.waiting > 0)
+    if record.waiting:
+        said.append(f"{record.waiting} wait{'s' if record.waiting == 1 else ''}.")
     return " ".join(said)
 
 

@@ -1,5 +1,4 @@
-"""Where the keys and values are: the pool's blocks, and the table that each sequence has of its.
-"""
+"""Where the keys and values are: the pool's blocks, and each sequence's table of its own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ _LEGEND = {"used": "of one sequence, filled as far as it is written",
            "shared": "of several sequences with the same beginning"}
 _STEPS, _BLOCKS = 40, 64                    # as many as can be taken in at once
 _CELLS = 6000                               # of all steps together: a figure's size is limited
-_LEVELS = 4                                 # a block is drawn empty, a quarter full, half full …
+_LEVELS = 4                                 # how full a block is, is drawn in quarters
 
 
 def page_table(records: Sequence[StepRecord], num_blocks: int, block_size: int,
@@ -57,15 +56,17 @@ def page_table(records: Sequence[StepRecord], num_blocks: int, block_size: int,
         shown = sorted({block for state in states[start:end]
                         for block in [*state.kept, *(block for table, _ in state.tables.values()
                                                      for block in table)]})
+    pool_note = f"{count(block_size, 'token')} a block; double lines: new in this step"
     steps, before = [], states[start - 1].in_use if start else frozenset()
     for place in range(start, end):
         record, state = records[place], states[place]
         now = {name: told[name][place] for name in told}
+        new = state.in_use - before
+        pool = [_vessel(block, state, called, block_size, block in new) for block in shown]
         steps.append(Step(
             step_in_words(record, now, called),
-            [Lane("pool", [_vessel(block, state, called, block_size, block not in before)
-                           for block in shown], f"{count(block_size, 'token')} a block; double lines: new in this step"),
-             *(Lane(called[name], [_entry(block, i, state, name, block_size, block not in before)
+            [Lane("pool", pool, pool_note),
+             *(Lane(called[name], [_entry(block, i, state, name, block_size, block in new)
                                    for i, block in enumerate(table)], count(tokens, "token"))
                for name, (table, tokens) in state.tables.items())],
             values={"blocks": ", ".join(

@@ -54,7 +54,8 @@ def moments(records: Sequence[StepRecord]) -> dict[str, list[Moment]]:
             state[name] = "queued"
         for name in [*began, *rows]:
             state[name] = "running"
-        waiting = _who_waits(record.waiting, [name for name in names if state[name] == "queued"],
+        queued = [name for name in names if state[name] == "queued"]
+        waiting = _who_waits(record.waiting, queued,
                              [name for when, name in order if when > step], last, step)
         for name in names:
             row = rows.get(name)

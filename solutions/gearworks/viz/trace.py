@@ -178,7 +178,7 @@ class Trace(_Frozen):
                              f"the table has {len(self.columns)} columns")
                 self._check_cells(lane, f"steps[{i}].lanes[{j}]")
             for j, point in enumerate(step.points):
-                self._require_kind(point.kind, f"steps[{i}].points[{j}]")
+                self._require_kind(point.kind, f"steps[{i}].points[{j}].kind")
                 _require_positive((point.x, point.y), f"steps[{i}].points[{j}]")
         for i, line in enumerate(self.lines):
             for j, pair in enumerate(line.points):
@@ -190,8 +190,8 @@ class Trace(_Frozen):
     def _check_cells(self, lane: Lane, where: str) -> None:
         for k, cell in enumerate(lane.cells):
             place = f"{where}.cells[{k}]"
-            self._require_kind(cell.kind, place)
-            self._require_kind(cell.rest, place)
+            self._require_kind(cell.kind, f"{place}.kind")
+            self._require_kind(cell.rest, f"{place}.rest")
             _require(cell.emphasis in EMPHASES, f"{place}.emphasis", f"is {cell.emphasis!r}",
                      f"use one of {EMPHASES}")
             _require(cell.size >= 0, f"{place}.size", f"is {cell.size}",
@@ -200,7 +200,7 @@ class Trace(_Frozen):
                      f"{place}.size", f"is {cell.size}", "here it is a share, at most 1")
 
     def _require_kind(self, kind: str, place: str) -> None:
-        _require(not kind or kind in self.legend, f"{place}.kind", f"is {kind!r}",
+        _require(not kind or kind in self.legend, place, f"is {kind!r}",
                  f"the legend explains {', '.join(map(repr, self.legend)) or 'no kinds'}")
 
     def to_json(self) -> str:
