@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from autograder import judge
-from autograder.checking import checks_of, exercises
+from autograder.checking import checks_of, exercises, methods_of_others
 from autograder.checking.report import Display
 from autograder.checking.running import Report, collected_remarks, run_exercise
 from autograder.judge.diagnosis import with_diagnosis
-from autograder.reference.names import names_of
+from autograder.reference.names import methods_of, names_of
+from autograder.variants.mutation import reference_subjects
 
 
 def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
@@ -58,6 +59,8 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
         return Report(exercise, (), sum(check.points for check in checks),
                       problem="This cell needs the definitions themselves, not what they "
                               f"return: {right}.")
+    if methods_of(exercise):
+        subjects = (_part(exercise, subjects[0]),)
     report = with_diagnosis(run_exercise(exercise, subjects, seed=seed), subjects)
     if not is_graded:
         return report
@@ -69,6 +72,20 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
         raise
     return replace(report, outcomes=(*report.outcomes, *hidden),
                    remarks=tuple(dict.fromkeys([*report.remarks, *remarks])))
+
+
+def _part(exercise: str, subject: Any) -> Any:
+    """A class with the exercise's methods as they are, and the reference's for what others write.
+
+    So a method that is open, or wrong, costs points where it is exercised, and nowhere else.
+    """
+    [reference] = reference_subjects(exercise)
+    theirs = {name: vars(reference)[name] for name in sorted(methods_of_others(exercise))}
+    try:
+        bases = (subject,) if issubclass(subject, reference) else (subject, reference)
+        return type(reference.__name__, bases, theirs)
+    except TypeError:                                          # no class, or one of a strange kind
+        return subject
 
 
 def _show(report: Report) -> None:

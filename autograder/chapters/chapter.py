@@ -26,13 +26,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autograder.reference.names import home_of, short_name
+from autograder.reference.names import components_of, home_of, short_name
 from gearworks.errors import GearworksError
 
 COURSE_TAGS = {"setup", "exercise", "museum", "predict", "finish"}
 BOOK_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input", "remove-output",
              "remove-cell", "raises-exception", "full-width", "margin", "output_scroll"}
-EXERCISE_KEYS = {"tags", "minutes", "level", "hints", "methods", "optional", "exhibit"}
+EXERCISE_KEYS = {"tags", "minutes", "level", "hints", "methods", "given", "whole", "optional",
+                 "exhibit"}
 CELL_KEYS = {"tags", "mystnb"}
 HINTS = 3
 LEVELS = (1, 2, 3)
@@ -48,9 +49,12 @@ class Exercise:
 
     module: of the reference, by its short name ("attention", "gguf"). names: one, or two that
     belong together. minutes: how long it takes. level: 1 to 3. methods: of a class, the ones
-    that are stubbed; empty means all that are not private. optional: (+) in the curriculum; its
-    points are a bonus. exhibit: the name of the mutant that the learner starts from, instead of
-    an empty body. line: in the chapter's source.
+    that are written here; empty means all that are not private. The exercise is named after
+    them and its cell continues the class, so that several exercises can write one; unless
+    `whole`, when the cell holds the class. given: of a class that is continued, methods that
+    the cell shows as they are. optional: (+) in the curriculum; its points are a bonus.
+    exhibit: the name of the mutant that the learner starts from, instead of an empty body.
+    line: in the chapter's source.
     """
 
     module: str
@@ -59,9 +63,16 @@ class Exercise:
     level: int
     hints: tuple[str, ...]
     methods: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    whole: bool = False
     optional: bool = False
     exhibit: str = ""
     line: int = 0
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it is about some methods of a class, which its cell continues."""
+        return bool(self.methods) and not self.whole
 
     @property
     def name(self) -> str:
@@ -69,8 +80,11 @@ class Exercise:
 
         >>> Exercise("tokenizer", ("count_pairs", "merge_pair"), 20, 1, ()).name
         'tokenizer.count_pairs+merge_pair'
+        >>> Exercise("kv_cache", ("BlockPool",), 20, 1, (), methods=("allocate", "free")).name
+        'kv_cache.BlockPool.allocate+free'
         """
-        return f"{self.module}.{'+'.join(self.names)}"
+        own = f"{self.module}.{'+'.join(self.names)}"
+        return f"{own}.{'+'.join(self.methods)}" if self.is_part else own
 
     @property
     def grade_id(self) -> str:
@@ -83,8 +97,13 @@ class Exercise:
 
     @property
     def components(self) -> tuple[str, ...]:
-        """Its names as `module.name`."""
-        return tuple(f"{self.module}.{name}" for name in self.names)
+        """Its names as `module.name`, or its methods as `module.Class.method`."""
+        return tuple(components_of(self.name))
+
+    def shares_its_class_with(self, other: "Exercise") -> bool:
+        """Whether both write methods of one class."""
+        return (self.is_part and other.is_part
+                and (self.module, self.names) == (other.module, other.names))
 
 
 @dataclass(frozen=True)
@@ -237,6 +256,7 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
 
     minutes, level = metadata.get("minutes"), metadata.get("level")
     hints, methods = metadata.get("hints"), metadata.get("methods", [])
+    given, whole = metadata.get("given", []), metadata.get("whole", False)
     optional, exhibit = metadata.get("optional", False), metadata.get("exhibit", "")
     if type(minutes) is not int or not 1 <= minutes <= 45:
         raise wrong("minutes", "a number from 1 to 45", "split an exercise that takes longer")
@@ -249,13 +269,19 @@ def _read_exercise(place: str, source: str, metadata: Mapping[str, Any], line: i
         raise wrong("methods", "a list of names", "write methods: [allocate, free]")
     if methods and len(names) != 1:
         raise wrong("methods", "left out", "they are for an exercise on one class")
+    if type(whole) is not bool or whole and not methods:
+        raise wrong("whole", "true or false, beside `methods`",
+                    "leave it out for an exercise that is named after its methods")
+    if not _is_texts(given) or given and (whole or not methods):
+        raise wrong("given", "a list of names, beside `methods` and without `whole`",
+                    "write given: [__init__]")
     if type(optional) is not bool:
         raise wrong("optional", "true or false", "leave it out for a required exercise")
     if not isinstance(exhibit, str) or exhibit and "museum" not in metadata["tags"]:
         raise wrong("exhibit", "the name of a mutant, in a cell with the tag museum",
                     "write tags: [exercise, museum]")
     return Exercise(short_name(statement.module), names, minutes, level, tuple(hints),
-                    tuple(methods), optional, exhibit, line)
+                    tuple(methods), tuple(given), whole, optional, exhibit, line)
 
 
 def _is_texts(value: Any) -> bool:
@@ -276,7 +302,7 @@ def _check_setup(chapter: Chapter) -> None:
 
 
 def _check_names(chapter: Chapter) -> None:
-    """No name is exercised twice.
+    """No name is exercised twice, but for classes in parts.
 
     None is imported by another cell, which would replace the learner's own. What uses one of an
     optional exercise says `with optional():`, or the notebook would stop there for who leaves
@@ -284,12 +310,13 @@ def _check_names(chapter: Chapter) -> None:
     """
     first: dict[str, Exercise] = {}
     for exercise in chapter.exercises:
-        for name in exercise.names:
-            if name in first:
+        for name in [*exercise.names, *exercise.components]:
+            before = first.setdefault(name, exercise)
+            if before is not exercise and not (name in exercise.names
+                                               and before.shares_its_class_with(exercise)):
                 raise ChapterError(f"{chapter.path.name}, line {exercise.line}: {name} is "
-                                   "exercised twice", f"line {first[name].line} has it already",
+                                   "exercised twice", f"line {before.line} has it already",
                                    "a chapter exercises a name once")
-            first[name] = exercise
     for cell in chapter.cells:
         if cell.kind != "code" or cell.exercise is not None:
             continue

@@ -18,7 +18,8 @@ def cut_of(exercise: Exercise, own: Mapping[str, str] | None = None) -> Cut:
     """
     mutant = exercise.exhibit
     exhibit = (mutant, exhibit_source(exercise.module, mutant)) if mutant else None
-    return cut(module_source(exercise.module), exercise.names, exercise.methods, own, exhibit)
+    return cut(module_source(exercise.module), exercise.names, exercise.methods, own, exhibit,
+               given=exercise.given if exercise.is_part else None)
 
 
 def cuts_of(chapter: Chapter) -> dict[str, Cut]:
@@ -26,9 +27,9 @@ def cuts_of(chapter: Chapter) -> dict[str, Cut]:
     own: dict[str, str] = {}
     cuts = {}
     for exercise in chapter.exercises:
-        own |= dict.fromkeys(exercise.names, exercise.module)
-        try:
-            cuts[exercise.grade_id] = cut_of(exercise, own)
+        before, own = own, own | dict.fromkeys(exercise.names, exercise.module)
+        try:      # a part of a class goes on with the learner's, if there is one, or imports it
+            cuts[exercise.grade_id] = cut_of(exercise, before if exercise.is_part else own)
         except GearworksError as error:
             raise ChapterError(f"{chapter.path.name}, line {exercise.line}: {error.what}",
                                error.why, error.hint) from None

@@ -339,7 +339,9 @@ from autograder.judge import arm; arm("{exercise.name}")
 def _strip(exercise: Exercise, points: int | float) -> str:
     """What an exercise is worth and takes, and its hints, one fold each."""
     kind = "Exhibit" if exercise.exhibit else "Exercise"
-    names = " and ".join(f"`{name}`" for name in (exercise.components[0], *exercise.names[1:]))
+    first, *others = exercise.components
+    names = " and ".join(f"`{name}`" for name in
+                         (first, *(other.rpartition(".")[2] for other in others)))
     worth = f"{points:g} point{'' if points == 1 else 's'}"
     if exercise.optional:
         worth = f"optional (+): {worth} as a bonus"

@@ -18,6 +18,8 @@ import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from autograder.reference.names import methods_of, module_of, names_of
+
 # What a learner reads stays readable: no message is longer than this many words.
 MESSAGE_WORDS = 160
 
@@ -51,7 +53,7 @@ class CheckFailure(AssertionError):
 
 def check(exercise: str, *, points: float,
           public: bool) -> Callable[[Callable[..., None]], Check]:
-    """Make a function a check of an exercise, which is named `module.name` or `module.a+b`."""
+    """Make a function a check of an exercise, named as `autograder.reference.names` has it."""
     def decorate(function: Callable[..., None]) -> Check:
         title = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         if not title or points <= 0:
@@ -73,6 +75,14 @@ def checks_of(exercise: str) -> list[Check]:
     if not found:
         raise LookupError(f"there are no checks for {exercise!r}")
     return found
+
+
+def methods_of_others(exercise: str) -> set[str]:
+    """The methods that other exercises write of the class that this one is a part of."""
+    known = _checks_in(f"autograder.checks.{exercise.partition('.')[0]}")
+    return {method for other in {check.exercise for check in known} - {exercise}
+            if (module_of(other), names_of(other)) == (module_of(exercise), names_of(exercise))
+            for method in methods_of(other)}
 
 
 def exercises() -> list[str]:

@@ -1,6 +1,8 @@
 """Checks of a decoder layer and of the forward pass, against tiny models of Hugging Face."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +25,7 @@ class Truth:
     """A random model, and what Hugging Face makes of a text with it.
 
     hidden: the residual stream before each layer, and after the last one but the final norm is
-    done; (L + 1, T, D).
+    done; (L + 1, T, D). hf: the model itself, for other texts.
     """
 
     config: ModelConfig
@@ -31,6 +33,14 @@ class Truth:
     ids: np.ndarray
     hidden: np.ndarray
     logits: np.ndarray
+    hf: Any
+
+    def logits_of(self, ids: Sequence[int]) -> np.ndarray:
+        """What Hugging Face gives for another text, alone: (T, V)."""
+        import torch
+
+        with torch.no_grad():
+            return self.hf(torch.tensor(ids)[None]).logits[0].numpy()
 
     def angles(self, start: int = 0, end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         return rotations(self.config, np.arange(len(self.ids))[start:end])
@@ -80,13 +90,15 @@ def truth(family: str, rng: np.random.Generator, tokens: int = 7, scale: float =
             tensor.copy_(torch.from_numpy(values))
         ids = rng.choice(sizes["vocab_size"], tokens, replace=False)
         streams: list[np.ndarray] = []
-        for part in (*model.model.layers, model.model.norm):
-            part.register_forward_pre_hook(
-                lambda module, args: streams.append(args[0][0].numpy().copy()))
+        hooks = [part.register_forward_pre_hook(
+            lambda module, args: streams.append(args[0][0].numpy().copy()))
+            for part in (*model.model.layers, model.model.norm)]
         logits = model(torch.from_numpy(ids)[None]).logits[0].numpy()
+        for hook in hooks:
+            hook.remove()
         arrays = {name: tensor.numpy().copy() for name, tensor in model.named_parameters()}
     ours = ModelConfig.from_hf(config.to_dict() | {"architectures": [f"{family}ForCausalLM"]})
-    return Truth(ours, _weights(arrays, ours), ids, np.stack(streams), logits)
+    return Truth(ours, _weights(arrays, ours), ids, np.stack(streams), logits, model)
 
 
 def _weights(arrays: dict[str, np.ndarray], config: ModelConfig) -> Weights:

@@ -1,5 +1,6 @@
 """Checks of the bug museum: the repaired exhibits, and the learner's tests of them."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ from autograder.processes.limits import TimeLimit
 from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
+from gearworks.museum import prefix_hit as reference_prefix_hit
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
 from gearworks.museum import stream_pieces as reference_stream_pieces
+from gearworks.museum import upstream_request as reference_upstream_request
 from gearworks.tokenizer import Tokenizer, train_bpe
 from gearworks.vocabularies.vocabulary import AddedToken
 
@@ -588,3 +591,179 @@ def finds_other_repairs(test, rng):
             ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
             ("goes-on-after-the-stop", "what comes after the stop string is shown")):
         expect_caught(test, mutant, fault, "stream_pieces")
+
+
+# --- chapter 6: a prompt that the cache holds entirely
+
+def expect_prefix_hit(prefix_hit, ids: list[int], cached: set, size: int,
+                      hint: str = "") -> None:
+    with expect_unchanged(ids, cached):
+        got = prefix_hit(ids, cached, size)
+    expect_equal(got, reference_prefix_hit(ids, cached, size),
+                 of=f"the answer for a prompt of {len(ids)} tokens, {ids!r:.60}, with blocks "
+                    f"of {size} and in the cache {sorted(cached)!r:.60},", hint=hint)
+
+
+def distinct(rng, count: int) -> list[int]:
+    return (10 + rng.permutation(max(count, 30))[:count]).tolist()
+
+
+@check("museum.prefix_hit", points=1, public=True)
+def something_to_compute(prefix_hit, rng):
+    """A prompt that the cache holds to its last token leaves its last block to the model;
+    no other prompt loses a block that it could use."""
+    size = int(rng.integers(2, 5))
+    ids = distinct(rng, 4 * size)
+    cached = {tuple(ids[:end]) for end in (size, 2 * size, 3 * size)}
+    for length in (3 * size, 2 * size, size, 1, 3 * size + 1, 4 * size, 2 * size + 1,
+                   3 * size - 1):
+        expect_prefix_hit(prefix_hit, ids[:length], cached, size,
+                       "Logits come from a row that is computed. How many rows are there if "
+                       "every block is found? A block is used whole or not at all.")
+    expect_prefix_hit(prefix_hit, ids, cached - {tuple(ids[:size])}, size,
+                   "What is the second block worth when the first is gone?")
+    for prompt, others in ((ids[2 * size:], ids[2 * size:3 * size]), (ids[size:], ids[:size]),
+                           (ids[:size] + ids[2 * size:], ids[2 * size:3 * size])):
+        expect_prefix_hit(prefix_hit, prompt, {tuple(ids[:size]), tuple(ids[:2 * size]),
+                                         tuple(others)}, size,
+                       "The same tokens behind another text have other keys and values.")
+
+
+@check("museum.prefix_hit", points=1, public=False)
+def prompts_of_every_kind(prefix_hit, rng):
+    """Texts that repeat themselves, blocks of one token, beginnings that were given up,
+    and prompts that end where a block ends."""
+    for _ in range(60):
+        size = int(rng.integers(1, 4))
+        texts = [rng.integers(0, 2, int(rng.integers(1, 12))).tolist() for _ in range(4)]
+        cached = {tuple(text[:end]) for text in texts[1:]
+                  for end in range(size, len(text) + 1, size) if rng.random() < 0.9}
+        expect_prefix_hit(prefix_hit, texts[int(rng.integers(2))], cached, size)
+    ids = distinct(rng, 6)
+    expect_prefix_hit(prefix_hit, ids, {tuple(ids[:2]), tuple(ids[:4]), tuple(ids)}, 2)
+
+
+PREFIX_STYLES = ("prefix_hit", ("from_the_end", "block_by_block"))
+
+
+@check("museum.prefix_hit_test", points=1, public=True)
+def finds_the_full_hit(test, rng):
+    """The test passes on right code in three styles, and fails on the exhibit
+    and on the hasty repairs."""
+    expect_finds(test, *PREFIX_STYLES, {
+        "full-hit-leaves-no-query": "a prompt that is cached entirely leaves nothing to do",
+        "one-token-less": "the last token of a cached block is computed, and so the block is "
+                          "written into"})
+
+
+@check("museum.prefix_hit_test", points=1, public=False)
+def finds_what_it_costs(test, rng):
+    """It fails on repairs that give up more than they must,
+    and on blocks that belong to other texts."""
+    expect_finds(test, *PREFIX_STYLES, {
+        "cache-thrown-away": "a prompt that is cached entirely is computed entirely",
+        "last-block-never-used": "the last block is computed again though tokens follow it",
+        "block-by-itself": "a block is used behind another text"})
+
+
+# --- chapter 6: a gateway that drops the tools
+
+MODELS = {"small": "smollm2-135m", "large": "llama-70b"}
+
+
+def expect_upstream(upstream_request, request: dict, hint: str = "") -> None:
+    with expect_unchanged(request):
+        got = upstream_request(request, MODELS)
+    right = reference_upstream_request(request, MODELS)
+    expect_returned(got, "the request for the server, a dict")
+    expect(isinstance(got, dict), "the request for the server, a dict", repr(got)[:60])
+    for name in right:
+        expect(name in got, f"{name!r} to be sent on", f"only {sorted(got)}", hint)
+        expect_equal(got[name], right[name], of=f"{name!r} of the request that is sent on",
+                     hint=hint)
+        expect(json.dumps(got[name]) == json.dumps(right[name]),
+               f"the keys inside of {name!r} in their order", "another order",
+               "A chat template writes a schema as it comes.")
+    strangers = [name for name in got if name not in right]
+    expect(not strangers, "no other parameters than the client's, without null",
+           f"{strangers[:1]}", hint)
+
+
+def tool_request(rng) -> dict:
+    """A request in the middle of a conversation with tools."""
+    name, city = message(rng, 5), message(rng, 4)
+    schema = {"type": "object", "required": ["city"], "additionalProperties": False,
+              "properties": {"city": {"type": "string", "description": ""},
+                             "unit": {"enum": ["C", "F", None], "default": None}}}
+    call = {"id": f"call_{int(rng.integers(1000))}", "type": "function",
+            "function": {"name": name, "arguments": f'{{"city":  "{city}", "unit": null}}'}}
+    return {"model": "small",
+            "messages": [{"role": "system", "content": [{"type": "text", "text": city}]},
+                         {"role": "user", "content": city, "name": "ann"},
+                         {"role": "assistant", "content": None, "tool_calls": [call]},
+                         {"role": "tool", "tool_call_id": call["id"], "content": ""}],
+            "tools": [{"type": "function", "function": {
+                "name": name, "strict": True, "parameters": schema, "description": None}}],
+            "tool_choice": {"type": "function", "function": {"name": name}},
+            "parallel_tool_calls": False}
+
+
+@check("museum.upstream_request", points=1, public=True)
+def the_tools_go_on(upstream_request, rng):
+    """Tools, calls and results go on as they came, zeros and false too;
+    nulls and the gateway's own stay."""
+    request = tool_request(rng)
+    hint = "Compare the request that came in with the one that goes out, part by part."
+    expect_upstream(upstream_request, request, hint)
+    expect_upstream(upstream_request,
+                    request | {"temperature": 0, "stream": False, "stop": None, "tools": [],
+                               "tool_choice": "none", "gateway": {"team": 3},
+                               "x_new": {"a": None}, "user": ""},
+                    "Zero, false and an empty text are values; null is none. And what this "
+                    "gateway has never heard of, the server may know.")
+    with expect_error(ModelError, when="the model is 'medium', and there are small and large"):
+        upstream_request(request | {"model": "medium"}, MODELS)
+
+
+@check("museum.upstream_request", points=1, public=False)
+def requests_of_every_kind(upstream_request, rng):
+    """Random parameters with nulls at every depth, several calls in a message,
+    and a request without tools."""
+    request = tool_request(rng)
+    call = request["messages"][2]["tool_calls"][0]
+    more = {"messages": [*request["messages"][:2],
+                         {"role": "assistant", "content": "", "refusal": None,
+                          "tool_calls": [call, call | {"id": "second"}]},
+                         *request["messages"][3:]], "model": "large"}
+    expect_upstream(upstream_request, request | more)
+    values = [0, 1, None, False, True, "", "x", [], [None], {}, {"a": None, "b": [0, None]}]
+    for _ in range(20):
+        extra = {name: values[int(rng.integers(len(values)))]
+                 for name in ("temperature", "tools", "tool_choice", "stop", "n", "gateway",
+                              "parallel_tool_calls", "response_format", message(rng, 4))}
+        expect_upstream(upstream_request, {"model": "small", "messages": []} | extra)
+    for missing in ({}, {"model": None}):
+        with expect_error(ModelError, when="no model is named"):
+            upstream_request({"messages": []} | missing, MODELS)
+
+
+UPSTREAM_STYLES = ("upstream_request", ("copy_and_remove", "loop"))
+
+
+@check("museum.upstream_request_test", points=1, public=True)
+def finds_what_is_dropped(test, rng):
+    """The test passes on right code in three styles, and fails on the exhibit
+    and on each part of it alone."""
+    expect_finds(test, *UPSTREAM_STYLES, {
+        "drops-the-tools": "tools, calls and their results are dropped",
+        "results-without-their-call": "messages lose all but their role and content",
+        "list-of-known-names": "parameters that the gateway does not know are dropped"})
+
+
+@check("museum.upstream_request_test", points=1, public=False)
+def finds_what_is_changed(test, rng):
+    """It fails on a gateway that tidies up: nulls inside of schemas, false, empty content."""
+    expect_finds(test, *UPSTREAM_STYLES, {
+        "nulls-at-every-depth": "nulls are removed from schemas and messages, too",
+        "false-is-nothing": "parameters that are false or 0 are dropped",
+        "empty-content": "a content of null becomes an empty text"})

@@ -18,16 +18,23 @@ from typing import Any, BinaryIO
 import numpy as np
 
 import gearworks.errors
+import gearworks.server.api_error
 from autograder.checking import CheckFailure
 from autograder.checking.learner_code import is_not_attempted, own_line
 from autograder.judge import wire
 from autograder.judge.wire import Message, WireError
 from autograder.processes.limits import TimeLimit
+from gearworks.errors import GearworksError
+from gearworks.server.api_error import APIError
 
 # What Python itself calls on a type. A handle has those that its object has.
 OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__",
               "__contains__", "__iter__", "__next__", "__enter__", "__exit__", "__index__",
               "__float__", "__bool__")
+# The attributes of which an error of the engine can be made again, in the order of its
+# arguments.
+PARTS = {GearworksError: ("what", "why", "hint"),
+         APIError: ("status", "message", "param", "code")}
 
 
 class Handle:
@@ -50,7 +57,8 @@ class Peer:
 
     open_objects: whether the other side may read every attribute of the objects given out. The
     judge gives out its call-back functions with this off: they can be called, and nothing of
-    them can be read.
+    them can be read. With it on, dataclasses without equality are given out as handles, so that
+    what the judge sends becomes an object of the other side, and stays the same one.
     """
 
     def __init__(self, ask: Callable[[Message], Message] | None = None, *, open_objects: bool):
@@ -85,7 +93,7 @@ class Peer:
 
     def encode(self, value: Any, blobs: list[bytes]) -> Any:
         """A value as JSON data and blobs."""
-        return wire.encode(value, blobs, self.give)
+        return wire.encode(value, blobs, self.give, identity=self._open)
 
     def decode(self, data: Any, blobs: list[bytes]) -> Any:
         """The value again."""
@@ -172,8 +180,8 @@ class Peer:
         # What a check says in a call-back is for its report; it must not be read by the code
         # that is checked.
         is_secret = not self._open and isinstance(error, CheckFailure)
-        parts = ([error.what, error.why, error.hint]
-                 if isinstance(error, gearworks.errors.GearworksError) else None)
+        parts = next(([_simple(getattr(error, name, None)) for name in names]
+                      for kind, names in PARTS.items() if isinstance(error, kind)), None)
         try:
             text = "" if is_secret else str(error)
         except Exception:
@@ -232,7 +240,7 @@ def _handle_type(name: str, operations: tuple[str, ...]) -> type[Handle]:
 
 def _error_kind(name: str) -> type[BaseException] | None:
     """An exception class that both sides know: Python's own, the engine's and NumPy's."""
-    for module in (builtins, gearworks.errors, np.linalg):
+    for module in (builtins, gearworks.errors, gearworks.server.api_error, np.linalg):
         kind = getattr(module, name, None)
         if isinstance(kind, type) and issubclass(kind, BaseException):
             return kind
@@ -240,15 +248,23 @@ def _error_kind(name: str) -> type[BaseException] | None:
 
 
 def _new_error(kind: type[BaseException], name: str, text: str,
-               parts: list[str] | None) -> BaseException:
+               parts: list | None) -> BaseException:
     if issubclass(kind, UnicodeError):    # its subclasses want a position, which did not travel
         kind = UnicodeError
     named = type(name, (kind,), {"__module__": kind.__module__, "__str__": lambda self: text})
-    if issubclass(kind, gearworks.errors.GearworksError) and parts is not None:
+    if issubclass(kind, GearworksError) and parts is not None:
         return named(*map(str, parts))
+    if issubclass(kind, APIError):
+        status, message, param, code = parts
+        return named(status if type(status) is int else 0, str(message), param, code)
     if issubclass(kind, CheckFailure):
         return named("", text)
     return named(text)
+
+
+def _simple(value: Any) -> Any:
+    """A part of an error as JSON has it; whatever else a learner made it of, as text."""
+    return value if type(value) in (int, str, type(None)) else f"{value!s:.2000}"
 
 
 def _bring_up_to_date(value: Any, after: Any) -> Any:

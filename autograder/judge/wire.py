@@ -2,8 +2,9 @@
 
 Nothing of it could run code when it is read. A message is one JSON value and any number of
 blobs, each preceded by its length. What JSON lacks is an object with a "kind". Arrays are blobs
-in NumPy's npy format, which is read without pickle. A few dataclasses of the engine travel by
-value; everything else stays where it is, and a handle travels in its place (see `peer`).
+in NumPy's npy format, which is read without pickle. Dataclasses of the engine travel by value,
+its classes by name; everything else stays where it is, and a handle travels in its place (see
+`peer`).
 """
 
 import dataclasses
@@ -77,9 +78,11 @@ def _exactly(stream: BinaryIO, size: int) -> bytes:
     return data
 
 
-def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
+def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any],
+           identity: bool = False) -> Any:
     """A value as JSON data, with its arrays appended to `blobs`.
-    export: gives the data of what cannot travel by value.
+    export: gives the data of what cannot travel by value. identity: whether that holds for
+    dataclasses without equality, such as a sequence that a scheduler moves about.
 
     >>> encode({"ids": (1, 2)}, [], export=repr)
     {'kind': 'dict', 'keys': ['ids'], 'values': [{'kind': 'rows', 'items': [(1, 2)]}]}
@@ -92,7 +95,7 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         if kinds == {tuple}:              # pairs and merges, which come by the ten thousand
             if set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
                 return [{"kind": "rows", "items": values}]
-        return [encode(item, blobs, export) for item in values]
+        return [encode(item, blobs, export, identity) for item in values]
 
     def blob(content: bytes) -> int:
         blobs.append(content)
@@ -142,10 +145,14 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any]) -> Any:
         return {"kind": "dtype", "text": value.str}
     if isinstance(value, type) and issubclass(value, np.generic):
         return {"kind": "scalar type", "text": np.dtype(value).str}
-    if dataclasses.is_dataclass(type(value)) and _travels(type(value)):
+    if isinstance(value, type) and _travels(value):
+        return {"kind": "class", "class": _class_name(value)}
+    if (dataclasses.is_dataclass(type(value)) and _travels(type(value))
+        and (type(value).__dataclass_params__.eq or not identity)):
         fields = [each.name for each in dataclasses.fields(value)]
         return {"kind": "dataclass", "class": _class_name(type(value)), "keys": fields,
-                "values": [encode(getattr(value, name), blobs, export) for name in fields]}
+                "values": [encode(getattr(value, name), blobs, export, identity)
+                           for name in fields]}
     return export(value)
 
 
@@ -202,10 +209,12 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
                 return np.dtype(data["text"]).type
             case "generator":
                 return generator_of(decode(data["state"], blobs, adopt))
+            case "class":
+                return _class_named(data["class"])
             case "enum":
-                return _class_named(data["class"], Enum)[data["name"]]
+                return _value_class(data["class"], Enum)[data["name"]]
             case "dataclass":
-                kind = _class_named(data["class"], object)
+                kind = _value_class(data["class"], object)
                 values = [decode(value, blobs, adopt) for value in data["values"]]
                 made = object.__new__(kind)
                 for each, value in zip(dataclasses.fields(kind), values, strict=True):
@@ -269,11 +278,19 @@ def _of_engine(module: str, name: str) -> Any:
             else None)
 
 
-def _class_named(name: str, base: type) -> type:
-    """A dataclass or enumeration of an engine module. A message imports nothing."""
+def _class_named(name: str) -> type:
+    """A class of an engine module that has been imported. A message imports nothing."""
     module, _, qualname = name.partition(":")
     kind = _of_engine(module, qualname)
-    if not (isinstance(kind, type) and issubclass(kind, base)
-            and (issubclass(kind, Enum) or dataclasses.is_dataclass(kind))):
+    if not isinstance(kind, type):
+        raise WireError(f"there is no class {name[:80]!r} in the engine")
+    return kind
+
+
+def _value_class(name: str, base: type) -> type:
+    """A dataclass or enumeration of an engine module, whose values travel."""
+    kind = _class_named(name)
+    if not (issubclass(kind, base) and (issubclass(kind, Enum)
+                                        or dataclasses.is_dataclass(kind))):
         raise WireError(f"a value of the class {name[:80]!r}, which may not travel")
     return kind

@@ -6,12 +6,13 @@ need. It works on text, so that what was written by hand stays as it was.
 `autograder.submissions.grafting` goes the other way round, with the same definitions and spans.
 """
 
+import ast
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from autograder.reference.names import home_of
-from autograder.reference.source import (CuttingError, ModuleSource, global_names,
+from autograder.reference.names import home_of, methods_of, module_of, names_of
+from autograder.reference.source import (CuttingError, Function, ModuleSource, global_names,
                                          module_source, span)
 
 # nbgrader takes out what is between these marks. The first one goes on with the name of what
@@ -83,39 +84,77 @@ class Cut:
 
 def cut(module: ModuleSource, names: Sequence[str], methods: Collection[str] = (),
         own: Mapping[str, str] | None = None,
-        exhibit: tuple[str, ModuleSource] | None = None) -> Cut:
+        exhibit: tuple[str, ModuleSource] | None = None,
+        given: Collection[str] | None = None) -> Cut:
     """Cut definitions out of a module.
 
     methods: as for `ModuleSource.bodies`. own: as for `import_lines`. exhibit: the name of a
     mutant and the module as the mutant has it; its bodies, broken as they are, take the place
-    of empty ones.
+    of empty ones. given: None for whole definitions; else the cell continues a class, the
+    learner's own or, where there is none, the reference's, by `methods` and these ones, which
+    it shows as they are.
     Raises CuttingError when a name is missing or has nothing to write.
     """
     cells: dict[str, list[str]] = {"stub": [], "solution": [], "marked": []}
     for name in names:
-        first, last = span(module.definition(name))
         bodies = module.bodies(name, methods)
+        opening, pieces = [], [span(module.definition(name))]
+        if given is not None:
+            opening, pieces = _continuation(module, name, {*methods, *given},
+                                            documented=name not in (own or {}))
         for state, texts in cells.items():
-            lines: list[str] = []
-            at = first
-            for body in bodies:
-                lines += module.lines(at, body.first - 1)
-                solution = module.lines(body.first, body.last)
-                if state == "stub":
-                    lines += starting_lines(body.component, body.margin, exhibit and exhibit[1])
-                elif state == "solution":
-                    lines += solution
-                else:
-                    mark = f"{BEGIN} {body.component}" + (f" {exhibit[0]}" if exhibit else "")
-                    lines += [body.margin + mark, *solution, body.margin + END]
-                at = body.last + 1
-            texts.append("\n".join(lines + module.lines(at, last)))
+            lines = list(opening)
+            for first, last in pieces:
+                at = first
+                for body in bodies:
+                    if not first <= body.first <= last:
+                        continue
+                    lines += module.lines(at, body.first - 1)
+                    solution = module.lines(body.first, body.last)
+                    if state == "stub":
+                        lines += starting_lines(body.component, body.margin,
+                                                exhibit and exhibit[1])
+                    elif state == "solution":
+                        lines += solution
+                    else:
+                        mark = f"{BEGIN} {body.component}"
+                        mark += f" {exhibit[0]}" if exhibit else ""
+                        lines += [body.margin + mark, *solution, body.margin + END]
+                    at = body.last + 1
+                lines += module.lines(at, last)
+                if given is not None:
+                    lines.append("")
+            texts.append("\n".join(lines).rstrip())
     used = global_names("\n".join(cells["solution"]))
+    if given is not None:
+        used |= {*names}                    # its base is the class of the same name
     if exhibit:
         used |= global_names("\n".join(cells["stub"]))
     imports = import_lines(module, used, own or {})
     head = ["\n".join(imports)] if imports else []
     return Cut(*("\n\n\n".join(head + texts) for texts in cells.values()))
+
+
+def _continuation(module: ModuleSource, name: str, methods: Collection[str],
+                  documented: bool) -> tuple[list[str], list[tuple[int, int]]]:
+    """The first lines of what continues a class, and the spans of what follows them.
+
+    methods: those that follow. documented: whether the class's docstring comes before them.
+    """
+    node = module.definition(name)
+    if isinstance(node, Function):
+        raise CuttingError(f"{module.name}.{name} cannot be continued", "it is a function",
+                           "leave `methods` out")
+    found = {method.name: method for method in node.body if isinstance(method, Function)}
+    unknown = {*methods} - found.keys()
+    if unknown:
+        raise CuttingError(f"{module.name}.{name} has no method {min(unknown)}",
+                           "the exercise is to show it",
+                           "its methods are " + ", ".join(found))
+    pieces = [span(method) for method in found.values() if method.name in methods]
+    if documented and ast.get_docstring(node) is not None:
+        pieces.insert(0, span(node.body[0]))
+    return [f"class {name}({name}):"], pieces
 
 
 def starting_lines(component: str, margin: str,
@@ -138,11 +177,12 @@ def starting_lines(component: str, margin: str,
     return exhibit.lines(body.first, body.last)
 
 
-def stub_of(exercise: str, methods: Collection[str] = ()) -> str:
-    """The start of an exercise, `module.name` or `module.a+b`, as source that runs by itself.
+def stub_of(exercise: str) -> str:
+    """The start of an exercise, as source that runs by itself.
 
     >>> print(stub_of("layers.silu").splitlines()[-1])
         raise NotImplementedError("layers.silu: write this function")
     """
-    module, _, names = exercise.rpartition(".")
-    return cut(module_source(module), names.split("+"), methods).stub
+    methods = methods_of(exercise)
+    return cut(module_source(module_of(exercise)), names_of(exercise), methods,
+               given=() if methods else None).stub

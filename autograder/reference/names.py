@@ -1,17 +1,20 @@
 """The names of exercises and components, and where in the reference what they name is written.
 
 A component is `module.name`, or `module.Class.method`; an exercise names one component or two
-that belong together, `module.a+b`. Its module is a short name: the one that learners, checks,
-mutants and grades know.
+that belong together, `module.a+b`, or some methods of a class, `module.Class.a+b+c`. Its module
+is a short name: the one that learners, checks, mutants and grades know.
 """
 
 # Where a module is not at the top of the package, by its short name. All others are
 # `gearworks.<short name>`.
 HOMES = {
     "deepseek": "gearworks.families.deepseek",
+    "engine": "gearworks.serving.engine",
     "gguf": "gearworks.formats.gguf",
     "gguf_k_quants": "gearworks.formats.gguf_k_quants",
     "safetensors": "gearworks.formats.safetensors",
+    "scheduler": "gearworks.serving.scheduler",
+    "server": "gearworks.server.protocol",
     "unigram": "gearworks.vocabularies.unigram",
     "wordpiece": "gearworks.vocabularies.wordpiece",
 }
@@ -63,11 +66,23 @@ def names_of(exercise: str) -> list[str]:
     return exercise.removeprefix(f"{module_of(exercise)}.").split(".")[0].split("+")
 
 
+def methods_of(exercise: str) -> list[str]:
+    """The methods that an exercise names; none where it is about functions or a whole class.
+
+    >>> methods_of("kv_cache.BlockPool.allocate+free"), methods_of("kv_cache.KVCache")
+    (['allocate', 'free'], [])
+    """
+    _, _, methods = exercise.removeprefix(f"{module_of(exercise)}.").partition(".")
+    return methods.split("+") if methods else []
+
+
 def components_of(exercise: str) -> list[str]:
-    """The components of an exercise: `module.name`, one for each name.
+    """The components of an exercise: `module.name`, one for each name, or for each method.
 
     >>> components_of("tokenizer.count_pairs+merge_pair")
     ['tokenizer.count_pairs', 'tokenizer.merge_pair']
+    >>> components_of("kv_cache.BlockPool.allocate+free")
+    ['kv_cache.BlockPool.allocate', 'kv_cache.BlockPool.free']
     """
     prefix, _, names = exercise.rpartition(".")
     return [f"{prefix}.{name}" for name in names.split("+")]

@@ -3,19 +3,20 @@
 A cell belongs to an exercise by its grade id, else by its cell id; a cell without an exercise's
 id belongs to it when it defines one of its names. What equals the start that the learner was
 given is no attempt, and the last attempt wins, a finished one before one that is only begun.
-Nothing is run.
+Where exercises write methods of one class, it goes on from cell to cell, and the last attempt
+at each method wins. Nothing is run.
 """
 
 import ast
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from autograder.chapters.chapter import Chapter, Exercise
 from autograder.chapters.cuts import cut_of
 from autograder.reference.cutting import Cut
-from autograder.reference.source import Definition, Function, module_source
-from autograder.submissions.cells import Cell, Statement
+from autograder.reference.source import Definition, Function, module_source, span
+from autograder.submissions.cells import Cell, Statement, attributes
 from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError
 
@@ -32,9 +33,10 @@ class State(StrEnum):
 class Component:
     """A function or class that an exercise asks for, and what was found of it.
 
-    chapter: the stem of its file. statements: the learner's definition. open_methods: of a
-    class, those that are still to be written. notebook, cell: where it was found. notes: what
-    was strange about it.
+    chapter: the stem of its file. statements: the learner's definition; of an exercise that
+    writes a part of a class, one for each cell that continues it. open_methods: of a class,
+    those that are still to be written. notebook, cell: where it was found. notes: what was
+    strange about it.
     """
 
     chapter: str
@@ -53,8 +55,8 @@ class Component:
 
     @property
     def path(self) -> str:
-        """`module.name`."""
-        return f"{self.module}.{self.name}"
+        """`module.name`, or `module.Class.method+method`."""
+        return self.exercise.name if self.exercise.is_part else f"{self.module}.{self.name}"
 
     @property
     def fits_the_engine(self) -> bool:
@@ -135,19 +137,28 @@ def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut,
     blank = Component(chapter.stem, exercise, name, notebook=notebook)
     own, free, foreign = [], [], []
     ids = {other.grade_id for other in chapter.exercises}
+    foreign_ids = {other.grade_id for other in chapter.exercises
+                   if not other.shares_its_class_with(exercise)}
     checks = {f"{prefix}-{id}" for id in ids for prefix in ("check", "about")}
     for cell in notebook.cells:
         if exercise.grade_id in cell.ids:
             own.append(cell)                    # a text cell, too: one key turns code into text
         elif checks.isdisjoint(cell.ids) and cell.kind == "code":
-            (free if ids.isdisjoint(cell.ids) else foreign).append(cell)
+            (free if foreign_ids.isdisjoint(cell.ids) else foreign).append(cell)
     notes = []
     broken = [cell for cell in own
               if cell.error and (cell.kind == "code" or name in cell.source)]
     notes += [f"cell {cell.number} is no Python ({cell.error}): not used" for cell in broken]
-    attempts = _attempts(sorted([*own, *free], key=lambda cell: cell.number), blank, start)
+    def attempts_in(cells: Sequence[Cell]) -> list[Component]:
+        if not exercise.is_part:
+            return _attempts(cells, blank, start)
+        return _attempts_at_methods(cells, blank, start, {
+            method for other in chapter.exercises if other.shares_its_class_with(exercise)
+            for method in other.methods})
+
+    attempts = attempts_in(sorted([*own, *free], key=lambda cell: cell.number))
     if not attempts and not own:                # its cell is gone: merged with another, perhaps
-        attempts = _attempts(foreign, blank, start)
+        attempts = attempts_in(foreign)
         free_broken = [cell for cell in free if cell.error and f"def {name}(" in cell.source]
         notes += [f"cell {cell.number} is no Python ({cell.error}): not used"
                   for cell in free_broken]
@@ -186,6 +197,69 @@ def _attempts(cells: Sequence[Cell], blank: Component, start: Cut) -> list[Compo
         found.append(replace(blank, state=state, cell=cell, statements=statements,
                              open_methods=open_methods))
     return [component for component in found if component.state is not State.NOT_STARTED]
+
+
+def _attempts_at_methods(cells: Sequence[Cell], blank: Component, start: Cut,
+                         exercised: Collection[str]) -> list[Component]:
+    """What all cells together hold of an exercise's methods, as one attempt; or none.
+
+    exercised: the methods of the class that any exercise writes. What else the cells add to the
+    class, or change in it, comes along, up to the last attempt.
+    """
+    name, methods = blank.name, blank.exercise.methods
+    starts = {_shape(part) for node in ast.parse(start.stub).body
+              if isinstance(node, ast.ClassDef) for part in node.body}
+    given = {_shape(part) for part in module_source(blank.module).definition(name).body}
+
+    def counts(part: ast.stmt) -> bool:
+        if not isinstance(part, Function):
+            return not isinstance(part, ast.Pass | ast.Expr)
+        if part.name in exercised:
+            return part.name in methods and not _is_open(part) and _shape(part) not in starts
+        return _shape(part) not in given
+
+    found: list[Statement] = []
+    written: set[str] = set()
+    end, last = 0, None
+    for cell in cells:
+        for statement in cell.statements:
+            if not isinstance(statement.node, ast.ClassDef) or statement.node.name != name:
+                continue
+            statement = _with_members(statement, counts)
+            if statement is not None:
+                found.append(statement)
+                own = attributes(statement.node) & {*methods}
+                written |= own
+                end, last = (len(found), cell) if own else (end, last)
+    if not written:
+        return []
+    open_methods = tuple(method for method in methods if method not in written)
+    return [replace(blank, state=State.BEGUN if open_methods else State.FINISHED, cell=last,
+                    statements=tuple(found[:end]), open_methods=open_methods)]
+
+
+def _with_members(statement: Statement,
+                  counts: Callable[[ast.stmt], bool]) -> Statement | None:
+    """A class that continues itself by those of its members that count; None if none does."""
+    text, node = statement.text, statement.node
+    node = ast.parse(text).body[0]
+    borders = [node.lineno, *(line for part in node.body for line in span(part))]
+    if any(start >= end for start, end in zip(borders[::2], borders[1::2])):
+        text = ast.unparse(node)                              # two members on a line
+        node = ast.parse(text).body[0]
+    lines, kept = text.split("\n"), []
+    above = span(node.body[0])[0] - 1
+    for part in node.body:
+        if counts(part):
+            kept += lines[above:part.end_lineno]              # with the comments above it
+        above = part.end_lineno
+    if not kept:
+        return None
+    bases = [ast.unparse(base) for base in node.bases]
+    if node.name not in bases:
+        bases = [node.name]
+    text = "\n".join([f"class {node.name}({', '.join(bases)}):", *kept])
+    return replace(statement, node=ast.parse(text).body[0], text=text)
 
 
 def _definition(statements: Sequence[Statement], name: str,

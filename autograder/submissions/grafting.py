@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from autograder.reference.cutting import starting_lines
 from autograder.reference.names import home_of, short_name
 from autograder.reference.source import (CuttingError, Definition, Function, ModuleSource,
                                          module_source, span)
@@ -74,15 +75,19 @@ def graft(module: str, components: Sequence[Component],
     lines = source.text.splitlines()
     for part in reversed(grafts):
         first, last = span(source.definition(part.component.name))
-        lines[first - 1:last] = [part.begin, *part.text.split("\n"), part.end]
+        own = [part.begin, *part.text.split("\n"), part.end]
+        if part.component.exercise.is_part:                  # it goes on with the reference's
+            lines[last:last] = ["", "", *own]
+        else:
+            lines[first - 1:last] = own
     if not source.delays_annotations and _delays_annotations(components):
         first = source.tree.body[0] if source.tree.body else None
         documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
         lines.insert(first.end_lineno if documented else 0, f"\n{FUTURE}")
     header = [f"# Assembled by `autograder assemble`: the reference's {module}, with "
               "definitions that are yours:",
-              *(f"#   {part.component.name}    from {part.component.place}"
-                for part in reversed(grafts)),
+              *(f"#   {part.component.path.removeprefix(f'{module}.')}    from "
+                f"{part.component.place}" for part in reversed(grafts)),
               "# It is made anew each time. Change the notebook, not this file."]
     return GraftedModule("\n".join([*header, *lines]) + "\n", tuple(grafts))
 
@@ -148,9 +153,11 @@ def _graft(module: ModuleSource, component: Component,
     others = {old: new for old, new in names.items() if old != component.name}
     for statement in component.statements:
         text = renamed(statement, others)
-        if isinstance(statement.node, ast.ClassDef):
+        if isinstance(statement.node, ast.ClassDef) and not component.exercise.is_part:
             text = _with_methods(text, module, component, whole)
         parts.append(text)
+    if component.exercise.is_part and component.open_methods and not whole:
+        parts.append(_unwritten(component))
     head = ["\n".join(dict.fromkeys(imports))] if imports else []
     return Graft(component, "\n\n\n".join(head + parts), tuple(dict.fromkeys(search.notes)))
 
@@ -376,6 +383,16 @@ def _with_methods(text: str, module: ModuleSource, component: Component, whole: 
         lines += ["", f"{margin}# The reference's: not yours to write, or still to be written.",
                   *added]
     return "\n".join(lines)
+
+
+def _unwritten(component: Component) -> str:
+    """What goes on with a class by the methods that are still to be written."""
+    lines = [f"class {component.name}({component.name}):"]
+    for method in component.open_methods:
+        path = f"{component.module}.{component.name}.{method}"
+        lines += [f"    def {method}(self, *arguments, **named):",
+                  *starting_lines(path, " " * 8), ""]
+    return "\n".join(lines).rstrip()
 
 
 def _class_in(text: str) -> ast.ClassDef:

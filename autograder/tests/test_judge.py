@@ -24,6 +24,8 @@ from gearworks.errors import ModelError
 from gearworks.formats.gguf import TensorType
 from gearworks.layers import rms_norm
 from gearworks.pipeline import Completion, run_request
+from gearworks.server.api_error import APIError
+from gearworks.server.request_types import ChatRequest
 
 
 def refuse(value):
@@ -107,6 +109,15 @@ def test_nonsense_is_refused(data):
 def test_only_plain_data_classes_of_the_engine_are_made(name):
     with pytest.raises(WireError):
         wire.decode({"kind": "dataclass", "class": name, "keys": [], "values": []}, [], refuse)
+
+
+def test_classes_of_the_engine_travel_by_name():
+    """And no other names."""
+    assert travel(ChatRequest) is ChatRequest and travel([ModelError]) == [ModelError]
+    for name in ("os:PathLike", "gearworks.cli.commands:main", "gearworks.x:X",
+                 "gearworks.errors:Path", "builtins:dict"):
+        with pytest.raises(WireError):
+            wire.decode({"kind": "class", "class": name}, [], refuse)
 
 
 def test_an_array_that_lies_about_its_size_is_refused():
@@ -254,6 +265,15 @@ def test_errors_travel_as_kind_and_message_and_find_their_way_home():
     with pytest.raises(ValueError) as raised:
         subject("own")
     assert (type(raised.value).__name__, str(raised.value)) == ("OwnError", "mine")
+
+    def refuses(status):
+        raise APIError(status, "no such model", "model", "model_not_found")
+    for status, told in ((404, 404), (404.0, 0)):
+        with pytest.raises(APIError) as raised:
+            proxies(refuses)[0](status)
+        error = raised.value
+        assert (error.status, error.message, error.param, error.code, str(error)) == (
+            told, "no such model", "model", "model_not_found", "no such model")
 
     def call_back():
         raise original

@@ -22,10 +22,10 @@ from autograder.reference.names import home_of
 from autograder.reference.source import module_source
 from autograder.submissions import overlay
 from autograder.submissions.attempts import State, find_components
-from autograder.submissions.grafting import graft
+from autograder.submissions.grafting import code_of, graft
 from autograder.submissions.intake import notebook_paths, read_notebook
 import gearworks
-from gearworks import layers
+from gearworks import kv_cache, layers
 from gearworks.config import ModelConfig
 from gearworks.errors import GearworksError
 
@@ -46,7 +46,7 @@ GEARS = a_chapter("97_gears", exercise("layers", "softmax"), exercise("layers", 
                   exercise("layers", "swiglu"), exercise("attention", "causal_mask"),
                   exercise("attention", "attention"),
                   exercise("tokenizer", "count_pairs", "merge_pair"),
-                  exercise("kv_cache", "KVCache", methods=("attend", "truncate")),
+                  exercise("kv_cache", "KVCache", methods=("attend", "truncate"), whole=True),
                   exercise("kv_cache", "RaggedBatch"),
                   exercise("museum", "conversation_ids", exhibit="tutorial-engine"))
 CUTS = editions.cuts_of(GEARS)
@@ -307,6 +307,125 @@ def test_a_whole_class_is_the_learners_or_the_references(tmp_path):
     whole = begun.replace("raise NotImplementedError", "return 'mine'")
     components = found(tmp_path, code(whole, "kv_cache-RaggedBatch"))
     assert module_of(components, "kv_cache")["RaggedBatch"]([], []).attend(0, 0, 0, 0) == "mine"
+
+
+# --- a class that is several exercises --------------------------------------------------------
+
+TAKE = ("allocate", "free")
+PARTS = a_chapter("96_parts",
+                  exercise("kv_cache", "BlockPool", methods=TAKE, given=("__init__",)),
+                  exercise("kv_cache", "hash_blocks"),
+                  exercise("kv_cache", "BlockPool", methods=("share", "evict")))
+FIRST, _, SECOND = editions.cuts_of(PARTS)
+FIRST_PATH, SECOND_PATH = "kv_cache.BlockPool.allocate+free", "kv_cache.BlockPool.share+evict"
+ALLOCATES = ("class BlockPool(BlockPool):\n    def allocate(self, after=None):\n        return "
+             "self.mine()\n    def mine(self):\n        return 'mine'\n")
+FREES = "    def free(self, block):\n        return 'freed'\n"
+SHARES = ("class BlockPool(BlockPool):\n    def share(self, block):\n        return 'shared'\n"
+          "    def evict(self):\n        return 'evicted'\n")
+
+
+def in_parts(tmp_path, *cells):
+    return found(tmp_path, code(SETUP), *cells, chapter=PARTS, name="96_parts.ipynb")
+
+
+def a_pool(components):
+    return module_of(components, "kv_cache")["BlockPool"](3, 2)
+
+
+def starts(*more):
+    """The chapter's cells as they are given, with others after them."""
+    return [*(code(cut.stub, id) for id, cut in editions.cuts_of(PARTS).items()), *more]
+
+
+def test_a_class_in_parts_begins_with_the_references_and_goes_on_with_the_learners():
+    first, _, second = (cut.stub for cut in editions.cuts_of(PARTS).values())
+    assert "from gearworks.kv_cache import BlockPool" in first and "def __init__" in first
+    assert "Who uses which block" in first and "import BlockPool" not in second
+    namespace = {}
+    for source in (first, second):
+        exec(source, namespace)
+    pool = namespace["BlockPool"](2, 2)
+    assert pool.available == 2                               # what nobody has to write is there
+    with pytest.raises(NotImplementedError, match=r"kv_cache\.BlockPool\.evict: "):
+        pool.evict()
+
+
+def test_two_cells_end_in_one_class(tmp_path):
+    components = in_parts(tmp_path, code(ALLOCATES + FREES, FIRST), code(SHARES, SECOND))
+    assert [components[path].state for path in (FIRST_PATH, SECOND_PATH)] == [State.FINISHED] * 2
+    pool = a_pool(components)
+    assert ((pool.allocate(), pool.free(0), pool.share(0), pool.evict())
+            == ("mine", "freed", "shared", "evicted"))
+    assert pool.available == 3 and pool.find([], []) == []            # the reference's
+    text = module_of(components, "kv_cache")["_text"]
+    assert f"#   BlockPool.share+evict    from {components[SECOND_PATH].place}" in text
+
+
+def test_an_untouched_later_cell_leaves_the_references_methods(tmp_path):
+    assert {each.state for each in in_parts(tmp_path, *starts()).values()} == {State.NOT_STARTED}
+    components = in_parts(tmp_path, code(ALLOCATES + FREES, FIRST), starts()[2])
+    assert components[SECOND_PATH].state is State.NOT_STARTED
+    pool = a_pool(components)
+    assert pool.allocate() == "mine"
+    with pytest.raises(ValueError, match="is empty"):
+        pool.share(0)
+
+
+def test_solved_parts_are_the_reference(tmp_path):
+    solved = [code(cut.solution, id) for id, cut in editions.cuts_of(PARTS).items()]
+    components = in_parts(tmp_path, *solved)
+    assert all(each.state is State.FINISHED and each.notes == () for each in components.values())
+    pool = a_pool(components)
+    assert [pool.allocate() for _ in range(3)] == [0, 1, 2]
+    pool.check([[0, 1, 2]])
+
+
+def test_the_last_attempt_at_each_method_wins(tmp_path):
+    """In whatever cell it stands, and a stub or a method that was given is none."""
+    again = ("class BlockPool(BlockPool):\n    def free(self, block):\n        return 'again'\n"
+             "    def evict(self):\n        return super().evict()\n")
+    later = SHARES + "    def allocate(self, after=None):\n        raise NotImplementedError\n"
+    components = in_parts(tmp_path, code(ALLOCATES + FREES, FIRST), starts()[0],
+                          code(later, SECOND), code(again))
+    pool = a_pool(components)
+    assert (pool.allocate(), pool.free(0), pool.evict()) == ("mine", "again", "evicted")
+    # both exercises in one class that does not say what it goes on with
+    whole = SHARES.replace("(BlockPool)", "") + ALLOCATES.partition("\n")[2] + FREES
+    pool = a_pool(in_parts(tmp_path, code(whole, FIRST)))
+    assert (pool.allocate(), pool.share(0), pool.available) == ("mine", "shared", 3)
+
+
+def test_some_methods_of_a_part_and_what_they_need(tmp_path):
+    """Helpers, imports and changed given methods come along; what is open is the reference's in
+    an engine, and open for the checks."""
+    source = ("from bisect import bisect\nLIMIT = 7\n\nclass BlockPool(BlockPool):\n"
+              "    def __init__(self, num_blocks, block_size):\n"
+              "        super().__init__(num_blocks, block_size)\n        self.order = [LIMIT]\n\n"
+              "    # why\n    def allocate(self, after=None):\n"
+              "        return bisect(self.order, LIMIT)\n")
+    components = in_parts(tmp_path, code(source, FIRST))
+    component = components[FIRST_PATH]
+    assert component.open_methods == ("free",) and component.fits_the_engine
+    pool = a_pool(components)
+    assert pool.allocate() == 1 and "    # why\n" in module_of(components, "kv_cache")["_text"]
+    with pytest.raises(ValueError, match="not in use"):
+        pool.free(0)
+    namespace = dict(vars(kv_cache))
+    exec(code_of("kv_cache", [component], list(components.values()))[0], namespace)
+    with pytest.raises(NotImplementedError, match="kv_cache.BlockPool.free: write"):
+        namespace["BlockPool"](3, 2).free(0)
+
+
+def test_an_engine_lists_the_parts_one_by_one(tmp_path):
+    components = in_parts(tmp_path, code(ALLOCATES + FREES, FIRST),
+                          code(f"1 / 0\n{SHARES}    LIMIT = 1 / 0\n", SECOND))
+    gears = overlay.assemble(list(components.values()), tmp_path / "engine")
+    listed = {gear.component.path: gear for gear in gears}
+    assert listed[FIRST_PATH].is_learners and not listed[SECOND_PATH].is_learners
+    assert "ZeroDivisionError" in listed[SECOND_PATH].why
+    text = (tmp_path / "engine" / "gearworks" / "kv_cache.py").read_text(encoding="utf-8")
+    assert "return 'mine'" in text and "return 'shared'" not in text
 
 
 # --- notebooks that something has happened to -------------------------------------------------

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field
 from tqdm.auto import tqdm
 
 from autograder.checking import exercises
-from autograder.reference.names import components_of
+from autograder.reference.names import components_of, methods_of
 from autograder.variants.mutation import VariantError, accepted_of, mutants_of
 from autograder.variants.trials import Trial, Verdict, Worker
 
-FEWEST_MUTANTS = 6          # of each component
+FEWEST_MUTANTS = 6          # of each component, or of all methods of an exercise together
 FEWEST_ACCEPTED = 3         # of each exercise
 
 
@@ -50,11 +50,14 @@ class Row:
         found += [f"the accepted version {name} fails {check}"
                   for name, check in self.accepted.items() if check]
         tried = self.killed | self.survived
-        for component in components_of(self.exercise):
-            count = sum(name.startswith(f"{component}:") for name in tried)
+        parts = [[component] for component in components_of(self.exercise)]
+        if methods_of(self.exercise):                 # some methods have but one line to be wrong
+            parts = [components_of(self.exercise)]
+        for components in parts:
+            count = sum(name.rpartition(":")[0] in components for name in tried)
             if count < FEWEST_MUTANTS:
-                found.append(f"{component} has {count} mutants, and {FEWEST_MUTANTS} are the "
-                             "least")
+                found.append(f"{'+'.join(components)} has {count} mutants, and "
+                             f"{FEWEST_MUTANTS} are the least")
         if len(self.accepted) < FEWEST_ACCEPTED:
             found.append(f"there are {len(self.accepted)} accepted versions, and "
                          f"{FEWEST_ACCEPTED} are the least")

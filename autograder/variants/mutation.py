@@ -18,8 +18,8 @@ since any check kills what raises NameError; where that is the mistake, `undefin
 names.
 
 An accepted version is a file, accept/<module>/<name>__<style>.py, that defines the component in
-another style; <name> is a name of the exercise, or all of them with + between. What the file
-does not define is the reference's.
+another style; <name> is a name of the exercise, or all of them with + between, or
+<Class>.<method>+<method>. What the file does not define is the reference's.
 """
 
 import ast
@@ -39,7 +39,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from autograder.reference.names import components_of, home_of, module_of, names_of
+from autograder.reference.names import (components_of, home_of, methods_of, module_of,
+                                        names_of)
 from autograder.reference.source import Definition, ModuleSource, span
 from gearworks.errors import GearworksError
 
@@ -109,8 +110,9 @@ def mutants_of(exercise: str) -> tuple[Mutant, ...]:
 @cache
 def accepted_of(exercise: str) -> tuple[Accepted, ...]:
     """The accepted versions of an exercise, by name."""
-    names = names_of(exercise)
-    prefixes = tuple(f"{name}__" for name in (*names, "+".join(names)))
+    whole = exercise.removeprefix(f"{module_of(exercise)}.")
+    names = [whole] if methods_of(exercise) else [*names_of(exercise), whole]
+    prefixes = tuple(f"{name}__" for name in names)
     folder = FOLDER / "accept" / exercise.partition(".")[0]
     return tuple(Accepted(path) for path in sorted(folder.glob("*__*.py"))
                  if path.name.startswith(prefixes))

@@ -12,7 +12,6 @@ All float32.
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -184,7 +183,6 @@ def hash_blocks(ids: Sequence[int], block_size: int, parent: bytes = b"") -> lis
     return hashes
 
 
-@dataclass(frozen=True, eq=False)
 class Prefix:
     """What a full block holds: its tokens, after those of all its ancestors.
 
@@ -192,10 +190,8 @@ class Prefix:
     cannot pass one text's keys off as another's.
     """
 
-    hash: bytes
-    block: int
-    ids: tuple[int, ...]
-    parent: "Prefix | None"
+    def __init__(self, hash: bytes, block: int, ids: Sequence[int], parent: "Prefix | None"):
+        self.hash, self.block, self.ids, self.parent = hash, block, tuple(ids), parent
 
 
 class BlockPool:
@@ -270,7 +266,7 @@ class BlockPool:
             if known.parent is parent and known.ids == tuple(ids):
                 return known
             self.forget(known.block)
-        prefix = Prefix(hash, block, tuple(ids), parent)
+        prefix = Prefix(hash, block, ids, parent)
         self.prefixes[hash] = self.prefix_of[block] = prefix
         return prefix
 

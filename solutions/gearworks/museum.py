@@ -4,7 +4,8 @@ Left out on purpose: the damage, which is written down once, beside the other wr
 that the checks must catch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,117 @@ def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]])
         ("aab", ["xa", "aa", "b"], ["x", "a", "", ""]),                 # begins within itself
     ):
         assert stream_pieces(pieces, stop) == shown, (stop, pieces)
+
+
+def prefix_hit(prompt_ids: Sequence[int], cached: Collection[tuple[int, ...]],
+               block_size: int) -> dict[str, Any]:
+    """What is taken from a prefix cache, and what the model computes, for a prompt.
+
+    prompt_ids: at least one token. cached: what the blocks of the cache hold. A block holds
+    block_size tokens, whose keys and values depend on all tokens before them; so its entry is
+    the whole text from the beginning to the block's end. A text in it whose beginning is not in
+    it, since that block was given up, is of no use.
+
+    Returns {"cached_tokens": how many tokens at the beginning of the prompt come from the
+    cache, "input_ids": the ids that the model computes, all others, "positions": where in the
+    prompt these stand}. A cached block is used whole or not at all: nobody may write into it.
+    As many blocks are used as can be; but the model's last row says how the text goes on, so
+    that a prompt is never taken from the cache entirely.
+
+    >>> cached = {(5, 6), (5, 6, 7, 8)}
+    >>> prefix_hit([5, 6, 7, 8, 9], cached, block_size=2)
+    {'cached_tokens': 4, 'input_ids': [9], 'positions': [4]}
+    >>> prefix_hit([6, 5, 7], cached, block_size=2)
+    {'cached_tokens': 0, 'input_ids': [6, 5, 7], 'positions': [0, 1, 2]}
+    """
+    ids = tuple(prompt_ids)
+    known = 0
+    while known + block_size < len(ids) and ids[:known + block_size] in cached:
+        known += block_size
+    return {"cached_tokens": known, "input_ids": list(ids[known:]),
+            "positions": list(range(known, len(ids)))}
+
+
+def prefix_hit_test(prefix_hit: Callable[[Sequence[int], Collection[tuple[int, ...]], int],
+                                         dict[str, Any]]) -> None:
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
+
+    It passes on every function that does what the docstring of `prefix_hit` says, and fails on
+    those that leave nothing to compute, use what they may not, or use less than they could.
+
+    >>> prefix_hit_test(prefix_hit)
+    """
+    cached = {(5, 6), (5, 6, 7, 8), (7, 8), (1, 2, 3, 4)}
+    for ids, known in (
+        ([5, 6, 7, 8], 2), ([5, 6], 0),                 # all of it is there
+        ([5, 6, 7, 8, 9], 4), ([5, 6, 9], 2),           # the rest is shorter than a block
+        ([5, 6, 7, 8, 9, 9], 4),
+        ([5, 6, 9, 9, 7, 8, 9], 2),                     # behind a block that is not there
+        ([1, 2, 3, 4, 9], 0),                           # its beginning was given up
+        ([7, 8, 7, 8, 9], 2), ([9, 9, 5, 6, 7], 0), ([5], 0),
+    ):
+        assert prefix_hit(ids, cached, 2) == {
+            "cached_tokens": known, "input_ids": ids[known:],
+            "positions": list(range(known, len(ids)))}, ids
+
+
+def upstream_request(request: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+    """What a gateway sends on to the server of a model, for a chat request that came to it.
+
+    request: the client's, as `json.loads` gives it: OpenAI's chat completions. models: the name
+    of a model at the gateway -> its name at its server. The request goes on as it came, with
+    what this gateway has never heard of, but for three things:
+
+    - "model" becomes the name at the server;
+    - "gateway", what the client tells the gateway alone, stays here;
+    - a parameter that is null is left out, since some servers refuse it. That concerns the
+      parameters alone: what is inside of one, as messages and schemas, is the client's own.
+
+    The client's request is not changed. Raises ModelError(what, why, hint), an error of three
+    texts, for a model that the gateway does not have.
+
+    >>> upstream_request({"model": "small", "messages": [{"role": "user", "content": "Hi"}],
+    ...                   "stop": None, "gateway": {"team": 7}}, {"small": "smollm2-135m"})
+    {'model': 'smollm2-135m', 'messages': [{'role': 'user', 'content': 'Hi'}]}
+    """
+    if request.get("model") not in models:
+        raise ModelError("cannot pass this request on",
+                         f"there is no model {request.get('model')!r}",
+                         f"ask for one of {', '.join(models)}")
+    sent = {name: value for name, value in request.items()
+            if name != "gateway" and value is not None}
+    return sent | {"model": models[request["model"]]}
+
+
+def upstream_request_test(upstream_request: Callable[[Mapping[str, Any], Mapping[str, str]],
+                                                     dict[str, Any]]) -> None:
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
+
+    It passes on every function that does what the docstring of `upstream_request` says, and
+    fails on those that lose a part of a conversation with tools, or change it on its way.
+
+    >>> upstream_request_test(upstream_request)
+    """
+    schema = {"type": "object", "properties": {"unit": {"enum": ["C", None], "default": None}},
+              "required": [], "additionalProperties": False}
+    call = {"id": "call_1", "type": "function",
+            "function": {"name": "now", "arguments": '{"unit": null}'}}
+    request = {
+        "model": "small", "temperature": 0, "stop": None, "user": "", "gateway": {"team": 7},
+        "messages": [{"role": "user", "content": "How warm is it?", "name": "ann"},
+                     {"role": "assistant", "content": None, "tool_calls": [call]},
+                     {"role": "tool", "tool_call_id": "call_1", "content": "21"}],
+        "tools": [{"type": "function", "function": {"name": "now", "description": "",
+                                                    "strict": True, "parameters": schema}}],
+        "tool_choice": {"type": "function", "function": {"name": "now"}},
+        "parallel_tool_calls": False}
+    before = deepcopy(request)
+    sent = upstream_request(request, {"small": "smollm2-135m"})
+    assert request == before, "the client's own request was changed"
+    wanted = {name: value for name, value in before.items() if name not in ("gateway", "stop")}
+    assert sent == wanted | {"model": "smollm2-135m"}
+    try:
+        upstream_request(request | {"model": "large"}, {"small": "smollm2-135m"})
+    except ModelError:
+        return
+    raise AssertionError("a request for a model that is not there was sent on")

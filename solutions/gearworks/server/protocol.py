@@ -24,23 +24,37 @@ Kind = TypeVar("Kind", bound=Object)
 def validate_request(body: Any, kind: type[Kind], limits: Limits) -> tuple[Kind, list[str]]:
     """Check a request, and say which of its parameters mean nothing here.
 
-    body: JSON, as `json.loads` gives it. kind: the pydantic type of this request. Returns the
-    request, and the names that its type does not know, sorted; null counts as absent.
+    body: JSON, as `json.loads` gives it. kind: the pydantic type of this request, such as
+    `ChatRequest`. Returns the request, as `kind.model_validate` makes it, and the sorted names
+    in the body that are none of the type's fields; null counts as absent.
 
-    Raises APIError: 404 with the code "model_not_found" for a model that is not served; else
-    400, naming the parameter, for what is no object, for text that is no Unicode, numbers that
-    JSON does not have and nesting that is too deep, for what the type refuses, and for numbers
-    beyond the limits: `n` above max_num_seqs, a length above max_model_len, ids in
-    `logit_bias`, `stop_token_ids` and `prompt` that are not in the vocabulary.
+    Raises APIError(status, message, param, code) for what is wrong, in this order:
+    - a body that is no object (a Mapping): 400, "invalid_type", of no parameter;
+    - a name or a value that could not be sent on: `refuse_unwritable` raises it;
+    - what the type refuses: pydantic's ValidationError becomes `complaint(error, body)`;
+    - a model, if the request names one, that is not among `limits.models`: 404,
+      "model_not_found";
+    - a number that this server cannot take: 400, "invalid_value". `request.bounded(limits)`
+      gives what is bounded, one by one: (parameter, value, least, most).
+
+    >>> from gearworks.server.request_types import DetokenizeRequest
+    >>> limits = Limits(("tiny",), vocab_size=10, max_model_len=8, max_num_seqs=2)
+    >>> body = {"tokens": [1, 2], "user": "me", "model": None}
+    >>> validate_request(body, DetokenizeRequest, limits)
+    (DetokenizeRequest(model=None, tokens=[1, 2]), ['user'])
+    >>> validate_request({"tokens": [99]}, DetokenizeRequest, limits)
+    Traceback (most recent call last):
+        ...
+    gearworks.server.api_error.APIError: tokens is 99; it can be from 0 to 9 here.
     """
     if not isinstance(body, Mapping):
         raise APIError(400, "The body has to be a JSON object.", code="invalid_type")
     for name, value in body.items():
-        _refuse_unwritable(name, value)
+        refuse_unwritable(name, value)
     try:
         request = kind.model_validate(body)
     except ValidationError as error:
-        raise _complaint(error, body) from None
+        raise complaint(error, body) from None
     if request.model is not None and request.model not in limits.models:
         raise APIError(404, f"The model {request.model[:100]!r} does not exist. This server "
                             f"has {', '.join(limits.models)}.", "model", "model_not_found")
@@ -48,12 +62,11 @@ def validate_request(body: Any, kind: type[Kind], limits: Limits) -> tuple[Kind,
         if not least <= value <= most:
             raise APIError(400, f"{name} is {value}; it can be from {least} to {most} here.",
                            name, "invalid_value")
-    known = {field.alias or name for name, field in kind.model_fields.items()}
     return request, sorted(name for name, value in body.items()
-                           if name not in known and value is not None)
+                           if name not in kind.model_fields and value is not None)
 
 
-def _refuse_unwritable(name: str, value: Any) -> None:
+def refuse_unwritable(name: str, value: Any) -> None:
     """Raise APIError for a value that could not be sent on: NaN, half a surrogate pair, ..."""
     try:
         name.encode()
@@ -70,7 +83,7 @@ def _refuse_unwritable(name: str, value: Any) -> None:
     raise APIError(400, f"{shown} cannot be used: {why}.", shown, "invalid_value")
 
 
-def _complaint(error: ValidationError, body: Any) -> APIError:
+def complaint(error: ValidationError, body: Any) -> APIError:
     """What pydantic found first, with the parameter's path as OpenAI writes it."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     paths = [_path(each, body) for each in found]
@@ -102,16 +115,19 @@ def _path(found: Mapping[str, Any], body: Any) -> str:
 
 
 def sse_event(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
-    r"""One server-sent event, ready for the wire.
+    r"""One server-sent event, ready for the wire: UTF-8.
 
-    data: an object, sent as JSON on one line, or a text without line breaks, sent as it is.
-    event: its type, for streams that name them.
+    data: an object, sent as JSON on one line, with no spaces between its parts and every
+    character as it is; or a text without line breaks, sent as it is. event: its type, for
+    streams that name them, on a line of its own before the data. An empty line ends the event.
     Source: "Server-sent events" in the HTML standard.
 
     >>> sse_event("[DONE]")
     b'data: [DONE]\n\n'
     >>> sse_event({"a": "é\n"})
     b'data: {"a":"\xc3\xa9\\n"}\n\n'
+    >>> sse_event({}, "response.created")
+    b'event: response.created\ndata: {}\n\n'
     """
     text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False,
                                                          separators=(",", ":"))
@@ -122,20 +138,41 @@ def sse_event(data: Mapping[str, Any] | str, event: str | None = None) -> bytes:
 def chat_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any]]:
     """OpenAI's `chat.completion.chunk` objects for what the engine has added.
 
-    deltas: of the answers to one request, which may interleave; the next call goes on where
-    this one ended. An answer's first chunk has the delta {"role": "assistant", "content": ""}.
-    Then come pieces of content and of tool calls, as its `text` cuts them, with the log-
-    probabilities of a delta's tokens beside its first piece; if it has no piece, beside an
-    empty content. Its last chunk has an empty delta and the finish reason, which is
-    "tool_calls" where the model stopped after a call. When all answers have ended, and the
-    client asked for it, a chunk with empty `choices` brings the usage, which is null before.
-    Raises APIError where the engine failed.
+    deltas: of all answers to one request, which may interleave; each is answered before the
+    next is taken. Another call goes on where this one ended.
+
+    `reply.take(delta)` counts a delta, and returns the answer that it belongs to, of which
+    `answer.deltas` have come with this one. `chat_chunk(reply, answer.number, ...)` makes a
+    chunk for a piece of it. An answer comes in these pieces:
+
+    - {"role": "assistant", "content": ""}, once, at its beginning;
+    - those of `answer.text.push(delta.text)`, and with its last delta, which has a finish
+      reason, those of `answer.text.finish()`, too. The delta's log-probabilities, if any, which
+      `answer.chat_logprobs(delta)` gives, go with the first of these pieces, or with
+      {"content": ""} if there are none;
+    - {}, at its end, and only this chunk has a finish reason: the delta's, but "tool_calls"
+      where the model stopped ("stop") after `answer.text.calls` calls, not 0.
+
+    When `reply.done`, and `reply.request.include_usage`, a chunk without choices comes last,
+    `chunk(reply, "chat.completion.chunk", [])`, with `reply.usage()` as its "usage".
+    Raises APIError where the engine failed, as `reply.take` does.
+
+    >>> from gearworks.server.request_types import ChatRequest
+    >>> from gearworks.serving.request import Request
+    >>> question = ChatRequest(messages=[{"role": "user", "content": "Hi"}])
+    >>> reply = Reply(question, [Request([7], id="r")], tokenizer=None, model="tiny")
+    >>> deltas = [Delta("r", 0, "Hel"), Delta("r", 0, "lo", finish_reason="length")]
+    >>> for each in chat_chunks(deltas, reply):
+    ...     print(each["choices"][0]["delta"], each["choices"][0]["finish_reason"])
+    {'role': 'assistant', 'content': ''} None
+    {'content': 'Hel'} None
+    {'content': 'lo'} None
+    {} length
     """
     for delta in deltas:
         answer = reply.take(delta)
-        if not answer.started:
-            answer.started = True
-            yield _chat_chunk(reply, answer.number, {"role": "assistant", "content": ""})
+        if answer.deltas == 1:
+            yield chat_chunk(reply, answer.number, {"role": "assistant", "content": ""})
         pieces = answer.text.push(delta.text)
         if delta.finish_reason is not None:
             pieces += answer.text.finish()
@@ -143,14 +180,14 @@ def chat_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any
         if logprobs is not None and not pieces:
             pieces = [{"content": ""}]
         for piece in pieces:
-            yield _chat_chunk(reply, answer.number, piece, logprobs)
+            yield chat_chunk(reply, answer.number, piece, logprobs)
             logprobs = None
         if delta.finish_reason is not None:
             called = answer.text.calls > 0 and delta.finish_reason == "stop"
-            yield _chat_chunk(reply, answer.number, {},
-                              finish_reason="tool_calls" if called else delta.finish_reason)
+            yield chat_chunk(reply, answer.number, {},
+                             finish_reason="tool_calls" if called else delta.finish_reason)
     if reply.done and reply.request.include_usage:
-        yield _chunk(reply, "chat.completion.chunk", []) | {"usage": reply.usage()}
+        yield chunk(reply, "chat.completion.chunk", []) | {"usage": reply.usage()}
 
 
 def completion_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any]]:
@@ -159,26 +196,27 @@ def completion_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[st
     for delta in deltas:
         answer = reply.take(delta)
         text, logprobs = delta.text, answer.completion_logprobs(delta)
-        if not answer.started:
-            answer.started = True
+        if answer.deltas == 1:
             text = answer.prompt + text
         if text or logprobs or delta.finish_reason:
-            yield _chunk(reply, "text_completion", [
+            yield chunk(reply, "text_completion", [
                 {"index": answer.number, "text": text, "logprobs": logprobs,
                  "finish_reason": delta.finish_reason}])
     if reply.done and reply.request.include_usage:
-        yield _chunk(reply, "text_completion", []) | {"usage": reply.usage()}
+        yield chunk(reply, "text_completion", []) | {"usage": reply.usage()}
 
 
-def _chunk(reply: Reply, kind: str, choices: list) -> dict[str, Any]:
+def chunk(reply: Reply, kind: str, choices: list) -> dict[str, Any]:
+    """What every chunk has: the head, its kind and choices, and, if asked for, no usage yet."""
     usage = {"usage": None} if reply.request.include_usage else {}
     return reply.head | {"object": kind, "choices": choices} | usage
 
 
-def _chat_chunk(reply: Reply, number: int, delta: Mapping[str, Any], logprobs: Any = None,
-                finish_reason: str | None = None) -> dict[str, Any]:
-    return _chunk(reply, "chat.completion.chunk", [
-        {"index": number, "delta": delta, "logprobs": logprobs,
+def chat_chunk(reply: Reply, number: int, piece: Mapping[str, Any], logprobs: Any = None,
+               finish_reason: str | None = None) -> dict[str, Any]:
+    """The chunk of a chat for a piece, OpenAI's "delta", of the answer with this number."""
+    return chunk(reply, "chat.completion.chunk", [
+        {"index": number, "delta": piece, "logprobs": logprobs,
          "finish_reason": finish_reason}])
 
 

@@ -18,17 +18,15 @@ from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 class Answer:
     """One of the answers.
 
-    number: its place in `choices`. started: whether the client has heard of it. finish_reason:
-    once it has ended. tokens: how many it has. prompt: what is echoed before it. text: what
-    cuts it into content and tool calls.
+    number: its place in `choices`. deltas, tokens: how many it has had. finish_reason: once it
+    has ended. prompt: what is echoed before it. text: what cuts it into content and tool calls.
     """
 
     def __init__(self, number: int, request: Request, prompt: str, tokenizer: Tokenizer,
                  text: ChatText):
         self.number, self.prompt, self.text = number, prompt, text
-        self.started = False
         self.finish_reason: str | None = None
-        self.tokens = 0
+        self.deltas = self.tokens = 0
         self._prompt_ids = request.prompt_ids
         self._tokenizer = tokenizer
         # Where in the text the next token begins
@@ -97,6 +95,7 @@ class Reply:
                            code="cancelled")
         place = self._prompts[delta.request_id]
         answer = self.answers[place * self.request.n + delta.index]
+        answer.deltas += 1
         answer.tokens += len(delta.ids)
         answer.finish_reason = delta.finish_reason
         if delta.index == 0:

@@ -56,11 +56,14 @@ def parse_tool_calls(text: str, names: Collection[str]) -> tuple[str, list[Funct
     """Find the calls in a whole answer.
 
     names: of the functions that were offered. Returns the text around the calls, and the calls
-    in their order. A call is a JSON object with a "name" and "arguments", or "parameters", that
-    are an object; or a list of such objects. It stands behind one of `MARKERS`, or where the
-    answer begins; a `</tool_call>` behind it belongs to it, and so does the white space around
-    all that. What is no such JSON, or calls a function that is not among the names, stays text
-    with its marker, and the search goes on behind the marker.
+    in their order.
+
+    A call may begin behind one of `MARKERS`, and where the answer begins: `OPENER` finds these
+    places, with the marker and the white space behind it. `calls_at(text, place, names)` reads
+    the JSON there, and gives the calls that it stands for and its end: no calls, if it is not
+    JSON, or no call of one of the names, nor a list of such calls. `AFTER_CALL` matches what
+    belongs to a call behind its end. The white space before a call's marker goes, too. What is
+    no call stays text, with its marker, and the search goes on behind the marker.
 
     >>> parse_tool_calls('Let me see.\\n<tool_call>\\n{"name": "now", "arguments": {}}\\n'
     ...                  '</tool_call>', {"now"})

@@ -84,7 +84,7 @@ class Answer:
             return self._read
         sequence = self.sequence
         self._take(ids[-1])
-        sequence.ids.append(ids[-1])
+        sequence.append(ids[-1])
         if sequence.guesses and self._rows and sequence.guesses[0] == ids[-1]:
             del sequence.guesses[0]
             self.accepted += 1

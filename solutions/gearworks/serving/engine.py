@@ -133,10 +133,27 @@ class LLMEngine:
     def step(self) -> list[Delta]:
         """Compute the next tokens of all that run, in one forward pass.
 
-        Returns what is new, in no particular order; an answer that fails ends with an error of
-        its own, and the others go on. Where nothing is to be done, nothing is returned.
-        Interrupted (Ctrl-C), it can be called again, and nothing is lost but the request whose
-        token was being chosen, which is aborted.
+        First every answer guesses (`guess_ahead`), then `self.scheduler.schedule()` makes a
+        plan. Each of `plan.rows` is a sequence and its number of tokens in this step. If there
+        are any: `forward(plan)` gives a list with the logits of each row, and row by row, in
+        the plan's order, `hand_over` takes the sequence, the number, its logits, and one list
+        for the whole step, to which it adds the names of answers that end. What is new gathers
+        in `self._deltas`.
+
+        Then the step is put on record: as `record(plan)` has it before the forward pass, and
+        with (`replace`) finished, those names; generated, the number of `ids` in all deltas;
+        model_seconds, of the forward pass alone; seconds, of the whole step. `self.records`
+        gets it, and `self._steps`, the next one's number, counts on.
+
+        Returns the deltas, in any order, and keeps none of them; an answer that fails has one
+        with its error, and the others go on. Where the plan has no rows, the model is not
+        asked, and nothing is put on record.
+
+        Whatever the forward pass raises (an error, Ctrl-C) goes on to the caller. Nobody knows
+        then which blocks were copied, so all rows' sequences wait to be computed again:
+        `self.scheduler.preempt(sequence, plan)`. `step` can be called again, and nothing is
+        lost; if it was `hand_over` that was interrupted, only the request whose token was being
+        chosen, which is aborted.
         """
         started = time.perf_counter()
         self.guess_ahead()
@@ -147,7 +164,6 @@ class LLMEngine:
             try:
                 logits = self.forward(plan)
             except BaseException:
-                # nobody knows which blocks were copied by now: all is computed again
                 for sequence, _ in plan.rows:
                     self.scheduler.preempt(sequence, plan)
                 raise

@@ -244,7 +244,7 @@ class Scheduler:
         sibling.num_computed_tokens = sequence.num_computed_tokens
         sibling.hashes = list(sequence.hashes)
         sibling.prefix, sibling.kept_blocks = sequence.prefix, sequence.kept_blocks
-        sibling.running = True
+        sibling.running = sequence.forked = sibling.forked = True
         insort(self.running, sibling, key=lambda other: other.rank)
 
     def remove(self, sequence: Sequence) -> None:

@@ -53,6 +53,10 @@ class Sequence:
         """How many answers will run once this prompt is computed."""
         return 1 if self.forked else self.request.n
 
+    def append(self, token: int) -> None:
+        """The answer goes on with a token, which is to be computed next."""
+        self.ids.append(token)
+
     def generated(self) -> Ids[int]:
         """What was chosen so far."""
         return self.ids[self.prompt_length:]
