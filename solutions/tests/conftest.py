@@ -8,6 +8,7 @@ has made.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +136,64 @@ def tiny_llama(tiny_model) -> Callable:
     """A function that makes a random Llama:
     tiny_llama(seed, **config) -> (HF model, folder)."""
     return lambda seed, **settings: tiny_model("Llama", seed, **settings)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tiny_llama, smollm2_folder) -> Path:
+    """The folder of a random model with SmolLM2's tokenizer, which takes a moment a step."""
+    _, folder = tiny_llama(3, vocab_size=49152, max_position_embeddings=2048)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (smollm2_folder / name).exists():
+            shutil.copy(smollm2_folder / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_chat(tiny_folder) -> LanguageModel:
+    """That model in our engine."""
+    from gearworks.language_model import LanguageModel
+    return LanguageModel.load(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def served() -> Callable:
+    """A function that serves a model on a free port of this machine, in a thread:
+    with served(language_model, engine={...}, patience=..., **options) as server.
+
+    engine: keywords of LLMEngine; options: of the service. The server has its `url`, its
+    `service`, the `engine`, and the `uvicorn` server.
+    """
+    import threading
+    from contextlib import contextmanager
+    from types import SimpleNamespace
+
+    @contextmanager
+    def serve(language_model, engine=None, patience=None, grace=5, **options):
+        from gearworks.server.graceful import GracefulServer, Patience
+        from gearworks.server.serve import bound
+        from gearworks.server.service import Options, Service
+        from gearworks.serving.engine import LLMEngine
+
+        llm_engine = LLMEngine(language_model, **engine or {})
+        service = Service(llm_engine, Options(**{"models": ("tiny",)} | options))
+        ready, addresses = threading.Event(), []
+
+        def on_ready(address):
+            addresses.append(address)
+            ready.set()
+        uvicorn = GracefulServer(service, bound("127.0.0.1", 0), grace, on_ready,
+                                 patience or Patience())
+        thread = threading.Thread(target=uvicorn.run)
+        thread.start()
+        assert ready.wait(60)
+        try:
+            yield SimpleNamespace(url=addresses[0], service=service, engine=llm_engine,
+                                  uvicorn=uvicorn, thread=thread)
+        finally:
+            uvicorn.should_exit = True
+            thread.join(60)
+        assert not thread.is_alive()
+    return serve
 
 
 @pytest.fixture

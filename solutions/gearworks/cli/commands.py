@@ -14,6 +14,7 @@ from pathlib import Path
 from gearworks import __version__
 from gearworks.cli import console
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
+from gearworks.server import serve
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
               "Hugging Face Hub")
@@ -63,6 +64,16 @@ def _parser() -> console.Parser:
     _add_engine(command)
     _add_sampling(command, temperature=0.7)
     command.set_defaults(run=_chat)
+
+    command = parser.add_command(
+        "serve", "serve a model through an OpenAI-compatible API",
+        "Serve a model through an OpenAI-compatible API. When it is ready it prints one line, "
+        "with its address.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
+                         help=MODEL_HELP)
+    _add_engine(command)
+    serve.add_options(command)
+    command.set_defaults(run=_serve)
 
     command = parser.add_command("bench", "measure this engine beside Hugging Face's",
                                  "Measure this engine beside Hugging Face's, in one run.")
@@ -341,6 +352,10 @@ def _summary(generation) -> str:
     return (f"{count} tokens{speed} after {generation.prefill_seconds:.2f} s{cut}; "
             f"{generation.cached_tokens} of {len(generation.prompt_ids)} prompt tokens were "
             "cached")
+
+
+def _serve(options: argparse.Namespace) -> int:
+    return serve.serve(options, lambda: _load(options.model, chat=False))
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from gearworks.errors import GearworksError
 
-TYPES = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error",
-         404: "invalid_request_error", 413: "invalid_request_error", 429: "rate_limit_error"}
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
 class APIError(Exception):
@@ -23,7 +22,8 @@ class APIError(Exception):
                  code: str | None = None, headers: dict[str, str] | None = None):
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
-        self.type = TYPES.get(status, "server_error")
+        self.type = TYPES.get(status, "invalid_request_error" if status < 500
+                              else "server_error")
         self.headers = headers or {}
 
     @classmethod

@@ -45,9 +45,32 @@ class InputProcessor:
                  tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """A conversation as ids, ready for the assistant's answer. Raises APIError."""
         try:
-            return self.language_model.tokenizer.encode(self.chat_text(messages, tools))
+            text = self.chat_text(messages, tools)
         except GearworksError as error:
             raise APIError.of(error, param="messages") from None
+        return self.text_ids(text, "messages", add_special_tokens=False)
+
+    def text_ids(self, text: str, param: str, add_special_tokens: bool) -> list[int]:
+        """A text as ids. Raises APIError; for a text that no context has room for it does so
+        before it is encoded, which would take long."""
+        if len(text) > self.limits.max_model_len * self._longest_token:
+            raise APIError(400, f"This model's context has room for {self.limits.max_model_len}"
+                                f" tokens, and the {param} alone have {len(text)} characters, "
+                                "which are more. Please shorten them.",
+                           param, "context_length_exceeded")
+        try:
+            return self.language_model.tokenizer.encode(
+                text, add_special_tokens=add_special_tokens)
+        except GearworksError as error:
+            raise APIError.of(error, param=param) from None
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """In characters; no token has more than it has bytes."""
+        tokenizer = self.language_model.tokenizer
+        known = tokenizer.vocabulary
+        return max(len(tokenizer.token_bytes(id)) for id in (
+            *known.tokens.values(), *(token.id for token in known.added_tokens)))
 
     def chat_text(self, messages: Sequence[Message],
                   tools: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -93,7 +116,7 @@ class InputProcessor:
                              else None, grammar=self._grammar(request))
 
     def _completion(self, request: CompletionRequest, prompt: str | Sequence[int]) -> Request:
-        ids = (self.language_model.tokenizer.encode(prompt, add_special_tokens=True)
+        ids = (self.text_ids(prompt, "prompt", add_special_tokens=True)
                if isinstance(prompt, str) else list(prompt))
         if not ids:
             raise APIError(400, "The prompt is empty: give the model something to continue.",
@@ -134,11 +157,13 @@ class InputProcessor:
                 grammar = json_grammar(request.response_format.json_schema.schema_)
             else:
                 return None
-            # What cannot be begun is refused at once, not when its turn comes
-            TokenGrammar(self._vocabulary, grammar).allowed()
+            # What it cannot take, and what cannot be begun, is refused at once, not when its turn
+            # comes; a large one takes seconds, here only
+            whole = TokenGrammar(self._vocabulary, grammar)
+            whole.allowed()
+            return whole.copy
         except ModelError as error:
             raise APIError.of(error, param=param, code="invalid_json_schema") from None
-        return lambda: TokenGrammar(self._vocabulary, grammar)
 
 
 def _for_template(message: Message) -> dict[str, Any]:
