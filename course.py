@@ -29,6 +29,7 @@ TESTS = [ROOT / "autograder" / "tests", ROOT / "solutions" / "tests"]    # longe
 # where what its tests share is made once.
 SIDE_BY_SIDE = ["-p", "xdist", "-n", "logical", "--maxprocesses", "4",
                 "--dist", "loadfile", "--no-loadscope-reorder"]
+CLIENTS = "requirements-clients.txt"
 MODEL = "smollm2"
 OLDEST, NEWEST = (3, 11), (3, 13)
 MB, GB = 10**6, 10**9
@@ -275,9 +276,9 @@ def write_record(path, record):
     os.replace(draft, path)
 
 
-def unmet_requirements():
-    """The lines of requirements.txt that this interpreter does not meet yet."""
-    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+def unmet_requirements(name="requirements.txt"):
+    """The lines of a requirements file that this interpreter does not meet yet."""
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     lines = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     try:
         from packaging.requirements import InvalidRequirement, Requirement
@@ -395,6 +396,24 @@ def install(lock_file):
     )
     if checked.returncode != 0:
         report_conflicts(checked.stdout)
+
+
+def add_clients():
+    """Install other people's clients and Ray, which only the long tests need."""
+    if not unmet_requirements(CLIENTS):
+        return
+    require_space(GB)
+    say("Installing other people's clients for the long tests: about 250 MB to download, 1 GB "
+        "on disk, 1 to 5 minutes")
+    with locked(Path(sys.prefix) / "gearworks-setup.lock") as lock_file:
+        log = Path(sys.prefix) / "gearworks-clients.log"
+        log.unlink(missing_ok=True)
+        code = run([sys.executable, "-m", "pip", "install", "--disable-pip-version-check",
+                    "--no-input", "--log", log, "-r", CLIENTS], env=pip_environment(),
+                   keep_open=lock_file)
+        if code != 0:
+            raise pip_failure(code, log.read_text(encoding="utf-8", errors="replace")
+                              if log.exists() else "")
 
 
 LINUX_NOTE = """\
@@ -672,6 +691,8 @@ def lab(arguments):
 
 def test(arguments):
     prepare(MODEL)
+    if "--long" in arguments and os.environ.get("GEARWORKS_SETUP") != "off":
+        add_clients()
     named = any(folder == path or folder in path.parents for folder in TESTS
                 for path in map(test_path, arguments))
     everything = [] if named else [*SIDE_BY_SIDE, *filter(Path.is_dir, TESTS)]
@@ -688,7 +709,6 @@ def chat(arguments):
 
 
 def serve(arguments):
-    later("serve", "solutions/gearworks/server", "the server arrives with chapter 6")
     talk(["serve"], arguments)
 
 

@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import batches
 import numpy as np
 import psutil
 import torch
@@ -36,6 +37,7 @@ from gearworks.decoding import Context
 from gearworks.errors import GearworksError
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams, choose
+from gearworks.serving.engine import LLMEngine
 from gearworks.speculative import NgramProposer, speculate
 from gearworks.tokenizer import Tokenizer
 from gearworks.weights import load_checkpoint
@@ -224,6 +226,46 @@ def speculation(setting: Setting) -> list[Result]:
                       plain, 1.5, amount=1)]
 
 
+def batching(setting: Setting) -> list[Result]:
+    """A trace of 32 chat requests, in one engine; beside it each alone, and padded batches.
+
+    These runs take minutes each, so there are three rounds, and no warm-up of such length.
+    """
+    llm = setting.ours
+    arriving = batches.chat_requests(llm)
+    wanted = [request for _, request in arriving]
+    tokens = sum(request.max_tokens for request in wanted)
+    best = min(batches.STATIC_BATCHES,
+               key=lambda size: batches.static_batches(setting.theirs, wanted, size))
+    rounds = [(batches.replay(LLMEngine(llm), arriving),
+               batches.one_by_one(llm, arriving),
+               batches.static_batches(setting.theirs, wanted, best)) for _ in range(3)]
+    together, alone, static = zip(*rounds)
+    return [Result.of("batching, 32 chat requests", "tokens/s", together, "one by one", alone,
+                      3.0, amount=tokens),
+            Result.of("batching, the same", "tokens/s", together,
+                      f"HF `generate`, padded batches of {best}", static, 2.0, amount=tokens)]
+
+
+def sharing(setting: Setting) -> list[Result]:
+    """What serving costs beside the model, what blocks cost, and what a shared prefix saves."""
+    llm = setting.ours
+    steps = [batches.bookkeeping(llm) for _ in range(5)]
+    spent, allowed = [beside for _, beside in steps], [0.05 * step for step, _ in steps]
+    hit, cold = alternate(lambda: batches.first_token(llm, True),
+                          lambda: batches.first_token(llm, False), rounds=5)
+    paged, contiguous = alternate(*batches.paged_and_contiguous(llm))
+    http, direct = alternate(*batches.engine_and_http(llm), rounds=5)
+    return [Result.of("serving 64 at once, beside the model", "s a step", spent,
+                      "5 % of the step", allowed, 1.0),
+            Result.of("first token behind 1,000 shared ones", "s", hit, "nothing shared", cold,
+                      5.0),
+            Result.of("step of 8 at 512 tokens, in blocks", "s", paged, "contiguous caches",
+                      contiguous, 1 / 1.35),
+            Result.of("16 streams over HTTP", "tokens/s", http, "the engine itself", direct,
+                      0.9, amount=16 * 64)]
+
+
 def load(setting: Setting) -> list[Result]:
     """Opening a file and bringing all of it into our layout; the package leaves the file's.
 
@@ -329,7 +371,8 @@ def peak_memory(command: Sequence[str], stdin: bytes = b"") -> float:
 
 MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
     "decode": decode, "prefill": prefill, "sampling": sampling, "speculation": speculation,
-    "load": load, "tokenizer": tokenizer, "memory": memory}
+    "load": load, "tokenizer": tokenizer, "memory": memory, "batching": batching,
+    "sharing": sharing}
 
 
 def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:

@@ -100,6 +100,16 @@ SAMPLING = [
     ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2),
     ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
 
+LOCAL = "http://127.0.0.1:9"                            # where nobody is asked
+LOAD = {"--rate": ["0", "-1", "nan", "fast"], "--burstiness": ["0", "inf"],
+        "--concurrency": ["0", "x"], "--max-requests": ["0"], "--duration": ["0", "inf"],
+        "--timeout": ["0", "nan"], "--warmup": ["-1"], "--endpoint": ["embeddings"],
+        "--prompt-tokens": ["", "0", "x", "1:2:3:4", "9:-1", "9:1:0", "nan", "inf"],
+        "--output-tokens": ["0"], "--prefix": ["0.5", "2:9", "x:9", "0.5:1e99"],
+        "--goodput": ["ttft", "ttft:x", "ttft:0", "itl:5", "ttft:nan", LOCAL],
+        "--seed": ["x"], "--api-key": ["two\nlines", "ä"], "--model": [BAD_TEXT],
+        "--trace": [BAD_TEXT]}
+
 
 @pytest.mark.parametrize("arguments, code, says", [
     ([], 2, "COMMAND is missing"),
@@ -136,6 +146,20 @@ SAMPLING = [
     (["compare", "smollm2", "--prompt", BAD_TEXT], 2, "--prompt"),
     *[(["compare", "smollm2", "--tolerance", value], 2, "--tolerance")
       for value in ("0", "-1", "nan", "inf", "little")],
+    (["load"], 2, "URL is missing"), (["load", "localhost:8000"], 2, "not the address"),
+    (["load", "http://203.0.113.7:8000"], 2, "--allow-remote"),
+    (["load", LOCAL, "--trace", "no-such-file"], 1, "cannot read the trace"),
+    (["load", LOCAL, "--trace", "chat", "--rate", "2"], 2, "--rate"),
+    (["load", LOCAL, "--concurrency", "2", "--burstiness", "2"], 2, "--burstiness"),
+    (["load", LOCAL, "--rate", "inf", "--duration", "2"], 2, "--max-requests"),
+    (["load", LOCAL, "--json", os.path.join("no", "such", "x")], 1, "folder does not exist"),
+    (["load", LOCAL, "--plot", "x.png"], 2, "SVG"),
+    (["load", LOCAL, "--record", os.path.dirname(__file__)], 1, "it is a folder"),
+    (["load", "--compare", "no-such-file", __file__], 1, "cannot read no-such-file"),
+    (["load", "--compare", "one"], 2, "2 behind --compare"),
+    (["load", "--goodput"], 2, "values are missing"),
+    *[(["load", LOCAL, flag, value], 2, flag) for flag, values in LOAD.items()
+      for value in values],
     (["bench", "--threads", "-1"], 2, "--threads"),
     (["bench", "--publish", "--only", "load"], 2, "--only"),
 ], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
@@ -151,8 +175,10 @@ def test_what_needs_no_model_is_refused_without(no_model, capsys, arguments, cod
 def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
     refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
-               "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING)}
-    never = {"--help", "-h", "--version", "--chat", "--json", "--publish"}
+               "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING),
+               "URL", "--plot", "--record", "--compare", *LOAD}
+    never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
+             "--allow-remote"}
     parser = cli._parser()
     for command in [parser, *parser._commands.values()]:
         for action in command._actions:
@@ -188,7 +214,7 @@ def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
 
 def test_help_and_version():
     assert run("--version").stdout.startswith("gearworks ")
-    for command in ([], ["generate"], ["chat"], ["bench"], ["fetch"]):
+    for command in ([], ["generate"], ["chat"], ["bench"], ["load"], ["fetch"]):
         result = run(*command, "--help")
         assert result.returncode == 0 and "usage: gearworks" in result.stdout
 

@@ -670,8 +670,7 @@ def test_usage_errors(new, arguments, words):
 
 
 @pytest.mark.parametrize("command, promise",
-                         [("serve", "the server arrives with chapter 6"),
-                          ("grade", "the grader for whole classes comes later")])
+                         [("grade", "the grader for whole classes comes later")])
 def test_commands_that_come_later(new, command, promise):
     """They say so at once, and set nothing up for it."""
     done = new.run(command)
@@ -685,8 +684,7 @@ def test_progress_asks_the_autograder(settled):
                                                      ["autograder", "progress"]]
 
 
-def test_a_command_works_as_soon_as_its_part_exists(settled):
-    (settled.root / "solutions" / "gearworks" / "server").mkdir(parents=True)
+def test_serve_serves_the_course_s_model(settled):
     done = settled.run("serve", "--port", "80")
     assert done.calls[-1]["argv"] == ["gearworks", "serve", "smollm2", "--port", "80"]
     assert done.stdout == "an answer\n"    # and not the path that `fetch` prints
@@ -717,6 +715,22 @@ def test_the_suite_runs_and_its_exit_code_is_passed_on(new):
     assert done.returncode == 1 and "1 failed, 1 passed" in done.stdout
     done = new.run("test", "solutions/tests/test_good.py::test_good", "-q", **here)
     assert done.returncode == 0 and "1 passed" in done.stdout
+
+
+def test_the_long_tests_get_the_clients_that_they_need(ready):
+    """Short tests want none of it, and where nothing is missing, pip is not asked."""
+    write_wheel(ready.root / WHEEL.format("0.7"), "0.7")
+    clients = ready.root / "requirements-clients.txt"
+    clients.write_text("./" + WHEEL.format("0.7") + "\n", encoding="utf-8")
+    log = ready.venv / "gearworks-clients.log"
+    ready.run("test")
+    assert not log.exists()
+    ready.run("test", "--long")
+    assert "0.7" in log.read_text(encoding="utf-8")
+    log.unlink()
+    clients.write_text("# nothing\n", encoding="utf-8")
+    ready.run("test", "--long")
+    assert not log.exists()
 
 
 def test_the_real_jupyterlab_answers(new, tmp_path):

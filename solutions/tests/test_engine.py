@@ -99,13 +99,15 @@ class Checked(LLMEngine):
                          num_blocks=num_blocks or 1000 // block_size, **options)
         self.memory.keys.fill(np.nan)
         self.memory.values.fill(np.nan)
-        self.preempt_every = 0             # with a number, somebody is in some of the first steps
+        self.preempt_every = 0           # with a number, somebody is in some of the first steps
 
     def forward(self, plan):
         size, slots = self.pool.block_size, set()
         assert sum(count for _, count in plan.rows) <= self.scheduler.max_num_batched_tokens
         for sequence, count in plan.rows:
             start = sequence.num_computed_tokens
+            # after the last token that there may be, nobody asks
+            assert start + count <= max(sequence.prompt_length, sequence.limit - 1)
             for position in range(start, start + count):
                 block = sequence.block_table[position // size]
                 assert (block, position % size) not in slots, "two sequences write to one slot"
@@ -682,6 +684,13 @@ def test_sizes_that_make_no_sense(tiny, options, match):
         LLMEngine(tiny, **options)
 
 
+def test_latent_attention_has_no_fixed_shapes(tiny_model, tokenizer):
+    _, folder = tiny_model("DeepseekV3", 11)
+    language_model = LanguageModel(Model.load(folder), tokenizer, {}, frozenset([EOS]))
+    with pytest.raises(ModelError, match="latent attention"):
+        LLMEngine(language_model, num_blocks=4, batch_invariant=True)
+
+
 def test_a_stretched_model_is_served_within_its_original_context(tiny_model, tokenizer):
     _, folder = tiny_model("Llama", 11, max_position_embeddings=256, rope_parameters={
         "rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0,
@@ -1042,3 +1051,40 @@ def test_ten_thousand_short_requests_leave_nothing(tiny, rng):
     gc.collect()
     assert engine.pool.available == 60 and not engine._answers and not engine._prompt_logprobs
     assert sizes[-1] < 1.05 * sizes[4]
+
+
+# Batch invariance
+
+SAME_BITS = [case for case in FAMILIES if "Deepseek" not in case[0]] + [
+    ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2})]
+QUICK = [SAME_BITS[0], ("Gemma3", {}), SAME_BITS[-1]]
+
+
+@pytest.mark.parametrize("family, settings", [
+    pytest.param(*case, marks=[] if case in QUICK else pytest.mark.long) for case in SAME_BITS],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain")
+def test_logits_have_the_same_bits_alone_and_in_any_batch(tiny_model, tokenizer, rng,
+                                                          monkeypatch, family, settings):
+    """Ragged, chunked, found, preempted, guessed and forked, and not off by a single bit."""
+    _, folder = tiny_model(family, 14, **settings)
+    language_model = LanguageModel(Model.load(folder), tokenizer, {}, frozenset([EOS]))
+    handed, requests = record_logits(monkeypatch), mixed_requests(rng)
+    options = {"block_size": 8, "batch_invariant": True, "max_num_seqs": 7}
+    alone_rows = {}
+    for request in requests:
+        serve(Checked(language_model, **options), [request])
+        for id, index, ids, _, rows in handed:
+            alone_rows[id, index, tuple(ids)] = rows[0]
+        handed.clear()
+    engine = Checked(language_model, num_blocks=15, max_num_batched_tokens=24,
+                     speculative_tokens=3, **options)
+    engine.preempt_every = 4
+    serve(engine, requests, arrivals=[0, 0, 8, 1, 2, 12, 0, 20])
+    compared = 0
+    for id, index, ids, guesses, rows in handed:
+        for place, row in enumerate(rows):
+            expected = alone_rows.get((id, index, (*ids, *guesses[:place])))
+            if expected is not None:
+                compared += 1
+                np.testing.assert_array_equal(row, expected)
+    assert compared >= len(alone_rows)

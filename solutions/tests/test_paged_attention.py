@@ -168,6 +168,24 @@ def test_the_contiguous_cache_keeps_the_same_rules(rng, number):
             np.testing.assert_allclose(found, expected[start:end], rtol=0, atol=5e-6)
 
 
+@pytest.mark.parametrize("counts", [[1, 1, 1, 1], [1, 3, 1, 2]], ids=str)
+def test_large_scores_of_one_sequence_are_no_others_business(rng, counts):
+    """Scores in the thousands overflow without a maximum taken off, and with one of the whole
+    batch, those of the others vanish."""
+    H, K, d, size, lengths = 6, 2, 10, 4, [9, 30, 5, 17]
+    tables, blocks = write_tables(rng, "scattered", [-(-n // size) for n in lengths], 0)
+    keys, values = memories(rng, blocks, size, K, d, d, False)
+    q = rng.standard_normal((sum(counts), H, d), dtype=np.float32)
+    expected, start = [], 0
+    for table, length, count, factor in zip(tables, lengths, counts, (1, 3000, -500, 0)):
+        q[start:start + count] *= factor
+        k, v = fill(rng, keys, values, table, length, False)
+        expected.append(attention(q[start:start + count], k, v))
+        start += count
+    found = paged_attention(q, keys, values, tables, lengths, counts)
+    np.testing.assert_allclose(found, np.concatenate(expected), rtol=0, atol=2e-4)
+
+
 def test_both_caches_have_the_rules_of_the_configuration(tiny_model):
     config = ModelConfig("LlamaForCausalLM", 11, 60, 8, 3, 6, 2, 10, 512, 1e-5, 1e4, False,
                          windows=(4, None, 9))

@@ -115,9 +115,12 @@ class Run:
         assert len(counts) == len(plan.rows), "one sequence, two rows"
         assert sum(counts.values()) <= scheduler.max_num_batched_tokens
         assert all(count >= 1 for count in counts.values())
-        # whoever runs goes on, prompt or not, in every step
-        assert set(counts) == set(scheduler.running)
-        assert set(before) <= set(counts) | set(plan.preempted)
+        # whoever runs goes on, prompt or not, in every step; a whole tile may have no room
+        halted = set(scheduler.running) - set(counts)
+        assert set(counts) <= set(scheduler.running)
+        assert not halted or scheduler.tiled and counts
+        assert all(one.num_pending_tokens > 1 for one in halted)
+        assert set(before) <= set(counts) | set(plan.preempted) | halted
         assert not set(plan.preempted) & (set(counts) | set(plan.admitted))
         # the last ones give way
         assert all(victim.rank > one.rank for victim in plan.preempted for one in counts)
@@ -127,6 +130,7 @@ class Run:
             places = range(one.num_computed_tokens, one.num_computed_tokens + count)
             assert places.stop <= len(one.block_table) * size, "no block for a token"
             assert count <= one.num_pending_tokens + len(one.guesses)
+            self.check_tiles(one, count)
             for position in places:
                 block = one.block_table[position // size]
                 slot = self.slot(block, position % size)
@@ -135,6 +139,19 @@ class Run:
                 assert self.pool.references[block] == 1, "writes into a shared block"
                 assert block not in self.pool.prefix_of, "writes into a block that is kept"
         self.check()
+
+    def check_tiles(self, one, count):
+        """How a prompt is cut depends on nothing but the prompt."""
+        tiles, size = self.scheduler.tiles(one, count), self.pool.block_size
+        assert sum(tiles) == count and min(tiles) > 0
+        if not self.scheduler.tiled:
+            assert tiles == [count]
+            return
+        start, border = one.num_computed_tokens, one.prompt_length - 1
+        for tile in tiles:
+            assert tile == (min(size, border - start) if start < border else 1)
+            assert start >= border or start % size == 0
+            start += tile
 
     def check(self):
         scheduler = self.scheduler
@@ -219,10 +236,15 @@ def test_places_are_kept_for_the_answers_to_come():
     run = Run(max_num_seqs=4, max_num_batched_tokens=8)
     run.add(range(30), n=3)
     others = [run.add([50 + n]) for n in range(2)]
+    last = run.add([60], n=4)
     run.step()
     assert others[0].running and not others[1].running
+    while not last.running:
+        run.step()
+    # the one before it has gone first, and all four places are its own
+    assert len(others[1].ids) == others[1].limit
     run.all()
-    assert [len(one.ids) - one.prompt_length for one in run.sequences] == [3] * 5
+    assert [len(one.ids) - one.prompt_length for one in run.sequences] == [3] * 9
 
 
 def test_the_last_one_gives_way_and_loses_no_token():
@@ -299,6 +321,21 @@ def test_without_prefix_caching_nothing_is_found():
     assert one.cached_tokens == 0 and not run.pool.kept
 
 
+def test_prompts_come_in_whole_tiles_and_only_those_are_found():
+    """The last token of a prompt and all that follow are computed one by one, and what was
+    computed so is not found: it has other bits."""
+    run = Run(block_size=4, max_num_batched_tokens=13, tiled=True)
+    first, text = run.add(range(30), more=10), list(range(30))
+    plan = run.step()
+    assert plan.rows == [(first, 12)]
+    run.all()
+    for ids, cached in ((text, 28), (text[:13], 12), (text[:12], 8), (first.ids, 28)):
+        one = run.add(ids)
+        run.step()
+        assert one.cached_tokens == cached
+        run.all()
+
+
 def test_a_sequence_that_runs_already_shares_its_blocks():
     run = Run(block_size=4)
     first = run.add(range(12), more=9)
@@ -306,6 +343,17 @@ def test_a_sequence_that_runs_already_shares_its_blocks():
     second = run.add(range(12))
     run.step()
     assert second.cached_tokens == 8 and second.block_table[:2] == first.block_table[:2]
+    run.all()
+
+
+def test_blocks_that_others_use_already_are_not_needed_again():
+    """A prompt of nine blocks of which eight are in use begins where four are left."""
+    run = Run(num_blocks=13, block_size=4, max_num_batched_tokens=40)
+    run.add(range(34), more=9)
+    run.step()
+    second = run.add([*range(32), 99, 98])
+    run.step()
+    assert second.running and second.cached_tokens == 32
     run.all()
 
 
@@ -401,8 +449,9 @@ WISHES = st.lists(st.tuples(
     min_size=1, max_size=8)
 
 
-def trace(wishes, num_blocks, block_size, budget, seqs, caching, guesses, right, aborts):
-    run = Run(num_blocks, block_size, max(budget, seqs), seqs, enable_prefix_caching=caching)
+def trace(wishes, num_blocks, block_size, budget, seqs, caching, guesses, right, aborts, tiled):
+    run = Run(num_blocks, block_size, max(budget, seqs + 2 * block_size * tiled), seqs,
+              enable_prefix_caching=caching, tiled=tiled)
     room = num_blocks * block_size
     for step in range(3000):
         for begin, shared, own, more, priority, n, arrival in wishes:
@@ -426,7 +475,7 @@ def trace(wishes, num_blocks, block_size, budget, seqs, caching, guesses, right,
 TRACES = st.fixed_dictionaries({
     "wishes": WISHES, "num_blocks": st.integers(4, 16), "block_size": st.integers(1, 5),
     "budget": st.integers(1, 24), "seqs": st.integers(1, 5), "caching": st.booleans(),
-    "guesses": st.integers(0, 4), "right": st.integers(0, 4),
+    "guesses": st.integers(0, 4), "right": st.integers(0, 4), "tiled": st.booleans(),
     "aborts": st.dictionaries(st.integers(0, 20), st.integers(0, 9), max_size=3)})
 
 

@@ -3,6 +3,8 @@
 import json
 import logging
 import re
+import subprocess
+import sys
 import threading
 
 import httpx
@@ -327,9 +329,22 @@ def test_an_allowed_origin_gets_in_and_no_other(served, tiny_chat):
         assert refused.headers["access-control-allow-origin"] == "http://a.example"
         assert_error(client.get("/v1/models", headers={"origin": "http://b.example"}
                                 | with_key), 403)
+        # a proxy passes the name on that the page knows the server by
+        assert client.get("/v1/models", headers={"host": "a.example"} | with_key).is_success
+        assert_error(client.get("/v1/models", headers={"host": "b.example"} | with_key), 403)
         # what is inside is for our own page only
         assert_error(client.get("/inside", headers={"origin": "http://a.example"} | with_key),
                      403)
+
+
+def test_beyond_loopback_any_host_is_right_and_origins_are_checked(served, tiny_chat):
+    with (served(tiny_chat, host="0.0.0.0") as server,
+          httpx.Client(base_url=server.url) as client):
+        host = {"host": "machine.example:8000"}
+        assert client.get("/health", headers=host).is_success
+        assert client.get("/health", headers=host | {
+            "origin": "http://machine.example:8000"}).is_success
+        assert_error(client.get("/health", headers=host | {"origin": "http://a.example"}), 403)
 
 
 def test_a_star_allows_every_origin(served, tiny_chat):
@@ -373,6 +388,20 @@ def test_few_may_watch(client):
                 break
 
 
+def test_the_page_and_its_files(client):
+    page = client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    for script in re.findall('src="(/page/[^"]+)"', page.text):
+        found = client.get(script)
+        assert found.is_success and found.headers["content-type"].startswith("text/javascript")
+    # whoever frames it or links to it from elsewhere gets no more than the page
+    assert client.get("/", headers={"sec-fetch-site": "cross-site",
+                                    "sec-fetch-mode": "navigate"}).is_success
+
+
 def test_the_openapi_document_is_the_types(client):
     document = client.get("/openapi.json").json()
     assert document["openapi"].startswith("3.1")
@@ -381,6 +410,22 @@ def test_the_openapi_document_is_the_types(client):
     assert {path for path in document["paths"]} >= {
         "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/health",
         "/metrics", "/tokenize", "/detokenize"}
+
+
+@pytest.mark.long
+def test_schemathesis_finds_nothing(served, tiny_chat, tmp_path):
+    """Requests made from the document, right and wrong ones: no crash, and every answer is one
+    that the document announces."""
+    with served(tiny_chat, engine={"max_model_len": 16}) as server:
+        result = subprocess.run(
+            [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json",
+             "--checks", "not_a_server_error,status_code_conformance,content_type_conformance,"
+             "response_headers_conformance,response_schema_conformance,"
+             "negative_data_rejection,unsupported_method", "--phases", "examples,coverage,"
+             "fuzzing", "--max-examples", "10", "--seed", "7", "--workers", "1",
+             "--request-timeout", "300"],
+            capture_output=True, encoding="utf-8", cwd=tmp_path, timeout=600)
+    assert result.returncode == 0, result.stdout[-6000:] + result.stderr[-2000:]
 
 
 def test_deltas_that_wait_become_one():

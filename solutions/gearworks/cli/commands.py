@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gearworks import __version__
-from gearworks.cli import console
+from gearworks.cli import console, load
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 from gearworks.server import serve
 
@@ -102,6 +102,8 @@ def _parser() -> console.Parser:
                          help="print one JSON object instead of the table")
     _add_engine(command)
     command.set_defaults(run=_compare)
+
+    load.add_load(parser)
 
     command = parser.add_command("fetch", "get a model ready for use",
                                  "Get a model ready for use.")

@@ -152,8 +152,11 @@ class Parser(argparse.ArgumentParser):
             what = f"cannot use this {argument}"
             why, _, own_hint = complaint.partition("; ")    # the functions below may give one
             hint = own_hint or hint
-            if complaint.startswith("expected"):
+            if complaint.startswith("expected one"):
                 why, hint = "its value is missing", f"{argument}=VALUE, which fits every value"
+            elif complaint.startswith("expected"):          # "at least one argument", "2 ..."
+                count = complaint.removeprefix("expected ").rpartition(" ")[0]
+                why, hint = "its values are missing", f"{count} behind {argument}"
             elif complaint.startswith("ignored explicit argument"):
                 why, hint = "it takes no value", f"{argument} alone"
         raise UsageError(what, why, hint)

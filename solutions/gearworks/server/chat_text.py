@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from gearworks.server.request_types import ChatRequest, CompletionRequest
 from gearworks.server.tools import (AFTER_CALL, CLOSER, FORCED_TAIL, LATER_OPENER, MARKERS,
-                                    OPENER, FunctionCall, calls_at)
+                                    OPENER, FunctionCall, calls_at, parse_tool_calls)
 
 _FORCED_HEAD = re.compile(r'\s*<tool_call>\n\{"name": "([^"]*)", "arguments": ')
 
@@ -84,7 +84,8 @@ class FreeCalls(ChatText):
             before = len(self._held[:opener.start()].rstrip())
             if not ended and not self._is_whole(opener.end()):
                 return deltas + self._let_through(before)
-            calls, end = calls_at(self._held, opener.end(), self._names)
+            _, end = calls_at(self._held, opener.end(), self._names)
+            _, calls = parse_tool_calls(self._held[before:end], self._names)
             if calls:
                 deltas += self._let_through(before)
                 self._held, self._called = self._held[end - before:], True

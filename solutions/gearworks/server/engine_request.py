@@ -157,11 +157,11 @@ class InputProcessor:
                 grammar = json_grammar(request.response_format.json_schema.schema_)
             else:
                 return None
-            # What it cannot take, and what cannot be begun, is refused at once, not when its turn
-            # comes; a large one takes seconds, here only
-            whole = TokenGrammar(self._vocabulary, grammar)
-            whole.allowed()
-            return whole.copy
+            # What cannot be begun is refused at once, not when its turn comes; and to compile a
+            # large one takes seconds, here only
+            first = TokenGrammar(self._vocabulary, grammar)
+            first.copy().allowed()
+            return first.copy
         except ModelError as error:
             raise APIError.of(error, param=param, code="invalid_json_schema") from None
 

@@ -34,6 +34,9 @@ def document(limits: Limits) -> dict[str, Any]:
     kinds = [(kind, "validation") for _, kind in REQUESTS.values()]
     schemas, definitions = models_json_schema(
         kinds, ref_template="#/components/schemas/{model}")
+    named = definitions.get("$defs", {})
+    for schema in named.values():
+        _allow_null(schema)
     paths: dict[str, Any] = {}
     for path, (summary, kind) in REQUESTS.items():
         answer = {"application/json": {"schema": {"type": "object"}}}
@@ -56,8 +59,16 @@ def document(limits: Limits) -> dict[str, Any]:
                      "description": "An OpenAI-compatible server."},
             "security": [{}, {"key": []}],
             "paths": paths,
-            "components": {"schemas": definitions.get("$defs", {}) | {"Error": ERROR},
+            "components": {"schemas": named | {"Error": ERROR},
                            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}}}
+
+
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Say of an object's schema what `request_types.Object` does: null counts as absent."""
+    for name, field in schema.get("properties", {}).items():
+        kinds = field.get("anyOf", [field])
+        if name not in schema.get("required", ()) and {"type": "null"} not in kinds:
+            schema["properties"][name] = {"anyOf": [*kinds, {"type": "null"}]}
 
 
 def _operation(summary: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, WrapValidator
+from pydantic import (AfterValidator, Discriminator, Field, Tag, WithJsonSchema,
+                      WrapValidator)
 
 from gearworks.server.api_error import APIError
 from gearworks.server.protocol import validate_request
@@ -98,13 +99,19 @@ class TextSettings(Object):
                       Field(discriminator="type")] | None = None
 
 
+def _off(value: bool) -> bool:
+    if value:
+        raise ValueError("it can only be false here")
+    return value
+
+
 class ResponsesRequest(SamplingRequest):
     """POST /v1/responses."""
 
     input: str | Annotated[list[InputItem], Field(min_length=1)]
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
-    n: Literal[1] | None = 1
+    n: Annotated[int, Field(ge=1, le=1)] | None = 1
     text: TextSettings | None = None
     tools: Annotated[list[Annotated[FunctionTool, WrapValidator(as_sent)]],
                      Field(max_length=MOST_TOOLS)] | None = None
@@ -116,7 +123,8 @@ class ResponsesRequest(SamplingRequest):
     store: bool | None = True
     metadata: dict[str, str] | None = None
     # to go on without these would be to answer something else
-    background: Literal[False] | None = False
+    background: Annotated[bool, AfterValidator(_off),
+                          WithJsonSchema({"type": "boolean", "const": False})] | None = False
     conversation: None = None
     prompt: None = None
 

@@ -117,7 +117,8 @@ def _run(options: argparse.Namespace, language_model: "LanguageModel",
                        max_num_batched_tokens=options.max_num_batched_tokens,
                        max_num_seqs=options.max_num_seqs,
                        enable_prefix_caching=not options.no_prefix_caching,
-                       speculative_tokens=options.speculative_tokens, **sizes)
+                       speculative_tokens=options.speculative_tokens,
+                       batch_invariant=options.batch_invariant, **sizes)
     service = Service(engine, Options(names, options.host, options.api_key,
                                       tuple(options.allow_origin), options.max_queue))
     if not is_loopback(options.host) and options.api_key is None:

@@ -187,16 +187,16 @@ class LLMEngine:
             borders.append(len(logits_at))
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
-        groups = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
-        if self.batch_invariant and self.model.config.experts is not None:
-            groups = [[1] * count for _, count in plan.rows]   # an expert sees parts of a tile
+        tiles = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
         batch = PagedBatch(
             self.memory, [sequence.block_table for (sequence, _), counts
-                          in zip(plan.rows, groups) for _ in counts],
+                          in zip(plan.rows, tiles) for _ in counts],
             [sequence.num_computed_tokens + before for (sequence, _), counts
-             in zip(plan.rows, groups) for before in accumulate(counts[:-1], initial=0)],
-            [count for counts in groups for count in counts], self.batch_invariant)
-        shapes = fixed_shapes(batch.counts) if self.batch_invariant else nullcontext()
+             in zip(plan.rows, tiles) for before in accumulate(counts[:-1], initial=0)],
+            [count for counts in tiles for count in counts], self.batch_invariant)
+        # which rows of a tile meet in an expert is up to them: there each is alone
+        groups = batch.counts if self.model.config.experts is None else [1] * len(ids)
+        shapes = fixed_shapes(groups) if self.batch_invariant else nullcontext()
         # broken weights show in the logits, and `choose` refuses those
         with np.errstate(all="ignore"), shapes:
             logits = self.model.forward(np.array(ids), np.array(positions), batch,

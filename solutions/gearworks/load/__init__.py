@@ -1,0 +1,1 @@
+"""A load generator for servers with OpenAI's API: what is sent and when, what it measures."""

@@ -1,0 +1,1 @@
+"""Traces that come with the package, each beside the program that drew it."""
