@@ -208,8 +208,10 @@ def paged_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
     all sequences; block_tables: (B,) lists of block numbers, a sequence's own in order, perhaps
     more than it needs; context_lens: (B,) how many tokens each sequence has in its blocks,
     those of this step included; query_lens: (B,) how many of the rows are its own, its last
-    tokens; their sum is T. rules: of this layer; every query sees the keys up to itself, within
-    the window. Returns (T, H, e).
+    tokens, perhaps none; their sum is T. rules: of this layer; every query sees the keys up to
+    itself, within the window. Returns (T, H, e). What else lies in the memory means nothing,
+    and may be nan. Token i of a sequence lies in block table[i // block_size], at place
+    i % block_size.
     Source: Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", section 4.1.
     """
