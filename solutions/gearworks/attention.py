@@ -176,7 +176,7 @@ def attention_over_views(q: np.ndarray, keys: Sequence[np.ndarray],
     return out.reshape(K, H // K, T, -1).transpose(2, 0, 1, 3).reshape(T, H, -1)
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**10)              # the layers of a step ask for the same
 def adjacent_blocks(table: tuple[int, ...], begin: int, end: int,
                     block_size: int) -> tuple[slice, ...]:
     """Where the tokens from `begin` to `end` of a sequence lie, as few slices of the memory.
