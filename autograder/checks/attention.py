@@ -1,12 +1,20 @@
-"""Checks of rotary positions, the causal mask, and attention."""
+"""Checks of rotary positions, the causal mask, and attention, contiguous and in blocks."""
+
+from unittest.mock import patch
 
 import numpy as np
 
-from autograder.checking import check, expect, expect_close, expect_equal, expect_returned
+from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
+                                 expect_unchanged)
 from autograder.checks.layers import unchanged
-from gearworks.attention import rope_angles
+from autograder.checks.model import truth
+from autograder.checks.scheduler import SIZES, expect_served, served_texts
+from gearworks.attention import QUERY_BLOCK, AttentionRules, rope_angles
+from gearworks.kv_cache import BlockPool
+from gearworks.serving.scheduler import Scheduler
 
 ROPE = "attention.rope_frequencies+apply_rope"
+PAGED = "attention.paged_attention"
 VIEWS = "Parts of x are views: what you write into them is in the caller's array."
 CALLERS = "The caller's queries and keys must survive: the keys are the cache itself."
 
@@ -392,3 +400,156 @@ def any_number(alibi_slopes, rng):
     """Every number of heads up to 20."""
     for num_heads in range(1, 21):
         expect_slopes(alibi_slopes, num_heads)
+
+
+# --- keys in blocks ---------------------------------------------------------------------------
+
+
+def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
+                   rules: AttentionRules = AttentionRules()) -> np.ndarray:
+    """One sequence's, from the definitions, in float64: query i is its token S - T + i."""
+    T, H, d = q.shape
+    S, K, _ = k.shape
+    out = np.zeros((T, H, v.shape[-1]))
+    for row, head in np.ndindex(T, H):
+        own = S - T + row
+        first = 0 if rules.window is None else max(0, own - rules.window + 1)
+        keys, values = (x[first:own + 1, head * K // H].astype(np.float64) for x in (k, v))
+        scores = keys @ q[row, head] * (d ** -0.5 if rules.scale is None else rules.scale)
+        if rules.softcap is not None:
+            scores = rules.softcap * np.tanh(scores / rules.softcap)
+        sink = -np.inf if rules.sinks is None else float(rules.sinks[head])
+        weights = np.exp(scores - max(scores.max(), sink))
+        out[row, head] = weights @ values / (weights.sum()
+                                             + np.exp(sink - max(scores.max(), sink)))
+    return out.astype(np.float32)
+
+
+def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *, size: int = 4,
+                 shape: tuple[int, int, int, int] = (6, 2, 10, 10), order: str = "scattered",
+                 rules: AttentionRules = AttentionRules(), spare: int = 0,
+                 scale: float = 1.0) -> None:
+    """Sequences in blocks of a memory that is full of nan elsewhere, each against the truth.
+
+    batch: (tokens in the blocks, queries) of each sequence. shape: H, K, d, e. order: of the
+    blocks. spare: how many more each table has than it needs.
+    """
+    H, K, d, e = shape
+    needs = [-(-length // size) + spare for length, _ in batch]
+    blocks = np.arange(sum(needs) + 3)
+    if order == "scattered":
+        rng.shuffle(blocks)
+    borders = np.cumsum([1, *needs])
+    tables = [blocks[start:end].tolist() for start, end in zip(borders, borders[1:])]
+    keys = np.full((K, len(blocks), size, d), np.nan, np.float32)
+    values = np.full((K, len(blocks), size, e), np.nan, np.float32)
+    q = arrays(rng, sum(count for _, count in batch), H, d, scale=scale)
+    right, start = [], 0
+    for table, (length, count) in zip(tables, batch):
+        k, v = arrays(rng, length, K, d), arrays(rng, length, K, e)
+        for token in range(length):
+            place = table[token // size], token % size
+            keys[:, place[0], place[1]], values[:, place[0], place[1]] = k[token], v[token]
+        right.append(true_attention(q[start:start + count], k, v, rules))
+        start += count
+    lengths, counts = [length for length, _ in batch], [count for _, count in batch]
+    with expect_unchanged(q, keys, values, tables, hint="The memory belongs to all sequences."):
+        got = paged_attention(q, keys, values, tables, lengths, counts, rules)
+    expect_returned(got, f"an array of shape {(len(q), H, e)}")
+    expect_equal(list(np.shape(got)), [len(q), H, e], of="the shape of the result")
+    start = 0
+    for number, (table, (length, count)) in enumerate(zip(tables, batch)):
+        words = f"{count} quer{'y' if count == 1 else 'ies'} over {length} tokens"
+        expect_close(got[start:start + count], right[number], axes=["query", "head", "element"],
+                     atol=2e-5 * max(1.0, scale / 6), hint=hint,
+                     of=f"sequence {number} of {len(batch)}, {words} in the blocks "
+                        f"{', '.join(map(str, table[:8]))} of {size},")
+        start += count
+
+
+@check(PAGED, points=1, public=True)
+def one_block(paged_attention, rng):
+    """One sequence in one block, which is full: what `attention` gives."""
+    expect_paged(paged_attention, rng, [(4, 4)], "Its keys are `keys[:, block]`, (K, 4, d); "
+                 "`attention` takes them as (S, K, d). Is the causal mask there?")
+
+
+@check(PAGED, points=2, public=True)
+def by_the_table(paged_attention, rng):
+    """Sequences of other lengths, one new token each: every one reads its own blocks, in the
+    order of its table, and its last block as far as it is filled."""
+    hint = "Token i lies in block table[i // block_size], at place i % block_size."
+    expect_paged(paged_attention, rng, [(11, 1)], hint)
+    expect_paged(paged_attention, rng, [(9, 1), (2, 1), (14, 1), (8, 1)], hint)
+    expect_paged(paged_attention, rng, [(9, 1), (2, 1), (5, 1)], hint, order="in a row")
+
+
+@check(PAGED, points=2, public=True)
+def ragged(paged_attention, rng):
+    """A prompt, a piece of a prompt after what is there already, and single tokens, in one
+    step: every query sees the keys up to itself."""
+    hint = ("The rows of q go by sequence: how many has this one, where do they begin, and which "
+            "tokens of the sequence are they? They are its last.")
+    expect_paged(paged_attention, rng, [(7, 7), (12, 5), (6, 1), (5, 2)], hint)
+    expect_paged(paged_attention, rng, [(3, 1), (13, 4), (1, 1)], hint, shape=(6, 3, 4, 7))
+
+
+@check(PAGED, points=1, public=True)
+def nobody_elses(paged_attention, rng):
+    """A table may have more blocks than are filled, a sequence no query in this step,
+    and a step no rows at all."""
+    hint = "`context_lens` and `query_lens` say how much is there, not the table."
+    expect_paged(paged_attention, rng, [(8, 1), (5, 3), (9, 9)], hint, spare=2)
+    expect_paged(paged_attention, rng, [(5, 0), (6, 2), (7, 0), (9, 1)], hint)
+    expect_paged(paged_attention, rng, [(4, 0)], hint)
+    expect_paged(paged_attention, rng, [], hint)
+
+
+@check(PAGED, points=1, public=True)
+def sliding_windows(paged_attention, rng):
+    """In a layer with a window, a query sees the window's tokens, itself included, and no more."""
+    for window in (1, 5):
+        expect_paged(paged_attention, rng, [(13, 1), (12, 6), (3, 3), (2, 1)],
+                     f"`rules.window` is {window}: `causal_mask` takes it. Which is the first "
+                     "key that the last token may see?", rules=AttentionRules(window=window))
+
+
+@check(PAGED, points=1, public=True)
+def other_rules(paged_attention, rng):
+    """Layers with a scale of their own, a soft cap, sinks: for single tokens, too."""
+    hint = "`attention` knows none of these rules; the given `attention_over_views` knows all."
+    for rules in (AttentionRules(scale=0.45), AttentionRules(softcap=0.9, window=4),
+                  AttentionRules(sinks=arrays(rng, 6, scale=2.0))):
+        expect_paged(paged_attention, rng, [(7, 1), (9, 4)], hint, rules=rules)
+
+
+@check(PAGED, points=3, public=True)
+def as_hugging_face(paged_attention, rng):
+    """In an engine, with prompts in pieces, shared prefixes and preemption:
+    every row's logits are Hugging Face's for that text alone."""
+    for family, settings in (("Llama", {}), ("Mistral", {"sliding_window": 6})):
+        case, pool = truth(family, rng, **settings), BlockPool(8, 4)
+        with patch("gearworks.serving.paged_cache.paged_attention", paged_attention):
+            expect_served(case, Scheduler(pool, **SIZES), pool, served_texts(rng),
+                          f"A tiny {family} reads its blocks with your function here. Are the "
+                          "checks above passed?")
+
+
+@check(PAGED, points=2, public=False)
+def any_batch(paged_attention, rng):
+    """Batches of every kind: long prompts, blocks of one token, heads of odd shapes, large
+    scores."""
+    for shape, size, batch in (((4, 4, 6, 6), 1, [(5, 1), (3, 3)]),
+                               ((5, 1, 3, 8), 3, [(20, 1), (31, 2), (1, 1), (6, 0)]),
+                               ((8, 2, 16, 16), 16, [(QUERY_BLOCK + 40, QUERY_BLOCK + 9),
+                                                     (33, 1)])):
+        for scale, window in ((1.0, None), (60.0, None), (1.0, 7)):
+            expect_paged(paged_attention, rng, batch, "", shape=shape, size=size, scale=scale,
+                         rules=AttentionRules(window=window))
+    for _ in range(6):
+        lengths = rng.integers(1, 24, int(rng.integers(1, 6)))
+        batch = [(int(length), int(rng.choice([1, rng.integers(0, length + 1)])))
+                 for length in lengths]
+        expect_paged(paged_attention, rng, batch, "", size=int(rng.integers(1, 9)),
+                     order=str(rng.choice(["scattered", "in a row"])),
+                     spare=int(rng.integers(3)))

@@ -329,11 +329,15 @@ def neighbours(BlockPool, rng):
             table.append(pool.allocate(after=table[-1]))
     expect_equal(list(tables), [[0, 1, 2], [5, 6, 7]],
                  of="the blocks of two sequences that grow in turns",
-                 hint="Attention reads neighbours as one array. `after + 1` comes first, even "
-                      "for `after=0`, which is a block like any other.")
+                 hint="Attention reads neighbours as one array: `after + 1` comes first.")
     expect_equal([pool.allocate(after=2), pool.allocate(after=7), pool.allocate(after=8)],
                  [3, 8, 4], of="blocks after 2, 7 and 8, which is the last of all")
     expect_books(pool, [range(9)], "when all are in use")
+    for block in (6, 3, 1):
+        pool.free(block)
+    expect_equal([pool.allocate(after=4), pool.allocate(after=0)], [6, 1],
+                 of="blocks after 4 and 0, when 6, 3 and 1 were freed in this order",
+                 hint="Block 5 is in use; block 1 is not, and 0 is a block like any other.")
 
 
 @check(ALLOCATE, points=1, public=True)

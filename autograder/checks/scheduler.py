@@ -119,3 +119,458 @@ def _expect_step(case: Truth, memory: PagedKVCache, rows: list[tuple], texts: Id
                      of=f"the logits of tokens {start} to {start + count - 1} of text {number}"
                         f"{others} in step {step + 1}")
         at += count
+
+
+def a_scheduler(Scheduler, num_blocks: int = 40, block_size: int = 4,
+                **options: Any) -> tuple[Reference, BlockPool]:
+    """A scheduler of 16 tokens a step and 4 places, and its pool."""
+    pool = BlockPool(num_blocks, block_size)
+    sizes = {"max_num_batched_tokens": 16, "max_num_seqs": 4} | options
+    return Scheduler(pool, **sizes), pool
+
+
+def running(scheduler: Reference, number: int) -> Sequence:
+    """The first answer of a request that runs."""
+    return next(one for one in scheduler.running
+                if (one.request.id, one.index) == (f"request-{number}", 0))
+
+
+def catch_up(scheduler: Reference, tokens: int = 0) -> None:
+    """Compute what is pending, in as many steps as it takes; then every answer goes on by so
+    many tokens."""
+    while any(one.num_pending_tokens for one in scheduler.running):
+        for one, count in scheduler.schedule().rows:
+            scheduler.computed(one, min(count, one.num_pending_tokens))
+    for one in scheduler.running:
+        for _ in range(tokens):
+            one.append(7)
+
+
+def told(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data. Which blocks were taken does not matter, how many were does."""
+    return {"rows": [[name_of(one), int(count), len(one.block_table)]
+                     for one, count in plan.rows],
+            "admitted": [name_of(one) for one in plan.admitted],
+            "preempted": [name_of(one) for one in plan.preempted],
+            "copies": len(plan.copies)}
+
+
+def expect_plans(Scheduler, rng: np.random.Generator, steps: int, hint: str,
+                 guesses: bool = True, **options: Any) -> None:
+    """Requests come and go by chance, in two engines: their plans must be the same.
+
+    Some have several answers, some go on from a preemption, many begin alike.
+    """
+    sizes = {"num_blocks": 9, "block_size": 3, "max_num_batched_tokens": 9,
+             "max_num_seqs": 4} | options
+    both = [a_scheduler(kind, **sizes) for kind in (Scheduler, Reference)]
+    number = 0
+    for step in range(steps):
+        if rng.random() < 0.5:
+            ids = rng.integers(0, 2, int(rng.integers(1, 18))).tolist()
+            fields = {"more": int(rng.integers(1, 9)), "n": int(rng.choice([1, 1, 1, 2]))}
+            if guesses and rng.random() < 0.5:
+                fields["guesses"] = [7] * int(rng.integers(1, 4))
+            for scheduler, _ in both:
+                scheduler.add(sequence(ids, number, **fields, prompt=max(1, len(ids) - 2)))
+            number += 1
+        ended = rng.random()
+        plans = []
+        for scheduler, pool in both:
+            plan = scheduler.schedule()
+            plans.append(told(plan) | {
+                "waiting": [name_of(one) for one in scheduler.waiting],
+                "running": [name_of(one) for one in scheduler.running],
+                "cached": [[one.num_computed_tokens, one.kept_blocks, one.cached_tokens,
+                            one.running, one.prefix is not None] for one in plan.admitted]})
+            for one, count in plan.rows:
+                caught_up = count >= one.num_pending_tokens
+                scheduler.computed(one, min(count, one.num_pending_tokens))
+                if not caught_up:
+                    continue
+                answers = [one]
+                if one.request.n > 1 and not one.forked:
+                    scheduler.fork(one, Sequence(one.request, 1, list(one.ids),
+                                                 (*tuple(one.rank)[:2], 1), one.limit))
+                    answers += [other for other in scheduler.running if other.index == 1
+                                and other.request.id == one.request.id]
+                for answer in answers:
+                    answer.append(7 + answer.index)
+                    if len(answer.ids) >= answer.limit or ended < 0.1:
+                        scheduler.remove(answer)
+            expect_books(pool, scheduler, f"after step {step + 1}", hint)
+        for key, right in plans[1].items():
+            expect_equal(plans[0][key], right, hint=hint,
+                         of=f"{PARTS_OF_A_PLAN.get(key, key)} in step {step + 1}")
+
+
+PARTS_OF_A_PLAN = {"rows": "the rows of the plan (name, tokens, blocks in the table)",
+                   "cached": "the computed tokens, kept blocks, cached tokens, `running` and "
+                             "whether there is a prefix, of those admitted",
+                   "copies": "the number of copies", "waiting": "those that wait",
+                   "running": "those that run", "admitted": "those admitted",
+                   "preempted": "those preempted"}
+
+
+# --- how much ---------------------------------------------------------------------------------
+
+
+def expect_chunk(scheduler: Reference, one: Sequence, budget: int, right: int, when: str,
+                 hint: str = "") -> None:
+    expect_equal(scheduler.chunk(one, budget), right, hint=hint,
+                 of=f"the chunk of a budget of {budget} tokens, {when},")
+
+
+@check(CHUNK, points=1, public=True)
+def one_pending(Scheduler, rng):
+    """Who decodes gets its token and its guesses, as far as the budget goes."""
+    scheduler, _ = a_scheduler(Scheduler)
+    hint = "One pending token, and behind it the guesses: `len(sequence.guesses)`."
+    scheduler.add(sequence([1, 2, 3], 0, more=9))
+    scheduler.add(sequence([4, 5], 1, more=9, guesses=[7, 8, 9]))
+    catch_up(scheduler, tokens=1)
+    plain, guessing = running(scheduler, 0), running(scheduler, 1)
+    for budget in (1, 9):
+        expect_chunk(scheduler, plain, budget, 1, "of which one is pending", hint)
+    for budget, right in ((16, 4), (4, 4), (3, 3), (1, 1)):
+        expect_chunk(scheduler, guessing, budget, right,
+                     "one token pending and 3 guesses behind it", hint)
+
+
+@check(CHUNK, points=2, public=True)
+def a_prompt_alone(Scheduler, rng):
+    """A prompt that nobody else waits behind gets all of the budget, up to its end."""
+    scheduler, _ = a_scheduler(Scheduler)
+    count = int(rng.integers(20, 30))
+    scheduler.add(sequence(range(count), 0, guesses=[7, 7]))
+    plan = Plan()
+    scheduler.admit(5, plan)
+    scheduler.computed(running(scheduler, 0), 5)
+    hint = ("Half of the step is for prompts that others wait behind: here nobody does. The one "
+            "that is asked about runs, too, and is no *other*.")
+    for budget, right in ((16, 16 if count > 21 else count - 5), (9, 9), (1, 1)):
+        expect_chunk(scheduler, running(scheduler, 0), budget, right,
+                     f"{count - 5} tokens pending, alone", hint)
+    scheduler.computed(running(scheduler, 0), count - 9)
+    for budget, right in ((16, 4), (3, 3)):
+        expect_chunk(scheduler, running(scheduler, 0), budget, right,
+                     "4 tokens pending and 2 guesses", "Guesses are for one pending token: with "
+                     "more, the prompt comes first.")
+
+
+@check(CHUNK, points=2, public=True)
+def half_for_a_prompt(Scheduler, rng):
+    """A prompt gets at most half of a step while another is unfinished, or somebody waits
+    for whom there is a place."""
+    scheduler, _ = a_scheduler(Scheduler, max_num_seqs=2, max_num_batched_tokens=15)
+    hint = "`self.running` with more than one pending; `self.waiting` together with `self.places`."
+    scheduler.add(sequence(range(30), 0))
+    scheduler.admit(3, Plan())
+    scheduler.computed(running(scheduler, 0), 3)
+    expect_chunk(scheduler, running(scheduler, 0), 15, 15, "27 pending, alone", hint)
+    scheduler.add(sequence(range(40, 60), 1))
+    for budget, right in ((15, 7), (8, 7), (7, 7), (4, 4)):
+        expect_chunk(scheduler, running(scheduler, 0), budget, right,
+                     "27 pending, and somebody waits, of 15 a step", hint)
+    scheduler.admit(2, Plan())
+    scheduler.computed(running(scheduler, 1), 2)
+    for number in (0, 1):
+        expect_chunk(scheduler, running(scheduler, number), 15, 7,
+                     "when two prompts are unfinished, of 15 a step", hint)
+    scheduler.computed(running(scheduler, 1), 17)                 # one is left: it decodes soon
+    scheduler.add(sequence(range(9), 2))
+    expect_chunk(scheduler, running(scheduler, 0), 15, 15,
+                 "when the other one has one token pending, and there is no place for the one "
+                 "that waits", hint)
+    narrow, _ = a_scheduler(Scheduler, max_num_seqs=1, max_num_batched_tokens=1)
+    narrow.add(sequence(range(5), 0))
+    narrow.admit(1, Plan())
+    expect_chunk(narrow, running(narrow, 0), 1, 1, "alone, of one token a step", hint)
+    narrow, _ = a_scheduler(Scheduler, max_num_seqs=1, max_num_batched_tokens=1)
+    narrow.add(sequence(range(5), 0))
+    narrow.add(sequence(range(5), 1))
+    expect_chunk(narrow, narrow.waiting[0], 1, 1, "while others wait, of one token a step",
+                 "Half of one token is none, and with none nobody gets on.")
+
+
+@check(CHUNK, points=1, public=False)
+def answers_to_come(Scheduler, rng):
+    """While a request has other answers to come, nothing is guessed;
+    where tiles are computed, no tile is cut."""
+    scheduler, _ = a_scheduler(Scheduler)
+    scheduler.add(sequence([1, 2, 3], 0, n=2, guesses=[7, 8]))
+    scheduler.admit(2, Plan())
+    scheduler.computed(running(scheduler, 0), 2)
+    expect_chunk(scheduler, running(scheduler, 0), 9, 1, "one pending, with two answers to come")
+    tiled, _ = a_scheduler(Scheduler, tiled=True, max_num_batched_tokens=24)
+    tiled.add(sequence(range(22), 0))
+    tiled.admit(9, Plan())
+    tiled.computed(running(tiled, 0), 8)
+    for budget, right in ((3, 0), (4, 4), (11, 8), (12, 12), (13, 13), (14, 14), (20, 14)):
+        expect_chunk(tiled, running(tiled, 0), budget, right,
+                     "14 of 22 tokens pending, in tiles of 4")
+
+
+@check(CHUNK, points=1, public=False)
+def any_chunks(Scheduler, rng):
+    """Whatever comes, every step computes what the rules say."""
+    for options in ({}, {"num_blocks": 30, "max_num_batched_tokens": 7}):
+        expect_plans(Scheduler, rng, 30, "", **options)
+
+
+# --- room -------------------------------------------------------------------------------------
+
+
+def filled(Scheduler, lengths: Ids[int], num_blocks: int, **options: Any) -> tuple:
+    """A scheduler whose sequences have computed so many tokens and have one more pending."""
+    scheduler, pool = a_scheduler(Scheduler, num_blocks, **options)
+    for number, length in enumerate(lengths):
+        scheduler.add(sequence([number + 1] * length, number, more=20))
+    catch_up(scheduler, tokens=1)
+    expect_equal(len(scheduler.running), len(lengths), of="how many sequences run")
+    return scheduler, pool
+
+
+@check(ROOM, points=1, public=True)
+def no_more_than_needed(Scheduler, rng):
+    """A block is taken at a block's border, and not before; several for several tokens."""
+    scheduler, pool = filled(Scheduler, [7, 8], 20)
+    for number, count, blocks in ((0, 1, 2), (1, 1, 3), (1, 4, 3), (1, 5, 4)):
+        one, plan = running(scheduler, number), Plan()
+        expect_equal(bool(scheduler.make_room(one, count, plan)), True,
+                     of="the answer, where blocks are left,")
+        expect_equal(len(one.block_table), blocks,
+                     of=f"how many blocks of 4 the table has, for {count} tokens after "
+                        f"{one.num_computed_tokens}",
+                     hint="`blocks_needed` counts them. While the table is shorter than the "
+                          "tokens need, one more.")
+        expect_equal(told(plan), told(Plan()), of="a plan in which nobody gave way")
+        expect_books(pool, scheduler, "after that", "Whatever is in a table was allocated.")
+
+
+@check(ROOM, points=1, public=True)
+def side_by_side(Scheduler, rng):
+    """A table's new blocks follow its last one where they can."""
+    scheduler, pool = filled(Scheduler, [4, 4], 30)
+    one = running(scheduler, 1)
+    pool.free(pool.allocate(after=11))
+    before = list(one.block_table)
+    for number in (0, 1):
+        scheduler.make_room(running(scheduler, number), 1, Plan())
+    tables = [list(running(scheduler, number).block_table) for number in (0, 1)]
+    expect_equal(tables[1], [before[0], before[0] + 1], of=f"the table that was {before}",
+                 hint="`allocate(after=…)` takes the last block of the table.")
+    scheduler.make_room(one, 9, Plan())
+    expect_equal(list(one.block_table), [before[0] + at for at in range(4)],
+                 of="the table after three more", hint="Each one after the one before it.")
+
+
+@check(ROOM, points=2, public=True)
+def the_last_gives_way(Scheduler, rng):
+    """Where no block is left, the running sequence of the last rank gives up its own."""
+    scheduler, pool = filled(Scheduler, [8, 4, 3], 4)
+    plan, first = Plan(), running(scheduler, 0)
+    hint = "Preempt `self.running[-1]`, and look again whether that is enough."
+    expect_equal(bool(scheduler.make_room(first, 1, plan)), True, hint=hint,
+                 of="the answer for the first of three")
+    expect_equal(told(plan)["preempted"], ["request-2/0"], of="who gave way", hint=hint)
+    expect_equal(len(first.block_table), 3, of="how many blocks the first one has", hint=hint)
+    expect_equal([name_of(one) for one in scheduler.waiting], ["request-2/0"],
+                 of="who waits", hint="`preempt` is given.")
+    expect_books(pool, scheduler, "after that", hint)
+    scheduler, pool = filled(Scheduler, [8, 4, 3], 4)
+    plan = Plan()
+    scheduler.make_room(running(scheduler, 0), 6, plan)
+    expect_equal(told(plan)["preempted"], ["request-2/0", "request-1/0"], hint=hint,
+                 of="who gave way for six tokens")
+    expect_books(pool, scheduler, "after that", hint)
+
+
+@check(ROOM, points=1, public=True)
+def itself(Scheduler, rng):
+    """Who is last itself gives way, and is not run: nothing is taken for it."""
+    scheduler, pool = filled(Scheduler, [8, 4, 4], 4)
+    plan, last = Plan(), running(scheduler, 2)
+    hint = "Once the sequence itself was preempted, the answer is False, at once (nano-vllm#277)."
+    answer = scheduler.make_room(last, 1, plan)
+    expect_equal(told(plan)["preempted"], ["request-2/0"], of="who gave way", hint=hint)
+    expect_equal(bool(answer), False, of="the answer for the last of three", hint=hint)
+    expect_equal([list(last.block_table), last.running], [[], False],
+                 of="its table, and whether it runs", hint=hint)
+    expect_books(pool, scheduler, "after that", hint)
+
+
+@check(ROOM, points=1, public=True)
+def guesses_first(Scheduler, rng):
+    """Before anybody gives way, guesses are given up."""
+    scheduler, pool = a_scheduler(Scheduler, 3)
+    scheduler.add(sequence([1] * 6, 0, more=9, guesses=[7] * 4))
+    scheduler.add(sequence([2] * 3, 1, more=9))
+    catch_up(scheduler, tokens=1)
+    plan, first = Plan(), running(scheduler, 0)
+    hint = "A guess may be wrong anyway: what must be computed is `num_pending_tokens`."
+    expect_equal(bool(scheduler.make_room(first, 5, plan)), True, of="the answer", hint=hint)
+    expect_equal(told(plan)["preempted"], [], hint=hint,
+                 of="who gave way for one token and four guesses, when one block is too few")
+    expect_equal(len(first.block_table), 2, of="how many blocks of 4 it has, for token 6",
+                 hint=hint)
+    expect_books(pool, scheduler, "after that", hint)
+
+
+@check(ROOM, points=1, public=True)
+def copy_on_write(Scheduler, rng):
+    """A block that others use too is copied before it is written to, once."""
+    scheduler, pool = a_scheduler(Scheduler)
+    scheduler.add(sequence(range(6), 0, n=2, more=9))
+    catch_up(scheduler)
+    one = running(scheduler, 0)
+    scheduler.fork(one, Sequence(one.request, 1, list(one.ids), (0, 0, 1), one.limit))
+    for answer in scheduler.running:
+        answer.append(7)
+    before, plan = list(one.block_table), Plan()
+    hint = ("Is the block of the next token shared (`self.pool.references`)? Then another takes "
+            "its place in this table, and only in this one.")
+    for answer in scheduler.running:
+        expect_equal(bool(scheduler.make_room(answer, 1, plan)), True, of="the answer",
+                     hint=hint)
+        expect_books(pool, scheduler, "after one of two answers got room", hint)
+    expect_equal([list(copy) for copy in plan.copies], [[before[1], one.block_table[1]]],
+                 of="the copies for two answers that share two blocks, the second half full",
+                 hint=hint)
+    expect_equal([list(other.block_table) for other in scheduler.running],
+                 [[before[0], one.block_table[1]], before], of="their tables", hint=hint)
+    expect(one.block_table[1] != before[1], "the first answer to have a block of its own",
+           f"block {before[1]}, which the other one reads", hint)
+
+
+@check(ROOM, points=1, public=False)
+def any_room(Scheduler, rng):
+    """Whatever comes: whoever is first gets on, tables are as long as they must be,
+    and every text's logits are Hugging Face's."""
+    for options in ({}, {"num_blocks": 7}, {"block_size": 1, "num_blocks": 20}):
+        expect_plans(Scheduler, rng, 30, "", **options)
+    case = truth("Llama", rng)
+    scheduler, pool = a_scheduler(Scheduler, 7, **SIZES)
+    expect_served(case, scheduler, pool, served_texts(rng), "")
+
+
+# --- who comes in -----------------------------------------------------------------------------
+
+
+@check(ADMIT, points=2, public=True)
+def in_their_order(Scheduler, rng):
+    """Who waits comes in by rank, as long as the step has tokens and places."""
+    scheduler, pool = a_scheduler(Scheduler, max_num_seqs=3)
+    for number in rng.permutation(5).tolist():
+        scheduler.add(sequence([number] * 3, number))
+    hint = "A loop: the first that waits, is there room for it? If not, the loop ends."
+    plan = Plan()
+    scheduler.admit(16, plan)
+    expect_equal(told(plan)["admitted"], [f"request-{number}/0" for number in range(3)],
+                 of="who is admitted to three places", hint=hint)
+    expect_equal(told(plan)["rows"], [[f"request-{number}/0", 3, 1] for number in range(3)],
+                 of="the rows of the plan (name, tokens, blocks)", hint="`chunk` says how many "
+                 "tokens, `make_room` takes the blocks.")
+    expect_equal([[name_of(one), one.running] for one in scheduler.running],
+                 [[f"request-{number}/0", True] for number in range(3)], of="who runs", hint=hint)
+    expect_equal([name_of(one) for one in scheduler.waiting], ["request-3/0", "request-4/0"],
+                 of="who still waits", hint=hint)
+    expect_books(pool, scheduler, "after that", hint)
+    scheduler, pool = a_scheduler(Scheduler)
+    for number, count in enumerate((4, 7, 9)):
+        scheduler.add(sequence([number] * count, number))
+    plan = Plan()
+    scheduler.admit(10, plan)
+    expect_equal(told(plan)["rows"], [["request-0/0", 4, 1], ["request-1/0", 6, 2]],
+                 of="the rows of prompts of 4, 7 and 9, with 10 tokens left",
+                 hint="Each row takes from the budget. With none left, nobody comes in.")
+    later = Plan()
+    scheduler.admit(0, later)
+    expect_equal(told(later), told(Plan()), of="the plan with no token left", hint=hint)
+
+
+@check(ADMIT, points=1, public=True)
+def by_rank_among_those_that_run(Scheduler, rng):
+    """Who comes back takes its place by rank, not at the end: the last one gives way first."""
+    scheduler, _ = a_scheduler(Scheduler)
+    for number in (0, 2, 3):
+        scheduler.add(sequence([number] * 3, number))
+    scheduler.admit(16, Plan())
+    scheduler.add(sequence([1] * 3, 1))
+    scheduler.admit(5, Plan())
+    expect_equal([name_of(one) for one in scheduler.running],
+                 [f"request-{number}/0" for number in range(4)],
+                 of="those that run, when request 1 came in last,",
+                 hint="`insort` with the key `rank` finds the place.")
+
+
+@check(ADMIT, points=1, public=True)
+def nobody_slips_by(Scheduler, rng):
+    """Who is first and finds no room holds up the others, and blocks are kept in reserve:
+    one for each that runs."""
+    scheduler, pool = a_scheduler(Scheduler, 7)
+    scheduler.add(sequence([1] * 9, 0))                                   # three blocks
+    scheduler.admit(16, Plan())
+    hint = ("Blocks for all its tokens, whatever the step computes of them, and one to spare "
+            "for each that runs. Compare with `self.pool.available`.")
+    for count, comes in ((13, False), (12, True)):
+        scheduler.add(sequence([2] * count, 1))
+        scheduler.add(sequence([3], 2))
+        plan = Plan()
+        scheduler.admit(3, plan)
+        expect_equal(told(plan)["admitted"], ["request-1/0"] if comes else [], hint=hint,
+                     of=f"who is admitted to 4 free blocks of 4, when one runs, {count} tokens "
+                        "come first, and one token after them")
+        for one in list(scheduler.waiting):
+            scheduler.remove(one)
+    expect_books(pool, scheduler, "after that", hint)
+
+
+@check(ADMIT, points=2, public=True)
+def what_is_there_already(Scheduler, rng):
+    """What blocks hold of a prompt is shared and not computed again, but for the last token."""
+    text = rng.permutation(12)[:8].tolist()
+    scheduler, pool = a_scheduler(Scheduler, 12)
+    scheduler.add(sequence(text, 0))
+    catch_up(scheduler, tokens=1)
+    hint = "`cached_blocks` is given. Its blocks are shared, and are the table's beginning."
+    for number, (ids, cached) in enumerate((([*text, 20, 21], 8), (text, 4), (text[::-1], 0)),
+                                           start=1):
+        scheduler.add(sequence(ids, number))
+        plan = Plan()
+        scheduler.admit(16, plan)
+        one = running(scheduler, number)
+        words = f"a text of {len(ids)} tokens, of which {cached} are to be found"
+        expect_equal(told(plan)["rows"], [[f"request-{number}/0", len(ids) - cached,
+                                           -(-len(ids) // 4)]],
+                     of=f"the row (name, tokens, blocks) of {words}", hint=hint)
+        expect_equal([one.num_computed_tokens, one.cached_tokens, one.kept_blocks],
+                     [cached, cached, cached // 4],
+                     of=f"the computed and cached tokens and kept blocks of {words}", hint=hint)
+        shared = list(running(scheduler, 0).block_table)[:cached // 4]
+        expect_equal(list(one.block_table)[:cached // 4], shared, hint=hint,
+                     of=f"the beginning of the table of {words}")
+        expect_equal(None if one.prefix is None else one.prefix.block,
+                     shared[-1] if shared else None, of=f"the block of the prefix of {words}",
+                     hint="What follows is kept as going on from here.")
+        expect_books(pool, scheduler, "after that", "Who uses a block is counted: `share`.")
+
+
+@check(ADMIT, points=1, public=True)
+def as_hugging_face(Scheduler, rng):
+    """In an engine, with prompts in pieces, shared prefixes and preemption:
+    every row's logits are Hugging Face's for that text alone."""
+    case = truth("Llama", rng)
+    for num_blocks in (9, 7):
+        scheduler, pool = a_scheduler(Scheduler, num_blocks, **SIZES)
+        expect_served(case, scheduler, pool, served_texts(rng),
+                      "Is what comes back from a preemption complete? Its prompt, and what it "
+                      "has generated.")
+
+
+@check(ADMIT, points=2, public=False)
+def any_arrivals(Scheduler, rng):
+    """Whatever comes: several answers, cached beginnings, blocks that run out."""
+    for options in ({}, {"num_blocks": 7}, {"max_num_seqs": 2}, {"num_blocks": 25},
+                    {"enable_prefix_caching": False}):
+        expect_plans(Scheduler, rng, 30, "", **options)

@@ -176,7 +176,7 @@ def attention_over_views(q: np.ndarray, keys: Sequence[np.ndarray],
     return out.reshape(K, H // K, T, -1).transpose(2, 0, 1, 3).reshape(T, H, -1)
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**10)              # the layers of a step ask for the same
 def adjacent_blocks(table: tuple[int, ...], begin: int, end: int,
                     block_size: int) -> tuple[slice, ...]:
     """Where the tokens from `begin` to `end` of a sequence lie, as few slices of the memory.
@@ -208,8 +208,10 @@ def paged_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
     all sequences; block_tables: (B,) lists of block numbers, a sequence's own in order, perhaps
     more than it needs; context_lens: (B,) how many tokens each sequence has in its blocks,
     those of this step included; query_lens: (B,) how many of the rows are its own, its last
-    tokens; their sum is T. rules: of this layer; every query sees the keys up to itself, within
-    the window. Returns (T, H, e).
+    tokens, perhaps none; their sum is T. rules: of this layer; every query sees the keys up to
+    itself, within the window. Returns (T, H, e). What else lies in the memory means nothing,
+    and may be nan. Token i of a sequence lies in block table[i // block_size], at place
+    i % block_size.
     Source: Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", section 4.1.
     """

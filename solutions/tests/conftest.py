@@ -7,10 +7,11 @@ has made.
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -163,37 +164,63 @@ def served() -> Callable:
     engine: keywords of LLMEngine; options: of the service. The server has its `url`, its
     `service`, the `engine`, and the `uvicorn` server.
     """
-    import threading
     from contextlib import contextmanager
-    from types import SimpleNamespace
 
     @contextmanager
     def serve(language_model, engine=None, patience=None, grace=5, **options):
-        from gearworks.server.graceful import GracefulServer, Patience
-        from gearworks.server.serve import bound
-        from gearworks.server.service import Options, Service
+        from gearworks.server.background import BackgroundServer
         from gearworks.serving.engine import LLMEngine
 
-        llm_engine = LLMEngine(language_model, **engine or {})
-        service = Service(llm_engine, Options(**{"models": ("tiny",)} | options))
-        ready, addresses = threading.Event(), []
-
-        def on_ready(address):
-            addresses.append(address)
-            ready.set()
-        uvicorn = GracefulServer(service, bound("127.0.0.1", 0), grace, on_ready,
-                                 patience or Patience())
-        thread = threading.Thread(target=uvicorn.run)
-        thread.start()
-        assert ready.wait(60)
-        try:
-            yield SimpleNamespace(url=addresses[0], service=service, engine=llm_engine,
-                                  uvicorn=uvicorn, thread=thread)
-        finally:
-            uvicorn.should_exit = True
-            thread.join(60)
-        assert not thread.is_alive()
+        server = BackgroundServer(LLMEngine(language_model, **engine or {}), grace=grace,
+                                  patience=patience, **{"models": ("tiny",)} | options)
+        with server:
+            yield server
+        assert not server.thread.is_alive()
     return serve
+
+
+@pytest.fixture(scope="session")
+def client_library() -> Callable:
+    """A function that imports a library of the extra `clients`: client_library("openai").
+
+    Without it the test is skipped, except where `CI` is set: there it fails.
+    """
+    def library(name: str):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            give_up = pytest.fail if os.environ.get("CI") else pytest.skip
+            give_up(f"no {error.name}: pip install -e .[clients] brings the clients of the "
+                    "server's tests")
+    return library
+
+
+@pytest.fixture(scope="module")
+def loopback_only() -> Iterator[None]:
+    """What the module's tests start speaks with this machine only, without any proxy.
+
+    An attempt to reach another one is refused, and fails the module's last test.
+    """
+    foreign: list[str] = []
+
+    def watch(event: str, arguments: tuple) -> None:
+        if not watching or event not in ("socket.connect", "socket.getaddrinfo"):
+            return
+        # an address is a pair and more, or a path of this machine
+        place = arguments[1][:1] if event == "socket.connect" else arguments[:1]
+        name = os.fsdecode(place[0] or "localhost") if isinstance(place, tuple) else "localhost"
+        if name not in ("localhost", "::1") and not name.startswith("127."):
+            foreign.append(name)
+            raise ConnectionRefusedError(f"a test wants to reach {name}")
+
+    watching = True
+    sys.addaudithook(watch)                                 # it cannot be taken away again
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("NO_PROXY", "no_proxy"):
+            patch.setenv(name, "*")
+        yield
+    watching = False
+    assert not foreign
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The chat page in real Chromium, against a server that says what a test tells it to say.
 
-The fixture `browser` (conftest.py at the root) says what the tests need. About 60 s.
+The fixture `browser` (conftest.py at the root) says what the tests need. About 90 s.
 """
 
 import asyncio
@@ -686,8 +686,9 @@ def test_what_is_closed_is_not_drawn_again(visit, script):
 HOSTILE = {
     "no space": "x" * 100_000, "spaces": "a" + " " * 100_000 + "b", "stars": "*a " * 30_000,
     "closers": "*a " * 15_000 + "b_ " * 15_000, "nested": "*a " * 9_000 + "b* " * 9_000,
-    "both marks": "*a _b " * 15_000, "brackets": "[" * 50_000, "links": "[a](" * 25_000,
-    "targets": "](" * 50_000, "ticks": "".join("`" * n + " " for n in range(1, 400)),
+    "both marks": "*a _b " * 15_000, "links": "[a](" * 25_000,
+    "brackets": "[" * 30_000 + "a_ " * 30_000, "targets": "](" * 50_000,
+    "ticks": "".join("`" * n + " " for n in range(1, 400)),
     "quotes": ">" * 20_000 + "x",
     "nested lists": "\n".join("  " * n + "- x" for n in range(300)),
     "items": "\n".join(f"{n}. item **{n}**" for n in range(1, 501)), "fences": "```\n" * 5_001,

@@ -106,6 +106,8 @@ class Checked(LLMEngine):
         assert sum(count for _, count in plan.rows) <= self.scheduler.max_num_batched_tokens
         for sequence, count in plan.rows:
             start = sequence.num_computed_tokens
+            # after the last token that there may be, nobody asks
+            assert start + count <= max(sequence.prompt_length, sequence.limit - 1)
             for position in range(start, start + count):
                 block = sequence.block_table[position // size]
                 assert (block, position % size) not in slots, "two sequences write to one slot"

@@ -346,6 +346,17 @@ def test_a_sequence_that_runs_already_shares_its_blocks():
     run.all()
 
 
+def test_blocks_that_others_use_already_are_not_needed_again():
+    """A prompt of nine blocks of which eight are in use begins where four are left."""
+    run = Run(num_blocks=13, block_size=4, max_num_batched_tokens=40)
+    run.add(range(34), more=9)
+    run.step()
+    second = run.add([*range(32), 99, 98])
+    run.step()
+    assert second.running and second.cached_tokens == 32
+    run.all()
+
+
 def test_answers_share_a_prompt_and_copy_what_they_write_into():
     """Three answers to a prompt of two and a half blocks: two of them get a copy of the half
     block, and the full ones are shared to the end."""

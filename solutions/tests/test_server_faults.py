@@ -16,7 +16,7 @@ from test_server import LONG, assert_error, stream
 
 from gearworks.server import service as service_module
 from gearworks.server.graceful import Patience
-from gearworks.server.serve import KEY_VARIABLE
+from gearworks.cli.serve import KEY_VARIABLE
 
 QUICK = Patience(head=0.5, body=0.5, write=0.5)
 SHORT = {"prompt": "One two three", "max_tokens": 5, "temperature": 0, "ignore_eos": True}

@@ -115,7 +115,8 @@ def figures(tokenizer) -> dict[str, viz.Figure]:
 
 def test_a_trace_survives_json():
     trace = Trace("All fields", STEPS, "bars", {"prompt": "waits"}, "Round", ["a"],
-                  [Mark(8, "8 GB")], 10.5, [Line("roof", [(1, 2), (3.5, 4)])], "x", "y")
+                  [Mark(8, "8 GB")], 10.5, [Line("roof", [(1, 2), (3.5, 4)])], "x", "y",
+                  [Lane("A", [Cell("4", "prompt", size=0.5, rest="prompt")], group="g")], 1)
     assert Trace.from_json(trace.to_json()) == trace
     assert [*Trace.from_json(
         trace.to_json()).steps[0].values] == ["10", "9"], "names keep their order"
@@ -182,6 +183,14 @@ def damaged(change) -> str:
      (lambda v: v["pool"][0].update(text="\ud800"),
       "steps[0].lanes[0].cells[0].text holds half a surrogate pair"),
      (lambda v: v.update(view="table"), "steps[0].lanes[0].cells has 2 cells"),
+     (lambda v: v.update(first=2), "first is 2"),
+     (lambda v: v.update(first=0.5), "first is 0.5"),
+     (lambda v: v.update(timeline=[{"label": "A", "cells": [0, 0, 0]}]),
+      "timeline[0].cells has 3 cells"),
+     (lambda v: (v.update(timeline=[{"label": "A", "cells": [0]}]),
+                 v["pool"][0].update(rest="loud")), "timeline[0].cells[0].rest is 'loud'"),
+     (lambda v: (v.update(view="blocks"), v["pool"][0].update(size=1.5)),
+      "steps[0].lanes[0].cells[0].size is 1.5"),
      (lambda v: v["steps"][0].update(points=[{"label": "p", "x": 0, "y": 1}]),
       "steps[0].points[0] is at (0, 1)"),
      (lambda v: v.update(lines=[{"label": "l", "points": [[1]]}]),

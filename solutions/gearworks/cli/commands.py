@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gearworks import __version__
-from gearworks.cli import console, load
+from gearworks.cli import console, load, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
-from gearworks.server import serve
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
               "Hugging Face Hub")

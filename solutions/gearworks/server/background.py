@@ -4,7 +4,7 @@ import threading
 
 from gearworks.errors import NotAvailableError
 from gearworks.server.graceful import GracefulServer, Patience
-from gearworks.server.serve import bound
+from gearworks.server.listener import bound
 from gearworks.server.service import Options, Service
 from gearworks.serving.engine import LLMEngine
 
@@ -12,7 +12,7 @@ from gearworks.serving.engine import LLMEngine
 class BackgroundServer:
     """Serves an engine on a port of this machine, from its creation until `stop`.
 
-    url: its address, such as http://127.0.0.1:51234.
+    url: its address, such as http://127.0.0.1:51234. engine, service, uvicorn: what it runs.
     """
 
     def __init__(self, engine: LLMEngine, name: str = "gearworks", port: int = 0,
@@ -20,6 +20,7 @@ class BackgroundServer:
         """name: of the model; port: 0 for any that is free; grace: seconds that running answers
         get when it stops; patience: with slow clients; options: of the service.
         Raises NotAvailableError when the port is taken."""
+        self.engine = engine
         self.service = Service(engine, Options(**{"models": (name,)} | options))
         self.url = ""
         ready = threading.Event()

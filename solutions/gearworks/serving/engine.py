@@ -184,7 +184,7 @@ class LLMEngine:
         for sequence in self.scheduler.running:
             room = min(self.speculative_tokens, sequence.limit - len(sequence.ids) - 1)
             if room > 0 and sequence.num_pending_tokens == 1:
-                sequence.guesses = ngram_propose(sequence.ids, room)
+                sequence.guesses = ngram_propose(sequence.ids, room)[:room]
 
     def forward(self, plan: Plan) -> list[np.ndarray]:
         """Run the model over a step's tokens, after the copies that they need.

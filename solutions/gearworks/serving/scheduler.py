@@ -70,12 +70,16 @@ class Scheduler:
         return plan
 
     def chunk(self, sequence: Sequence, budget: int) -> int:
-        """How many of a sequence's tokens the next step computes.
+        """How many of a sequence's tokens the next step computes. It has tokens pending.
 
-        budget: tokens that the step has left for it. All that are pending and their guesses, if
-        the budget has room for them; guesses only together with all that are pending. While
-        other prompts are unfinished or wait, a prompt takes at most half of a step's tokens, so
-        that a long one does not hold up all that come after it.
+        budget: tokens that the step has left for it. Where one is pending, it and the guesses
+        behind it, as far as the budget goes; no guesses while the request has other answers to
+        come (`answers`). Where more are pending, as many of them as the budget allows, and no
+        guesses. While another running sequence has more than one pending, or somebody waits and
+        there is a place, that is at most half of `max_num_batched_tokens`, rounded down, but
+        not below 1: a long prompt does not hold up all that come after it.
+        The sequence's first `tiles_end` tokens are computed in whole blocks: a chunk that would
+        end before there ends at the last border of blocks that it reaches, perhaps at none.
         """
         pending = sequence.num_pending_tokens
         if pending == 1:
@@ -116,11 +120,16 @@ class Scheduler:
                 - sequence.num_computed_tokens)
 
     def make_room(self, sequence: Sequence, count: int, plan: Plan) -> bool:
-        """Give a running sequence the blocks for its next `count` tokens.
+        """Give a running sequence the blocks for its next `count` tokens; whether it goes on.
 
-        Where blocks run out, first its guesses are given up, then the running sequences of the
-        last rank are preempted one by one; that may be the sequence itself. Then the answer is
-        False. A block that others use too is not written to: the sequence gets a copy of it.
+        `blocks_needed` says how many. While the pool has fewer, first the guesses are given up,
+        which are the tokens beyond `num_pending_tokens`; then the running sequences of the last
+        rank are preempted, one by one. That may be the sequence itself: then the answer is
+        False, and nothing is taken for it.
+        A block that others use too is not written to: where the first of the tokens would go
+        into one, the sequence gets a block of its own in its place, `plan.copies` says from
+        which to which, and the old one has one user less. Further blocks come to the end of the
+        table, no more than are needed, each `after` the one before it.
         """
         while (needed := self.blocks_needed(sequence, count)) > self.pool.available:
             if count > sequence.num_pending_tokens:
@@ -167,11 +176,15 @@ class Scheduler:
         """Let waiting sequences run, in order of rank, while there is room for them.
 
         budget: tokens that the step has left. There is room for a sequence when the step has a
-        token left for it, a place for each of its request's answers, and blocks for all its
-        tokens, beyond one for each sequence that runs. Who is first and finds no room holds up
-        the others: nobody is overtaken for ever.
-        What is in blocks already is not computed again, but for the last token, whose logits
-        are wanted.
+        token left, there is a place for each of its request's answers (`places`, `answers`),
+        and the pool has blocks for all its tokens, with one to spare for each sequence that
+        runs. Blocks of `cached_blocks` that are in use need not be taken. Who is first and
+        finds no room holds up the others: nobody is overtaken for ever.
+        Who comes in shares its cached blocks: they begin its table, and their tokens are
+        computed. `prefix` is the last of them or None, `kept_blocks` their number;
+        `cached_tokens` is noted at the first admission and stays. It is `running`, in the list
+        at its rank, and in `plan.admitted`. Then it gets a `chunk` of the budget, room for it,
+        and a row of the plan, unless the chunk is 0.
         """
         size = self.pool.block_size
         while self.waiting and budget > 0 and self.waiting[0].answers <= self.places:

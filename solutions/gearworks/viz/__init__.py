@@ -6,8 +6,12 @@ domain objects.
 
 from gearworks.viz.acceptance import Pass, RecordingProposer, acceptance_timeline
 from gearworks.viz.attention import RecordingCache, attention_explorer, attention_weights
+from gearworks.viz.batch import batch_timeline
+from gearworks.viz.batching import BatchCounts, batching_counts, static_and_continuous
+from gearworks.viz.blocks import page_table
 from gearworks.viz.cache import cache_growth
 from gearworks.viz.distribution import distribution
+from gearworks.viz.divergence import Divergence, first_divergence
 from gearworks.viz.figure import Figure, player
 from gearworks.viz.formats import FLOAT_FORMATS, FloatFormat, number_formats
 from gearworks.viz.gears import GEARS, engine_map
@@ -16,9 +20,10 @@ from gearworks.viz.rotation import rope_rotation
 from gearworks.viz.tokens import merge_stepper, merge_steps, token_borders
 from gearworks.viz.trace import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 
-__all__ = ["FLOAT_FORMATS", "GEARS", "Cell", "Figure", "FigureError", "FloatFormat", "Lane",
-           "Line", "Machine", "Mark", "Pass", "Point", "RecordingCache", "RecordingProposer",
-           "Step", "Trace", "Workload", "acceptance_timeline", "attention_explorer",
-           "attention_weights", "cache_growth", "distribution", "engine_map", "memory_budget",
-           "merge_stepper", "merge_steps", "number_formats", "player", "roofline",
-           "rope_rotation", "token_borders"]
+__all__ = ["BatchCounts", "Cell", "Divergence", "FLOAT_FORMATS", "Figure", "FigureError",
+           "FloatFormat", "GEARS", "Lane", "Line", "Machine", "Mark", "Pass", "Point",
+           "RecordingCache", "RecordingProposer", "Step", "Trace", "Workload",
+           "acceptance_timeline", "attention_explorer", "attention_weights", "batch_timeline",
+           "batching_counts", "cache_growth", "distribution", "engine_map", "first_divergence",
+           "memory_budget", "merge_stepper", "merge_steps", "number_formats", "page_table",
+           "player", "roofline", "rope_rotation", "static_and_continuous", "token_borders"]

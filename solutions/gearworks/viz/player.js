@@ -117,11 +117,82 @@
       }, svg("title", {}, point.label))));
   }
 
-  const VIEWS = { lanes, text: lanes, table, bars, plot };
+  const percent = (share) => `${Math.round(100 * share)}%`;
+  const stepName = (trace, i) =>
+    `${trace.step_name ?? "Step"} ${trace.steps[i].label ?? `${i + 1} of ${trace.steps.length}`}`;
+
+  function box(trace, cell) {       // what stands in a slot of a timeline, as high as its size
+    const fill = make("i", { class: `gw-fill ${kindClass(trace, cell.kind)}`, style: `height: ${percent(cell.size ?? 1)}` },
+      cell.text ? make("b", {}, cell.text) : "");
+    return cell.rest ? [make("i", { class: `gw-fill gw-rest ${kindClass(trace, cell.rest)}` }), fill] : [fill];
+  }
+
+  function timeline(trace, step) {
+    const rows = trace.timeline ?? [];
+    const now = trace.steps.indexOf(step);
+    const columns = Math.max(1, ...rows.map((lane) => cellsOf(lane).length));
+    const parts = [];
+    const place = (element, row, column) => {
+      element.style.gridArea = `${row} / ${column}`;
+      parts.push(element);
+      return element;
+    };
+    let row = 1, group;
+    for (let i = 0; i < columns; i += 5) {
+      place(make("span", { class: "gw-tick", "aria-hidden": "true" }, trace.steps[i].label ?? String(i + 1)), row, i + 2);
+    }
+    for (const lane of rows) {
+      if (lane.group && lane.group !== group) {
+        place(make("div", { class: "gw-group" }, make("span", {}, lane.group)), ++row, "1 / auto / -1");
+        group = lane.group;
+      }
+      row += 1;
+      place(label(lane), row, 1);
+      const list = make("div", { class: "gw-timeline-lane", role: "list", "aria-label": lane.label });
+      parts.push(list);
+      cellsOf(lane).forEach((cell, i) => {
+        const what = [kindWords(trace, cell.kind), kindWords(trace, cell.rest)].filter(Boolean).join(", and above it ");
+        const words = [cell.text, [what, cell.note].filter(Boolean).join(": ")].filter(Boolean).join(" ");
+        const note = words && `${lane.label}, ${stepName(trace, i).toLowerCase()}: ${words}`;
+        const slot = make("span", { class: `gw-slot ${i > now ? "gw-later" : ""}`, style: `grid-area: ${row} / ${i + 2}`,
+                                    ...(note && i <= now ? { role: "listitem", "data-note": note, "aria-label": note } : {}) },
+          ...(cell.kind || cell.note ? box(trace, cell) : []));
+        list.append(slot);
+      });
+    }
+    if (now < columns) parts.unshift(make("div", { class: "gw-now", style: `grid-area: 1 / ${now + 2} / ${row + 1}` }));
+    return make("div", { class: "gw-scroll" }, make("div", {
+      class: "gw-timeline", style: `grid-template-columns: max-content repeat(${columns}, auto)`,
+    }, ...parts));
+  }
+
+  function blocks(trace, step) {
+    const [pool, ...tables] = lanesOf(step);
+    const lane = ({ label: name, note, cells }) => make("div", { class: "gw-lane" }, label({ label: name, note }),
+      make("div", { class: "gw-cells", role: "list", "aria-label": name }, ...cellsOf({ cells }).map((cell) => {
+        const [number, ...owner] = cell.text.split("\n");
+        const words = [number, kindWords(trace, cell.kind), cell.note].filter(Boolean).join(", ");
+        return make("span", { class: cellClass(trace, cell), style: `--gw-fill: ${percent(cell.size ?? 1)}`,
+                              role: "listitem", "data-block": number, "data-note": words,
+                              "aria-label": [words, cell.emphasis].filter(Boolean).join(", ") },
+          number, owner.length ? make("b", {}, owner.join(" ")) : "");
+      })));
+    return make("div", { class: "gw-blocks" }, make("div", { class: "gw-pool" }, lane(pool)),
+      make("div", { class: "gw-tables" }, ...tables.map(lane)));
+  }
+
+  const VIEWS = { lanes, text: lanes, table, bars, plot, timeline, blocks };
+
+  function swatch(trace, kind) {
+    const sizes = trace.timeline.flatMap(cellsOf).filter((cell) => cell.kind === kind).map((cell) => cell.size ?? 1);
+    return make("span", { class: "gw-swatch", "aria-hidden": "true" }, ...box(trace, { kind, size: Math.max(0, ...sizes) || 1 }));
+  }
 
   function legend(trace) {
-    return make("ul", { class: "gw-legend" }, ...legendOf(trace).map(([kind, words]) =>
-      make("li", {}, trace.view === "plot"
+    const drawn = new Set((trace.timeline ?? []).flatMap(cellsOf).flatMap((cell) => [cell.kind, cell.rest]));
+    const explained = legendOf(trace).filter(([kind]) => trace.view !== "timeline" || drawn.has(kind));
+    return make("ul", { class: "gw-legend" }, ...explained.map(([kind, words]) =>
+      make("li", {}, trace.view === "timeline" ? swatch(trace, kind) : trace.view === "plot"
         ? svg("svg", { class: "gw-swatch-point", viewBox: "-10 -10 20 20", "aria-hidden": "true" },
             svg("path", { class: `gw-point ${kindClass(trace, kind)}`, d: kindShape(trace, kind) }))
         : make("span", { class: `gw-swatch ${kindClass(trace, kind)}`, "aria-hidden": "true" }), words)));
@@ -142,11 +213,11 @@
     return element;
   }
 
-  const SECONDS_PER_STEP = 1.4;
+  const SECONDS_PER_STEP = { timeline: 0.5 };
 
   function start(root, traces, words) {
-    for (const { pool, steps } of traces) {
-      for (const lane of steps.flatMap(lanesOf)) lane.cells = cellsOf(lane).map((place) => pool[place]);
+    for (const { pool, steps, timeline = [] } of traces) {
+      for (const lane of [...steps.flatMap(lanesOf), ...timeline]) lane.cells = cellsOf(lane).map((place) => pool[place]);
     }
     let trace, at, timer;
     root.tabIndex = 0;                          // so that the arrow keys work wherever in the figure the focus is
@@ -174,14 +245,14 @@
       slider.setAttribute("aria-label", trace.step_name ?? "Step");
       controls.hidden = trace.steps.length < 2;
       key.replaceChildren(trace.legend ? legend(trace) : "");
-      go(0);
+      go(trace.first ?? 0);
     }
 
     function go(target) {
       at = Math.min(Math.max(target, 0), trace.steps.length - 1);
       const step = trace.steps[at];
       const last = at === trace.steps.length - 1;
-      const name = `${trace.step_name ?? "Step"} ${step.label ?? `${at + 1} of ${trace.steps.length}`}`;
+      const name = stepName(trace, at);
       slider.value = at;
       slider.setAttribute("aria-valuetext", name);
       place.textContent = name;
@@ -199,6 +270,8 @@
     function draw() {
       const focused = stage.contains(document.activeElement);
       stage.replaceChildren(VIEWS[trace.view ?? "lanes"](trace, trace.steps[at], stage.clientWidth || 640));
+      const [current, scroll] = [".gw-now", ".gw-scroll"].map((name) => stage.querySelector(name));
+      if (current) scroll.scrollLeft = current.offsetLeft - scroll.clientWidth / 2;
       const noted = stage.querySelectorAll("[data-note]");
       noted.forEach((cell, i) => (cell.tabIndex = i === 0 ? 0 : -1));
       detail.hidden = noted.length === 0;
@@ -208,12 +281,16 @@
 
     function show(event) {
       const cell = event.target.closest?.("[data-note]");
-      if (cell) detail.textContent = cell.dataset.note;
+      if (!cell) return;
+      detail.textContent = cell.dataset.note;
+      for (const one of stage.querySelectorAll("[data-block]")) {
+        one.classList.toggle("gw-same", one.dataset.block === cell.dataset.block);
+      }
     }
 
     function run() {
       if (at === trace.steps.length - 1) go(0);
-      timer = setInterval(() => (root.isConnected ? go(at + 1) : pause()), 1000 * SECONDS_PER_STEP);
+      timer = setInterval(() => (root.isConnected ? go(at + 1) : pause()), 1000 * (SECONDS_PER_STEP[trace.view] ?? 1.4));
       showPlaying(true);
     }
 

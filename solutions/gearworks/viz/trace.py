@@ -10,6 +10,10 @@ by one of a few views:
     bars     one stacked bar a lane, of cells of some `size`   Step.lanes, Trace.marks, .limit
     plot     points and lines on two logarithmic axes          Step.points, Trace.lines,
                                                                Trace.x_label, .y_label
+    timeline a row a lane, a column a step: all that came      Trace.timeline
+             before the step, and the step
+    blocks   the first lane as a pool of vessels, the others   Step.lanes
+             beside it, as tables that point into it
 
 Every view also shows the step's caption and its named values. A kind is a name that the legend
 explains; its place there decides colour and pattern. Only plain numbers and strings are in a
@@ -21,13 +25,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
+from itertools import groupby
 from numbers import Real
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from gearworks.errors import GearworksError
 
-SCHEMA = "gearworks.trace/1"
-VIEWS = ("lanes", "text", "table", "bars", "plot")
+SCHEMA = "gearworks.trace/2"
+VIEWS = ("lanes", "text", "table", "bars", "plot", "timeline", "blocks")
 EMPHASES = ("", "chosen", "new", "faded")
 KINDS = 8                             # as many as there are colours with a pattern of their own
 
@@ -53,10 +58,12 @@ class Cell(_Frozen):
     kind: a key of the trace's legend, or "". emphasis: "", "chosen" (what happens next concerns
     it), "new" or "faded".
     note: what the reader sees on pointing at it. size: its length in a bar, in the unit of the
-    trace's marks.
+    trace's marks; in a timeline its height, and in a vessel how full it is, at most 1. rest: in
+    a timeline, the kind of what is above it.
+    A block's first line is its number, by which the pool and the tables belong together.
 
     >>> Cell("he", emphasis="new", note="id 258")
-    Cell(text='he', kind='', emphasis='new', note='id 258', size=1)
+    Cell(text='he', kind='', emphasis='new', note='id 258', size=1, rest='')
     """
 
     text: str
@@ -64,15 +71,18 @@ class Cell(_Frozen):
     emphasis: str = ""
     note: str = ""
     size: float = 1
+    rest: str = ""
 
 
 @dataclass(frozen=True)
 class Lane(_Frozen):
-    """A row of cells with a name. note: a remark on the whole row, shown beside the name."""
+    """A row of cells with a name. note: a remark on the whole row, shown beside the name.
+    group: in a timeline, a heading above the first lane that has it."""
 
     label: str
     cells: Sequence[Cell] = ()
     note: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,9 @@ class Trace(_Frozen):
 
     The fields from `view` on say how to draw them; see the table above. legend: kind -> what it
     means, at most `KINDS` of them. limit: where the scale of a bar view ends; longer bars fade
-    out there (0: no limit). step_name: what the slider selects.
+    out there (0: no limit). step_name: what the slider selects. timeline: its lanes, where cell
+    i belongs to step i; steps for which no cell is left show the whole. first: the step at
+    which the figure opens, from 0.
     Raises FigureError, naming the place, when something is not as described here.
 
     >>> trace = Trace("Hi", [Step("one letter", [Lane("word", [Cell("h")])])])
@@ -141,6 +153,8 @@ class Trace(_Frozen):
     lines: Sequence[Line] = ()
     x_label: str = ""
     y_label: str = ""
+    timeline: Sequence[Lane] = ()
+    first: float = 0
 
     def __post_init__(self):
         super().__post_init__()
@@ -150,21 +164,21 @@ class Trace(_Frozen):
         _require(len(self.steps) > 0, "steps", "is empty", "a trace has at least one step")
         _require(len(self.legend) <= KINDS, "legend", f"has {len(self.legend)} kinds",
                  f"at most {KINDS} can be told apart")
+        _require(self.first in range(len(self.steps)), "first", f"is {self.first}",
+                 f"the steps are 0 to {len(self.steps) - 1}")
+        for j, lane in enumerate(self.timeline):
+            _require(len(lane.cells) <= len(self.steps), f"timeline[{j}].cells",
+                     f"has {len(lane.cells)} cells", f"there are {len(self.steps)} steps")
+            self._check_cells(lane, f"timeline[{j}]")
         for i, step in enumerate(self.steps):
             for j, lane in enumerate(step.lanes):
                 if self.view == "table":
                     _require(len(lane.cells) == len(self.columns),
                              f"steps[{i}].lanes[{j}].cells", f"has {len(lane.cells)} cells",
                              f"the table has {len(self.columns)} columns")
-                for k, cell in enumerate(lane.cells):
-                    place = f"steps[{i}].lanes[{j}].cells[{k}]"
-                    self._require_kind(cell.kind, place)
-                    _require(cell.emphasis in EMPHASES, f"{place}.emphasis",
-                             f"is {cell.emphasis!r}", f"use one of {EMPHASES}")
-                    _require(cell.size >= 0, f"{place}.size", f"is {cell.size}",
-                             "a length is not negative")
+                self._check_cells(lane, f"steps[{i}].lanes[{j}]")
             for j, point in enumerate(step.points):
-                self._require_kind(point.kind, f"steps[{i}].points[{j}]")
+                self._require_kind(point.kind, f"steps[{i}].points[{j}].kind")
                 _require_positive((point.x, point.y), f"steps[{i}].points[{j}]")
         for i, line in enumerate(self.lines):
             for j, pair in enumerate(line.points):
@@ -173,8 +187,20 @@ class Trace(_Frozen):
                          f"is {pair!r}", "it is a pair of numbers, x and y")
                 _require_positive(pair, f"lines[{i}].points[{j}]")
 
+    def _check_cells(self, lane: Lane, where: str) -> None:
+        for k, cell in enumerate(lane.cells):
+            place = f"{where}.cells[{k}]"
+            self._require_kind(cell.kind, f"{place}.kind")
+            self._require_kind(cell.rest, f"{place}.rest")
+            _require(cell.emphasis in EMPHASES, f"{place}.emphasis", f"is {cell.emphasis!r}",
+                     f"use one of {EMPHASES}")
+            _require(cell.size >= 0, f"{place}.size", f"is {cell.size}",
+                     "a length is not negative")
+            _require(self.view not in ("timeline", "blocks") or cell.size <= 1,
+                     f"{place}.size", f"is {cell.size}", "here it is a share, at most 1")
+
     def _require_kind(self, kind: str, place: str) -> None:
-        _require(not kind or kind in self.legend, f"{place}.kind", f"is {kind!r}",
+        _require(not kind or kind in self.legend, place, f"is {kind!r}",
                  f"the legend explains {', '.join(map(repr, self.legend)) or 'no kinds'}")
 
     def to_json(self) -> str:
@@ -213,14 +239,30 @@ class Trace(_Frozen):
             label = step.label or f"{i} of {len(self.steps)}"
             lines.append(f"{self.step_name} {label}: {step.caption}" if len(self.steps) > 1
                          else step.caption)
+            tables = step.lanes[1 if self.view == "blocks" else 0:]    # they tell the pool, too
             lines += [f"  {_with_remarks(lane.label, [lane.note])}: "
-                      f"{self._cells_in_words(lane)}" for lane in step.lanes]
+                      f"{self._cells_in_words(lane)}" for lane in tables]
             lines += [f"  {label}: {text}" for label, text in step.values.items()]
+        for group, lanes in groupby(self.timeline, key=lambda lane: lane.group):
+            lines += [group] if group else []
+            lines += [f"  {_with_remarks(lane.label, [lane.note])}: {self._runs_in_words(lane)}"
+                      for lane in lanes]
         if self.marks:
             lines.append("Marks: " + ", ".join(mark.label for mark in self.marks))
         return "\n".join(lines)
 
+    def _runs_in_words(self, lane: Lane) -> str:
+        """The cells of a timeline, equal ones that follow each other as one."""
+        def words(cell: Cell, count: int) -> str:
+            kinds = filter(None, map(self.legend.get, [cell.kind, cell.rest]))
+            what = ", ".join(filter(None, [" + ".join(kinds), cell.note])) or "nothing"
+            return (f"{cell.text}: {what}" if cell.text else what) + (
+                f", for {count} steps" if count > 1 else "")
+        return " | ".join(words(cell, len(list(same))) for cell, same in groupby(lane.cells))
+
     def _cells_in_words(self, lane: Lane) -> str:
+        if self.view == "blocks":
+            return " | ".join(cell.text for cell in lane.cells) or "empty"
         columns = self.columns if self.view == "table" else [""] * len(lane.cells)
         cells = [_with_remarks(cell.text, [self.legend.get(cell.kind, ""), cell.emphasis])
                  for cell in lane.cells]

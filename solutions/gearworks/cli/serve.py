@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gearworks.cli import console
-from gearworks.errors import NotAvailableError, UsageError
+from gearworks.errors import UsageError
+from gearworks.server.listener import bound
 
 if TYPE_CHECKING:                   # nothing is loaded before the options are known to be right
     from gearworks.language_model import LanguageModel
@@ -129,27 +130,6 @@ def _run(options: argparse.Namespace, language_model: "LanguageModel",
         lambda address: print(f"Gearworks serves {names[0]} at {address}", flush=True))
     server.run()
     return 1 if service.engine.error is not None else 0
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, and does not listen yet.
-    Raises NotAvailableError."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise NotAvailableError(f"cannot listen on {host}", str(error),
-                                "--host 127.0.0.1, or an address of this machine") from None
-    try:
-        if os.name == "posix":                              # elsewhere it lets two share a port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise NotAvailableError(f"cannot listen on {host}, port {port}", str(error),
-                                "another --port, or 0 for any that is free") from None
-    return listener
 
 
 def _host(argument: str) -> str:
