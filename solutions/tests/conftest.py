@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -166,7 +167,6 @@ def served() -> Callable:
     """
     import threading
     from contextlib import contextmanager
-    from types import SimpleNamespace
 
     @contextmanager
     def serve(language_model, engine=None, patience=None, grace=5, **options):
@@ -195,6 +195,20 @@ def served() -> Callable:
             thread.join(60)
         assert not thread.is_alive()
     return serve
+
+
+@pytest.fixture(scope="module")
+def smollm2_server(served, smollm2) -> Iterator[SimpleNamespace]:
+    """The same model, served. requests: all that the engine was asked for, in their order."""
+    with served(smollm2, models=("smollm2",)) as server:
+        server.requests = []
+        add_request = server.engine.add_request
+
+        def recorded(request):
+            server.requests.append(request)
+            add_request(request)
+        server.engine.add_request = recorded
+        yield server
 
 
 @pytest.fixture(scope="session")
