@@ -75,7 +75,7 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
 
 
 def _part(exercise: str, subject: Any) -> Any:
-    """A class with the exercise's methods as they are, and the reference's for what others write.
+    """A class with the exercise's methods as they are, and the reference's for all others'.
 
     So a method that is open, or wrong, costs points where it is exercised, and nowhere else.
     """
@@ -84,7 +84,7 @@ def _part(exercise: str, subject: Any) -> Any:
     try:
         bases = (subject,) if issubclass(subject, reference) else (subject, reference)
         return type(reference.__name__, bases, theirs)
-    except TypeError:                                          # no class, or one of a strange kind
+    except TypeError:                                       # no class, or one of a strange kind
         return subject
 
 

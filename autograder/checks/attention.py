@@ -405,7 +405,7 @@ def any_number(alibi_slopes, rng):
 # --- keys in blocks ---------------------------------------------------------------------------
 
 
-def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
+def true_rows(q: np.ndarray, k: np.ndarray, v: np.ndarray,
                    rules: AttentionRules = AttentionRules()) -> np.ndarray:
     """One sequence's, from the definitions, in float64: query i is its token S - T + i."""
     T, H, d = q.shape
@@ -437,9 +437,9 @@ def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *,
     H, K, d, e = shape
     needs = [-(-length // size) + spare for length, _ in batch]
     blocks = np.arange(sum(needs) + 3)
-    if order == "scattered":
-        rng.shuffle(blocks)
-    borders = np.cumsum([1, *needs])
+    if order == "scattered":                            # block 0 is nobody's, so that it shows
+        blocks[1:] = rng.permutation(blocks[1:])
+    borders = np.cumsum([order == "scattered", *needs])
     tables = [blocks[start:end].tolist() for start, end in zip(borders, borders[1:])]
     keys = np.full((K, len(blocks), size, d), np.nan, np.float32)
     values = np.full((K, len(blocks), size, e), np.nan, np.float32)
@@ -450,7 +450,7 @@ def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *,
         for token in range(length):
             place = table[token // size], token % size
             keys[:, place[0], place[1]], values[:, place[0], place[1]] = k[token], v[token]
-        right.append(true_attention(q[start:start + count], k, v, rules))
+        right.append(true_rows(q[start:start + count], k, v, rules))
         start += count
     lengths, counts = [length for length, _ in batch], [count for _, count in batch]
     with expect_unchanged(q, keys, values, tables, hint="The memory belongs to all sequences."):
@@ -488,8 +488,8 @@ def by_the_table(paged_attention, rng):
 def ragged(paged_attention, rng):
     """A prompt, a piece of a prompt after what is there already, and single tokens, in one
     step: every query sees the keys up to itself."""
-    hint = ("The rows of q go by sequence: how many has this one, where do they begin, and which "
-            "tokens of the sequence are they? They are its last.")
+    hint = ("The rows of q go by sequence: how many has this one, where do they begin, and "
+            "which tokens of the sequence are they? They are its last.")
     expect_paged(paged_attention, rng, [(7, 7), (12, 5), (6, 1), (5, 2)], hint)
     expect_paged(paged_attention, rng, [(3, 1), (13, 4), (1, 1)], hint, shape=(6, 3, 4, 7))
 
@@ -507,7 +507,7 @@ def nobody_elses(paged_attention, rng):
 
 @check(PAGED, points=1, public=True)
 def sliding_windows(paged_attention, rng):
-    """In a layer with a window, a query sees the window's tokens, itself included, and no more."""
+    """In a layer with a window, a query sees the window's tokens, its own included."""
     for window in (1, 5):
         expect_paged(paged_attention, rng, [(13, 1), (12, 6), (3, 3), (2, 1)],
                      f"`rules.window` is {window}: `causal_mask` takes it. Which is the first "

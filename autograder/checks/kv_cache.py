@@ -231,7 +231,7 @@ def expect_life(BlockPool, rng: np.random.Generator, hashes, calls: int, hint: s
     history: list[str] = []
 
     def both(name: str, *arguments, of: str = ""):
-        """What both pools give, which must be the same. arguments: a pair is for each its own."""
+        """What both pools give. arguments: a pair is for each its own."""
         history.append(name)
         mine, right = ([one[side] if isinstance(one, tuple) else one for one in arguments]
                        for side in range(2))
@@ -308,8 +308,8 @@ def takes_back(BlockPool, rng):
     blocks = [pool.allocate() for _ in range(3)]
     order = rng.permutation(blocks).tolist()
     for at, block in enumerate(order):
-        expect_equal(pool.available, 2 + at, of=f"how many blocks are available after {at} of 3 "
-                                                "were freed")
+        expect_equal(pool.available, 2 + at,
+                     of=f"how many blocks are available after {at} of 3 were freed")
         pool.free(block)
         expect_books(pool, [[other] for other in order[at + 1:]], f"after block {block} was "
                      "freed", hint="One reference less; without any, into `self.empty`.")
@@ -357,7 +357,7 @@ def shared_and_kept(BlockPool, rng):
     """A block is free when its last user has left; one that has a prefix is kept then,
     and goes out after the empty ones."""
     pool, blocks = full_pool(BlockPool, 4)
-    hint = "Three things can happen to a block in `free`: others use it, it is kept, it is empty."
+    hint = "Three ways to go on after `free`: others use the block, it is kept, it is empty."
     prefixes = [pool.keep(block, bytes([block]), [block, 7], None) for block in (1, 2)]
     pool.share(1)
     pool.free(1)
@@ -406,12 +406,12 @@ def full_blocks_have_one(hash_blocks, rng):
     for count in (0, 1, size - 1, size, size + 1, 3 * size - 1, 3 * size):
         expect_equal(len(hash_blocks(list(range(count)), size)), count // size,
                      of=f"how many hashes {count} tokens have in blocks of {size}",
-                     hint="A block that is not full is written to later; a hash of it would lie.")
+                     hint="A block that is not full is written to later: its hash would lie.")
 
 
 @check(HASH, points=2, public=True)
 def all_that_came_before(hash_blocks, rng):
-    """Two texts have the same hash for a block if and only if they are the same up to its end."""
+    """Two texts have the same hash for a block exactly when they are the same up to its end."""
     for _ in range(60):
         texts = [letters(rng, 8) for _ in range(2)]
         same = int(rng.integers(0, 9))
@@ -427,7 +427,7 @@ def all_that_came_before(hash_blocks, rng):
 
 @check(HASH, points=1, public=True)
 def in_two_parts(hash_blocks, rng):
-    """A text that grows is hashed on from where it was: `parent` stands for what came before."""
+    """A text that grows is hashed on from where it was: `parent` is what came before."""
     text = rng.integers(0, 50_000, 12).tolist()
     whole = hash_blocks(text, 3)
     for blocks in range(5):
@@ -456,7 +456,7 @@ def any_ids(hash_blocks, rng):
     for size in (1, 2, 16):
         ids = rng.integers(0, 150_000, int(rng.integers(30, 70)))
         hashes = hash_blocks(ids.tolist(), size)
-        expect_equal(len(set(hashes)), len(ids) // size, of="how many different hashes there are")
+        expect_equal(len(set(hashes)), len(ids) // size, of="how many hashes there are")
         for other in (tuple(ids.tolist()), ids, ids.astype(np.int32)):
             expect_equal(list(hash_blocks(other, size)), hashes,
                          of=f"the hashes of {type(other).__name__} instead of list")
@@ -556,7 +556,7 @@ def the_same_text_twice(BlockPool, rng):
     first, second, child = (pool.allocate() for _ in range(3))
     root = pool.keep(first, names[0], text[:2], None)
     again = pool.keep(second, names[0], text[:2], None)
-    expect_equal(told([again]), told([root]), of="the prefix of a text that another block holds",
+    expect_equal(told([again]), told([root]), of="the prefix of what a block holds already",
                  hint="Two blocks may hold one text; it is enough to find one of them.")
     expect_books(pool, [[first, second, child]], "when two blocks hold one text",
                  "A block has a prefix, or it has none: the second has none.")

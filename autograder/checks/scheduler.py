@@ -7,7 +7,6 @@ import numpy as np
 
 from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal
 from autograder.checks.model import Truth, truth
-from gearworks.errors import ModelError
 from gearworks.kv_cache import BlockPool
 from gearworks.model import forward
 from gearworks.serving.paged_cache import PagedBatch, PagedKVCache
@@ -40,9 +39,12 @@ def name_of(sequence: Sequence) -> str:
     return f"{sequence.request.id}/{sequence.index}"
 
 
-def expect_books(pool: BlockPool, scheduler: Reference, when: str, hint: str = "") -> None:
-    """Every block is free or counted once for each sequence that has it in its table."""
+def expect_books(pool: BlockPool, scheduler: Reference, when: str, hint: str = "",
+                 others: Ids[int] = ()) -> None:
+    """Every block is free or counted once for each sequence that has it in its table.
+    others: blocks that are in use for something else."""
     tables = [list(one.block_table) for one in [*scheduler.running, *scheduler.waiting]]
+    tables.append(list(others))
     try:
         pool.check(tables)
     except AssertionError as error:
@@ -58,11 +60,11 @@ def served_texts(rng: np.random.Generator) -> list[list[int]]:
 
 def expect_served(case: Truth, scheduler: Reference, pool: BlockPool, texts: Ids[Ids[int]],
                   hint: str, later: int = 3) -> None:
-    """Run texts through an engine: every row's logits must be Hugging Face's for the text alone.
+    """Run texts through an engine: every row's logits must be Hugging Face's for that text.
 
-    The tokens of each text are known beforehand; a step computes those that the scheduler names,
-    from blocks that hold nan until they are written to. later: so many of the texts come a
-    while after the others, when some of what they begin with is in blocks.
+    The tokens of each text are known beforehand; a step computes those that the scheduler
+    names, from blocks that hold nan until they are written to. later: so many of the texts come
+    a while after the others, when some of what they begin with is in blocks.
     """
     right = [case.logits_of(text) for text in texts]
     memory = PagedKVCache(case.config, len(pool.references), pool.block_size)
@@ -135,10 +137,17 @@ def running(scheduler: Reference, number: int) -> Sequence:
                 if (one.request.id, one.index) == (f"request-{number}", 0))
 
 
+def compute(scheduler: Reference, number: int, count: int) -> None:
+    """Compute so many tokens of a sequence that runs."""
+    one = running(scheduler, number)
+    scheduler.make_room(one, count, Plan())
+    scheduler.computed(one, count)
+
+
 def catch_up(scheduler: Reference, tokens: int = 0) -> None:
-    """Compute what is pending, in as many steps as it takes; then every answer goes on by so
-    many tokens."""
-    while any(one.num_pending_tokens for one in scheduler.running):
+    """Compute all that is pending, in some steps; then every answer goes on by so many
+    tokens."""
+    for _ in range(20):
         for one, count in scheduler.schedule().rows:
             scheduler.computed(one, min(count, one.num_pending_tokens))
     for one in scheduler.running:
@@ -245,17 +254,17 @@ def a_prompt_alone(Scheduler, rng):
     scheduler.add(sequence(range(count), 0, guesses=[7, 7]))
     plan = Plan()
     scheduler.admit(5, plan)
-    scheduler.computed(running(scheduler, 0), 5)
-    hint = ("Half of the step is for prompts that others wait behind: here nobody does. The one "
-            "that is asked about runs, too, and is no *other*.")
+    compute(scheduler, 0, 5)
+    hint = ("Half of the step is for prompts that others wait behind: here nobody does. The "
+            "one that is asked about runs, too, and is no *other*.")
     for budget, right in ((16, 16 if count > 21 else count - 5), (9, 9), (1, 1)):
         expect_chunk(scheduler, running(scheduler, 0), budget, right,
                      f"{count - 5} tokens pending, alone", hint)
-    scheduler.computed(running(scheduler, 0), count - 9)
+    compute(scheduler, 0, count - 9)
     for budget, right in ((16, 4), (3, 3)):
         expect_chunk(scheduler, running(scheduler, 0), budget, right,
-                     "4 tokens pending and 2 guesses", "Guesses are for one pending token: with "
-                     "more, the prompt comes first.")
+                     "4 tokens pending and 2 guesses",
+                     "Guesses are for one pending token: with more, the prompt comes first.")
 
 
 @check(CHUNK, points=2, public=True)
@@ -263,21 +272,21 @@ def half_for_a_prompt(Scheduler, rng):
     """A prompt gets at most half of a step while another is unfinished, or somebody waits
     for whom there is a place."""
     scheduler, _ = a_scheduler(Scheduler, max_num_seqs=2, max_num_batched_tokens=15)
-    hint = "`self.running` with more than one pending; `self.waiting` together with `self.places`."
+    hint = "`self.running` with more than one pending; `self.waiting` while `self.places`."
     scheduler.add(sequence(range(30), 0))
     scheduler.admit(3, Plan())
-    scheduler.computed(running(scheduler, 0), 3)
+    compute(scheduler, 0, 3)
     expect_chunk(scheduler, running(scheduler, 0), 15, 15, "27 pending, alone", hint)
     scheduler.add(sequence(range(40, 60), 1))
     for budget, right in ((15, 7), (8, 7), (7, 7), (4, 4)):
         expect_chunk(scheduler, running(scheduler, 0), budget, right,
                      "27 pending, and somebody waits, of 15 a step", hint)
     scheduler.admit(2, Plan())
-    scheduler.computed(running(scheduler, 1), 2)
+    compute(scheduler, 1, 2)
     for number in (0, 1):
         expect_chunk(scheduler, running(scheduler, number), 15, 7,
                      "when two prompts are unfinished, of 15 a step", hint)
-    scheduler.computed(running(scheduler, 1), 17)                 # one is left: it decodes soon
+    compute(scheduler, 1, 17)                                     # one is left: it decodes soon
     scheduler.add(sequence(range(9), 2))
     expect_chunk(scheduler, running(scheduler, 0), 15, 15,
                  "when the other one has one token pending, and there is no place for the one "
@@ -300,12 +309,12 @@ def answers_to_come(Scheduler, rng):
     scheduler, _ = a_scheduler(Scheduler)
     scheduler.add(sequence([1, 2, 3], 0, n=2, guesses=[7, 8]))
     scheduler.admit(2, Plan())
-    scheduler.computed(running(scheduler, 0), 2)
-    expect_chunk(scheduler, running(scheduler, 0), 9, 1, "one pending, with two answers to come")
+    compute(scheduler, 0, 2)
+    expect_chunk(scheduler, running(scheduler, 0), 9, 1, "one pending, of two answers")
     tiled, _ = a_scheduler(Scheduler, tiled=True, max_num_batched_tokens=24)
     tiled.add(sequence(range(22), 0))
     tiled.admit(9, Plan())
-    tiled.computed(running(tiled, 0), 8)
+    compute(tiled, 0, 8)
     for budget, right in ((3, 0), (4, 4), (11, 8), (12, 12), (13, 13), (14, 14), (20, 14)):
         expect_chunk(tiled, running(tiled, 0), budget, right,
                      "14 of 22 tokens pending, in tiles of 4")
@@ -321,20 +330,22 @@ def any_chunks(Scheduler, rng):
 # --- room -------------------------------------------------------------------------------------
 
 
-def filled(Scheduler, lengths: Ids[int], num_blocks: int, **options: Any) -> tuple:
-    """A scheduler whose sequences have computed so many tokens and have one more pending."""
-    scheduler, pool = a_scheduler(Scheduler, num_blocks, **options)
+def filled(Scheduler, lengths: Ids[int], left: int,
+           **fields: Any) -> tuple[Reference, BlockPool, list[int]]:
+    """A scheduler whose sequences have computed so many tokens and have one more pending, its
+    pool, and the blocks that are in use for something else: only so many are left."""
+    scheduler, pool = a_scheduler(Scheduler)
     for number, length in enumerate(lengths):
-        scheduler.add(sequence([number + 1] * length, number, more=20))
+        scheduler.add(sequence([number + 1] * length, number, more=20, **fields))
     catch_up(scheduler, tokens=1)
     expect_equal(len(scheduler.running), len(lengths), of="how many sequences run")
-    return scheduler, pool
+    return scheduler, pool, [pool.allocate() for _ in range(pool.available - left)]
 
 
 @check(ROOM, points=1, public=True)
 def no_more_than_needed(Scheduler, rng):
     """A block is taken at a block's border, and not before; several for several tokens."""
-    scheduler, pool = filled(Scheduler, [7, 8], 20)
+    scheduler, pool, others = filled(Scheduler, [7, 8], left=20)
     for number, count, blocks in ((0, 1, 2), (1, 1, 3), (1, 4, 3), (1, 5, 4)):
         one, plan = running(scheduler, number), Plan()
         expect_equal(bool(scheduler.make_room(one, count, plan)), True,
@@ -345,20 +356,20 @@ def no_more_than_needed(Scheduler, rng):
                      hint="`blocks_needed` counts them. While the table is shorter than the "
                           "tokens need, one more.")
         expect_equal(told(plan), told(Plan()), of="a plan in which nobody gave way")
-        expect_books(pool, scheduler, "after that", "Whatever is in a table was allocated.")
+        expect_books(pool, scheduler, "after that", "Whatever is in a table was allocated.",
+                     others)
 
 
 @check(ROOM, points=1, public=True)
 def side_by_side(Scheduler, rng):
     """A table's new blocks follow its last one where they can."""
-    scheduler, pool = filled(Scheduler, [4, 4], 30)
+    scheduler, pool, _ = filled(Scheduler, [4, 4], left=38)
     one = running(scheduler, 1)
-    pool.free(pool.allocate(after=11))
     before = list(one.block_table)
-    for number in (0, 1):
-        scheduler.make_room(running(scheduler, number), 1, Plan())
-    tables = [list(running(scheduler, number).block_table) for number in (0, 1)]
-    expect_equal(tables[1], [before[0], before[0] + 1], of=f"the table that was {before}",
+    pool.free(pool.allocate(after=before[0]))           # so that it comes last of the empty ones
+    scheduler.make_room(one, 1, Plan())
+    expect_equal(list(one.block_table), [before[0], before[0] + 1],
+                 of=f"the table that was {before}",
                  hint="`allocate(after=…)` takes the last block of the table.")
     scheduler.make_room(one, 9, Plan())
     expect_equal(list(one.block_table), [before[0] + at for at in range(4)],
@@ -368,7 +379,7 @@ def side_by_side(Scheduler, rng):
 @check(ROOM, points=2, public=True)
 def the_last_gives_way(Scheduler, rng):
     """Where no block is left, the running sequence of the last rank gives up its own."""
-    scheduler, pool = filled(Scheduler, [8, 4, 3], 4)
+    scheduler, pool, others = filled(Scheduler, [8, 4, 3], left=0)
     plan, first = Plan(), running(scheduler, 0)
     hint = "Preempt `self.running[-1]`, and look again whether that is enough."
     expect_equal(bool(scheduler.make_room(first, 1, plan)), True, hint=hint,
@@ -377,36 +388,35 @@ def the_last_gives_way(Scheduler, rng):
     expect_equal(len(first.block_table), 3, of="how many blocks the first one has", hint=hint)
     expect_equal([name_of(one) for one in scheduler.waiting], ["request-2/0"],
                  of="who waits", hint="`preempt` is given.")
-    expect_books(pool, scheduler, "after that", hint)
-    scheduler, pool = filled(Scheduler, [8, 4, 3], 4)
+    expect_books(pool, scheduler, "after that", hint, others)
+    scheduler, pool, others = filled(Scheduler, [8, 4, 3], left=0)
     plan = Plan()
-    scheduler.make_room(running(scheduler, 0), 6, plan)
+    for _ in range(4):
+        running(scheduler, 0).append(7)
+    scheduler.make_room(running(scheduler, 0), 5, plan)
     expect_equal(told(plan)["preempted"], ["request-2/0", "request-1/0"], hint=hint,
-                 of="who gave way for six tokens")
-    expect_books(pool, scheduler, "after that", hint)
+                 of="who gave way for five tokens, two blocks of 4")
+    expect_books(pool, scheduler, "after that", hint, others)
 
 
 @check(ROOM, points=1, public=True)
 def itself(Scheduler, rng):
     """Who is last itself gives way, and is not run: nothing is taken for it."""
-    scheduler, pool = filled(Scheduler, [8, 4, 4], 4)
+    scheduler, pool, others = filled(Scheduler, [8, 4, 4], left=0)
     plan, last = Plan(), running(scheduler, 2)
-    hint = "Once the sequence itself was preempted, the answer is False, at once (nano-vllm#277)."
+    hint = "Once the sequence itself was preempted, the answer is False (nano-vllm#277)."
     answer = scheduler.make_room(last, 1, plan)
     expect_equal(told(plan)["preempted"], ["request-2/0"], of="who gave way", hint=hint)
     expect_equal(bool(answer), False, of="the answer for the last of three", hint=hint)
     expect_equal([list(last.block_table), last.running], [[], False],
                  of="its table, and whether it runs", hint=hint)
-    expect_books(pool, scheduler, "after that", hint)
+    expect_books(pool, scheduler, "after that", hint, others)
 
 
 @check(ROOM, points=1, public=True)
 def guesses_first(Scheduler, rng):
     """Before anybody gives way, guesses are given up."""
-    scheduler, pool = a_scheduler(Scheduler, 3)
-    scheduler.add(sequence([1] * 6, 0, more=9, guesses=[7] * 4))
-    scheduler.add(sequence([2] * 3, 1, more=9))
-    catch_up(scheduler, tokens=1)
+    scheduler, pool, others = filled(Scheduler, [6, 3], left=0, guesses=[7] * 4)
     plan, first = Plan(), running(scheduler, 0)
     hint = "A guess may be wrong anyway: what must be computed is `num_pending_tokens`."
     expect_equal(bool(scheduler.make_room(first, 5, plan)), True, of="the answer", hint=hint)
@@ -414,7 +424,7 @@ def guesses_first(Scheduler, rng):
                  of="who gave way for one token and four guesses, when one block is too few")
     expect_equal(len(first.block_table), 2, of="how many blocks of 4 it has, for token 6",
                  hint=hint)
-    expect_books(pool, scheduler, "after that", hint)
+    expect_books(pool, scheduler, "after that", hint, others)
 
 
 @check(ROOM, points=1, public=True)
@@ -428,8 +438,8 @@ def copy_on_write(Scheduler, rng):
     for answer in scheduler.running:
         answer.append(7)
     before, plan = list(one.block_table), Plan()
-    hint = ("Is the block of the next token shared (`self.pool.references`)? Then another takes "
-            "its place in this table, and only in this one.")
+    hint = ("Is the block of the next token shared (`self.pool.references`)? Then another "
+            "takes its place in this table, and only in this one.")
     for answer in scheduler.running:
         expect_equal(bool(scheduler.make_room(answer, 1, plan)), True, of="the answer",
                      hint=hint)
@@ -472,7 +482,8 @@ def in_their_order(Scheduler, rng):
                  of="the rows of the plan (name, tokens, blocks)", hint="`chunk` says how many "
                  "tokens, `make_room` takes the blocks.")
     expect_equal([[name_of(one), one.running] for one in scheduler.running],
-                 [[f"request-{number}/0", True] for number in range(3)], of="who runs", hint=hint)
+                 [[f"request-{number}/0", True] for number in range(3)], of="who runs",
+                 hint=hint)
     expect_equal([name_of(one) for one in scheduler.waiting], ["request-3/0", "request-4/0"],
                  of="who still waits", hint=hint)
     expect_books(pool, scheduler, "after that", hint)
@@ -487,6 +498,14 @@ def in_their_order(Scheduler, rng):
     later = Plan()
     scheduler.admit(0, later)
     expect_equal(told(later), told(Plan()), of="the plan with no token left", hint=hint)
+    scheduler, pool = a_scheduler(Scheduler)
+    for number, n in enumerate((2, 3)):
+        scheduler.add(sequence([number] * 3, number, n=n))
+    plan = Plan()
+    scheduler.admit(16, plan)
+    expect_equal(told(plan)["admitted"], ["request-0/0"],
+                 of="who is admitted to four places, when the first wants two answers, and the "
+                    "second three", hint="`sequence.answers` and `self.places`.")
 
 
 @check(ADMIT, points=1, public=True)
@@ -554,6 +573,30 @@ def what_is_there_already(Scheduler, rng):
                      shared[-1] if shared else None, of=f"the block of the prefix of {words}",
                      hint="What follows is kept as going on from here.")
         expect_books(pool, scheduler, "after that", "Who uses a block is counted: `share`.")
+    scheduler, pool = a_scheduler(Scheduler)
+    scheduler.add(sequence(text, 0))
+    catch_up(scheduler)
+    held = [pool.allocate() for _ in range(pool.available - 2)]
+    scheduler.add(sequence([*text, 20], 1))
+    for turn, words in enumerate(("text of three blocks", "text of four, preempted once,")):
+        plan = Plan()
+        scheduler.admit(16, plan)
+        expect_equal(told(plan)["admitted"], ["request-1/0"],
+                     of=f"who is admitted beside one that runs, when {2 + turn} blocks are "
+                        f"available, and a {words} waits, of which two are in use already",
+                     hint="Blocks that are shared need not be taken: `self.pool.references`.")
+        again = running(scheduler, 1)
+        expect_equal(again.cached_tokens, 8, of=f"the cached tokens of that {words}",
+                     hint="They are noted at the first admission: the client is told of those.")
+        expect_books(pool, scheduler, "after that", "Who uses a block is counted.", held)
+        if turn == 0:
+            for number in (0, 1):
+                compute(scheduler, number, running(scheduler, number).num_pending_tokens)
+            for _ in range(4):
+                again.append(21)
+            pool.free(held.pop())
+            compute(scheduler, 1, 3)
+            scheduler.preempt(again, Plan())
 
 
 @check(ADMIT, points=1, public=True)

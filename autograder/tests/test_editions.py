@@ -317,7 +317,7 @@ def test_the_learner_notebooks_of_this_repository_are_up_to_date():
      ("optional: true", "optional: maybe", "`optional` of forward_flops must be true or false"),
      ("level: 2", "level: 2\nmethods: run", "`methods` of run_request must be a list"),
      ("level: 2", "level: 2\nwhole: true", "`whole` of run_request must be true or false, be"),
-     ("level: 2", "level: 2\ngiven: [run]", "`given` of run_request must be a list of names, b"),
+     ("level: 2", "level: 2\ngiven: [run]", "`given` of run_request must be a list of names"),
      ("level: 2", "level: 2\nexhibit: some",
       "`exhibit` of run_request must be the name of a mutant, in a cell with"),
      ("level: 2", "level: 2\npoints: 20", "there is no key 'points'"),

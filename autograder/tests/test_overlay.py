@@ -353,7 +353,7 @@ def test_a_class_in_parts_begins_with_the_references_and_goes_on_with_the_learne
 
 def test_two_cells_end_in_one_class(tmp_path):
     components = in_parts(tmp_path, code(ALLOCATES + FREES, FIRST), code(SHARES, SECOND))
-    assert [components[path].state for path in (FIRST_PATH, SECOND_PATH)] == [State.FINISHED] * 2
+    assert all(components[path].state is State.FINISHED for path in (FIRST_PATH, SECOND_PATH))
     pool = a_pool(components)
     assert ((pool.allocate(), pool.free(0), pool.share(0), pool.evict())
             == ("mine", "freed", "shared", "evicted"))
@@ -363,7 +363,8 @@ def test_two_cells_end_in_one_class(tmp_path):
 
 
 def test_an_untouched_later_cell_leaves_the_references_methods(tmp_path):
-    assert {each.state for each in in_parts(tmp_path, *starts()).values()} == {State.NOT_STARTED}
+    untouched = in_parts(tmp_path, *starts())
+    assert {each.state for each in untouched.values()} == {State.NOT_STARTED}
     components = in_parts(tmp_path, code(ALLOCATES + FREES, FIRST), starts()[2])
     assert components[SECOND_PATH].state is State.NOT_STARTED
     pool = a_pool(components)
@@ -375,7 +376,7 @@ def test_an_untouched_later_cell_leaves_the_references_methods(tmp_path):
 def test_solved_parts_are_the_reference(tmp_path):
     solved = [code(cut.solution, id) for id, cut in editions.cuts_of(PARTS).items()]
     components = in_parts(tmp_path, *solved)
-    assert all(each.state is State.FINISHED and each.notes == () for each in components.values())
+    assert all(each.state is State.FINISHED and not each.notes for each in components.values())
     pool = a_pool(components)
     assert [pool.allocate() for _ in range(3)] == [0, 1, 2]
     pool.check([[0, 1, 2]])
@@ -401,7 +402,8 @@ def test_some_methods_of_a_part_and_what_they_need(tmp_path):
     an engine, and open for the checks."""
     source = ("from bisect import bisect\nLIMIT = 7\n\nclass BlockPool(BlockPool):\n"
               "    def __init__(self, num_blocks, block_size):\n"
-              "        super().__init__(num_blocks, block_size)\n        self.order = [LIMIT]\n\n"
+              "        super().__init__(num_blocks, block_size)\n"
+              "        self.order = [LIMIT]\n\n"
               "    # why\n    def allocate(self, after=None):\n"
               "        return bisect(self.order, LIMIT)\n")
     components = in_parts(tmp_path, code(source, FIRST))

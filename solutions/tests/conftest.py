@@ -13,6 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -177,6 +178,20 @@ def served() -> Callable:
             yield server
         assert not server.thread.is_alive()
     return serve
+
+
+@pytest.fixture(scope="module")
+def smollm2_server(served, smollm2) -> Iterator[SimpleNamespace]:
+    """The same model, served. requests: all that the engine was asked for, in their order."""
+    with served(smollm2, models=("smollm2",)) as server:
+        server.requests = []
+        add_request = server.engine.add_request
+
+        def recorded(request):
+            server.requests.append(request)
+            add_request(request)
+        server.engine.add_request = recorded
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """Tools that people point at OpenAI's API, against the real server with the real SmolLM2.
 
-litellm, LangChain with LangGraph, lm-eval, and schemathesis, which asks what the OpenAPI
-document allows. They are in the extra `clients`.
+litellm, LangChain with LangGraph, and lm-eval; they are in the extra `clients`.
 """
 
 import json
@@ -19,16 +18,8 @@ WEATHER = {"type": "function", "function": {
 
 
 @pytest.fixture(scope="module")
-def server(served, smollm2):
-    with served(smollm2, models=("smollm2",)) as running:
-        running.requests = []
-        add_request = running.engine.add_request
-
-        def recorded(request):
-            running.requests.append(request)
-            add_request(request)
-        running.engine.add_request = recorded
-        yield running
+def server(smollm2_server):
+    return smollm2_server
 
 
 # --- litellm ----------------------------------------------------------------------------------
@@ -85,9 +76,9 @@ def test_what_is_wrong_through_litellm(litellm, complete):
 # --- LangChain --------------------------------------------------------------------------------
 
 DOCUMENTS = {
-    "lighthouse": "The lighthouse of Varnholm is red and 41 metres high. It was built in 1824 by "
-                  "the engineer Ada Lindqvist, after a storm had sunk three ships. Its keeper "
-                  "today is Tom Berg, who lives there with two goats.",
+    "lighthouse": "The lighthouse of Varnholm is red and 41 metres high. It was built in 1824 "
+                  "by the engineer Ada Lindqvist, after a storm had sunk three ships. Its "
+                  "keeper today is Tom Berg, who lives there with two goats.",
     "bakery": "The bakery of Varnholm opens at five in the morning. It sells bread with "
               "caraway, and on Sundays a cake with rhubarb that people come from far away for.",
     "harbour": "The harbour of Varnholm lies below the lighthouse and has room for thirty "
@@ -110,7 +101,8 @@ def shared_tokens(server) -> int:
     return same // server.engine.pool.block_size * server.engine.pool.block_size
 
 
-def test_retrieval_shares_the_prefix_of_documents_that_stay(chat_openai, client_library, server):
+def test_retrieval_shares_the_prefix_of_documents_that_stay(chat_openai, client_library,
+                                                            server):
     """What comes first in the prompt is computed once: the documents, not the question."""
     prompts = client_library("langchain_core.prompts")
     runnables = client_library("langchain_core.runnables")
@@ -207,7 +199,7 @@ ITEMS = [
     ("We hear with our", ["ears", "eyes", "toes", "hair"]),
     ("Bees make", ["honey", "milk", "wool", "eggs"]),
     ("A cow gives us", ["milk", "honey", "wine", "coal"]),
-    ("The author of Romeo and Juliet is William", ["Shakespeare", "Clinton", "Wallace", "Tell"]),
+    ("The author of Hamlet is William", ["Shakespeare", "Clinton", "Wallace", "Tell"]),
     ("The planet closest to the sun is", ["Mercury", "Saturn", "Neptune", "Jupiter"]),
     ("A week has seven", ["days", "months", "years", "minutes"]),
     ("An hour has sixty", ["minutes", "days", "weeks", "years"]),
@@ -266,40 +258,3 @@ def test_lm_eval_finds_what_hugging_face_does(client_library, server, smollm2_fo
         [sum(rows[place, at - 1, ids[at]].item() for at in range(start, len(ids)))
          for place, (start, ids) in enumerate(zip(contexts, texts))], abs=2e-3)
     assert found["results"]["small_world"]["acc,none"] >= 0.6       # by chance: 0.25
-
-
-# --- schemathesis -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def documented(client_library, served, tiny_chat):
-    """The OpenAPI document, as schemathesis reads it, of a server whose answers are short."""
-    schemathesis = client_library("schemathesis")
-    with served(tiny_chat, engine={"max_model_len": 64, "max_num_seqs": 4}) as server:
-        yield schemathesis.openapi.from_url(f"{server.url}/openapi.json")
-
-
-@pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
-def test_whatever_is_asked_the_answer_is_as_documented(client_library, documented, mode):
-    """POSITIVE: what the document allows; NEGATIVE: what it does not."""
-    from hypothesis import HealthCheck, Phase, given, settings
-
-    checks = client_library("schemathesis.checks")
-    wanted = [checks.not_a_server_error, *checks.CHECKS.get_by_names([
-        "status_code_conformance", "content_type_conformance", "response_schema_conformance"])]
-    modes = client_library("schemathesis").GenerationMode
-    answered = {}
-    for found in documented.get_all_operations():
-        operation = found.ok()
-        if mode == "NEGATIVE" and not operation.body:       # nothing can be wrong about it
-            continue
-
-        @settings(max_examples=25, derandomize=True, deadline=None, database=None,
-                  phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-        @given(operation.as_strategy(generation_mode=modes[mode]))
-        def ask(case):
-            response = case.call_and_validate(checks=wanted)
-            answered.setdefault(operation.label, []).append(response.status_code)
-        import time; t=time.time()
-        ask()
-        print(operation.label, time.time()-t, answered.get(operation.label))

@@ -413,9 +413,10 @@ def test_the_openapi_document_is_the_types(client):
 
 
 @pytest.mark.long
-def test_schemathesis_finds_nothing(served, tiny_chat, tmp_path):
+def test_schemathesis_finds_nothing(client_library, served, tiny_chat, tmp_path):
     """Requests made from the document, right and wrong ones: no crash, and every answer is one
     that the document announces."""
+    client_library("schemathesis")
     with served(tiny_chat, engine={"max_model_len": 16}) as server:
         result = subprocess.run(
             [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json",
