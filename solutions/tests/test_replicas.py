@@ -27,7 +27,7 @@ MINUTES = 5                         # for Ray to start in
 GROUPS, PREFIX_TOKENS, SEED = 4, 320, 5
 
 pytestmark = [pytest.mark.long,
-              pytest.mark.skipif(sys.platform == "win32", reason="Ray names no processes there")]
+              pytest.mark.skipif(sys.platform == "win32", reason="Ray names no process there")]
 
 
 class Deployment:
