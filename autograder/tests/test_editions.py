@@ -14,9 +14,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder import cli
+from autograder import check, cli
 from autograder.chapters import editions
 from autograder.chapters.chapter import ChapterError, read_chapter
+from autograder.checking import checks_of
+from autograder.judge import arm
 from autograder.reference.cutting import BEGIN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,6 +48,35 @@ def changed(tmp_path, *replacements):
     path = tmp_path / SMALL.name
     path.write_text(text, encoding="utf-8")
     return path
+
+
+PART = """
+```{{code-cell}} python
+---
+tags: [exercise]
+methods: [{methods}]
+minutes: 20
+level: 2
+hints: [one, two, three]
+{more}
+---
+from gearworks.kv_cache import {name}
+```
+"""
+FIRST, SECOND = "kv_cache-BlockPool-allocate-and-free", (
+    "kv_cache-BlockPool-share-and-keep-and-find-and-evict")
+
+
+def with_parts(tmp_path, first="allocate, free", second="share, keep, find, evict",
+               name="BlockPool", more="given: [__init__]"):
+    """The small chapter, with two exercises more, on one class."""
+    text = SMALL.read_text(encoding="utf-8")
+    text += PART.format(methods=first, more=more, name="BlockPool")
+    text += "\n```{code-cell} python\nBlockPool(3, 2).allocate()\n```\n"
+    text += PART.format(methods=second, more="", name=name)
+    path = tmp_path / SMALL.name
+    path.write_text(text, encoding="utf-8")
+    return read_chapter(path)
 
 
 # --- the learner edition ----------------------------------------------------------------------
@@ -158,6 +189,71 @@ def test_a_later_exercise_uses_the_learners_own_earlier_one(tmp_path):
     cuts = editions.cuts_of(read_chapter(path))
     assert ("import silu" not in cuts["layers-swiglu"].solution
             and "silu(gate)" in cuts["layers-swiglu"].solution)
+
+
+def test_exercises_on_one_class_continue_it(tmp_path, capsys):
+    """Each is checked with the reference for what the others write, in whatever state."""
+    chapter = with_parts(tmp_path)
+    learner = editions.learner_edition(chapter, REPOSITORY)
+    nbformat.validate(learner)
+    cells = {cell.id: cell for cell in learner.cells}
+    assert cells[f"check-{SECOND}"].source == (
+        "from autograder import check\n"
+        'check("kv_cache.BlockPool.share+keep+find+evict", BlockPool)')
+    assert ("`kv_cache.BlockPool.share` and `keep` and `find` and `evict` · 13 points"
+            in cells[f"about-{SECOND}"].source)
+    assert "def __init__(self" in cells[FIRST].source and "import Blo" in cells[FIRST].source
+    assert "def __init__(self" not in cells[SECOND].source
+    assert "import Blo" not in cells[SECOND].source
+    solved = editions.solutions(chapter)
+    first, second = (sum(each.points for each in checks_of(id))
+                     for id in ("kv_cache.BlockPool.allocate+free",
+                                "kv_cache.BlockPool.share+keep+find+evict"))
+
+    def scores(sources, armed=False):
+        """What the two check cells give, without the hidden checks or with them."""
+        namespace: dict = {}
+        for id in (FIRST, SECOND):
+            exec(sources.get(id, cells[id].source), namespace)
+        for exercise in [exercise for exercise in chapter.exercises if exercise.is_part]:
+            if armed:
+                arm(exercise.name)
+            yield check(exercise.name, namespace["BlockPool"])
+
+    assert list(scores(solved)) == [first, second]
+    assert list(scores({FIRST: solved[FIRST]})) == [first, 0]
+    assert list(scores({SECOND: solved[SECOND]}, armed=True)) == [0, second]
+    wrong = solved[FIRST].replace("self.references[block] = 1", "self.references[block] = 2")
+    assert wrong != solved[FIRST]
+    low, full = scores(solved | {FIRST: wrong})
+    assert low < first and full == second
+    alone = solved[FIRST].replace("class BlockPool(BlockPool)", "class BlockPool")
+    assert alone != solved[FIRST]
+    assert list(scores(solved | {FIRST: alone})) == [first, second]
+
+
+def test_the_release_of_exercises_on_one_class_is_the_learner_edition(tmp_path):
+    from autograder.classes.nbgrader_preprocessors import RestoreStubs
+
+    chapter = with_parts(tmp_path)
+    learner = {cell.id: cell for cell in editions.learner_edition(chapter, REPOSITORY).cells}
+    for cell in editions.source_edition(chapter, REPOSITORY).cells:
+        if cell.id in (FIRST, SECOND):
+            assert RestoreStubs()._replace_solution_region(cell, "python")
+            assert cell.source == learner[cell.id].source
+
+
+@pytest.mark.parametrize("options, what", [
+    ({"second": "share, free"}, "kv_cache.BlockPool.free is exercised twice"),
+    ({"more": "whole: true"}, "BlockPool is exercised twice"),
+    ({"more": "given: [__init__]\nwhole: true"}, "`given` of BlockPool must be"),
+    ({"second": "share, lend"}, "has no method lend"),
+    ({"more": "given: [show]"}, "has no method show"),
+    ({"name": "hash_blocks", "second": "share"}, "hash_blocks has no methods")])
+def test_a_class_in_parts_that_do_not_fit_is_refused(tmp_path, options, what):
+    with pytest.raises(ChapterError, match=re.escape(what)) as caught:
+        editions.cuts_of(with_parts(tmp_path, **options))
+    assert re.search(r"98_small.md, line \d+", caught.value.what) and caught.value.hint
 
 
 def test_delayed_annotations_are_asked_for_once_in_the_setup(tmp_path, monkeypatch, chapter):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from autograder import judge as judging
-from autograder.checking import (check, expect_close, expect_equal, expect_error,
+from autograder.checking import (Check, check, expect_close, expect_equal, expect_error,
                                  expect_unchanged)
 from autograder.checking.running import Status, run_check, run_exercise
 from autograder.judge import judge, wire
@@ -22,10 +22,14 @@ from autograder.judge.peer import Handle, Peer, connect
 from autograder.judge.wire import Message, WireError
 from gearworks.errors import ModelError
 from gearworks.formats.gguf import TensorType
+from gearworks.kv_cache import BlockPool
 from gearworks.layers import rms_norm
 from gearworks.pipeline import Completion, run_request
 from gearworks.server.api_error import APIError
 from gearworks.server.request_types import ChatRequest
+from gearworks.serving.request import Request
+from gearworks.serving.scheduler import Scheduler
+from gearworks.serving.sequence import Sequence
 
 
 def refuse(value):
@@ -363,6 +367,26 @@ def test_a_proxy_is_judged_like_the_subject_itself():
     assert direct == judged and direct.status is Status.FAILED and direct.found.isdigit()
 
 
+def lives(Scheduler, rng):
+    """What the judge sends becomes an object there, and stays the same one."""
+    scheduler = Scheduler(BlockPool(9, 2), max_num_batched_tokens=4, max_num_seqs=2)
+    scheduler.add(Sequence(Request([1, 2, 3]), 0, [1, 2, 3], (0, 0, 0), 9))
+    plan = scheduler.schedule()
+    [(one, count)] = plan.rows
+    expect_equal([list(one.ids), one is scheduler.running[0]], [[1, 2, 3], True])
+    scheduler.computed(one, count)
+    one.append(7)
+    [(again, count)] = scheduler.schedule().rows
+    expect_equal([again is one, list(again.ids), count, list(one.block_table)],
+                 [True, [1, 2, 3, 7], 1, [0, 1]])
+
+
+def test_a_dataclass_without_equality_stays_one_object():
+    one = Check("x.x", "lives", "lives", 1, True, lives)
+    assert run_check(one, proxies(Scheduler), 1).status is Status.PASSED
+    assert run_check(one, [Scheduler], 1).status is Status.PASSED
+
+
 def wrong_norm(x, weight, eps):
     if abs(x).max() > 100:
         raise ZeroDivisionError("too large")
@@ -382,7 +406,9 @@ def greedy_request(prompt, *, encode, forward, choose, decode, eos_ids, max_toke
 @pytest.mark.parametrize("exercise, subject",
                          [("layers.rms_norm", rms_norm), ("layers.rms_norm", wrong_norm),
                           ("pipeline.run_request", run_request),
-                          ("pipeline.run_request", greedy_request)])
+                          ("pipeline.run_request", greedy_request),
+                          ("scheduler.Scheduler.admit", Scheduler),
+                          ("kv_cache.BlockPool.share+keep+find+evict", BlockPool)])
 def test_the_judge_and_the_notebook_say_the_same(exercise, subject):
     local = run_exercise(exercise, [subject], seed=11)
     assert list(local.outcomes) == judge(exercise, [subject], public=True, seed=11)

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from autograder.checking import methods_of_others
 from autograder.variants import kill_matrix, mutation
 from autograder.variants.kill_matrix import Row, examine, trials_of
 from autograder.variants.mutation import (Edit, Mutant, VariantError, accepted_of,
@@ -164,6 +165,20 @@ def test_what_an_accepted_version_leaves_out_is_the_references(tmp_path):
     assert load_accepted("layers.silu+swiglu", mutation.Accepted(path))[1] is layers.swiglu
     with pytest.raises(VariantError, match="defines none of softmax"):
         load_accepted("layers.softmax", mutation.Accepted(path))
+
+
+def test_versions_of_some_methods_leave_the_others_to_the_reference(tmp_path, monkeypatch):
+    exercise = "kv_cache.BlockPool.allocate+free"
+    assert {mutant.component for mutant in mutants_of(exercise)} == {
+        "kv_cache.BlockPool.allocate", "kv_cache.BlockPool.free"}
+    [pool] = load_mutant(exercise, next(mutant for mutant in mutants_of(exercise)
+                                        if mutant.name == "last-empty-first"))
+    assert pool(3, 1).allocate() == 2 and pool(3, 1).available == 3
+    assert all(version.name.startswith("BlockPool.allocate+free__")
+               for version in accepted_of(exercise)) and len(accepted_of(exercise)) >= 3
+    assert not {version.name for version in accepted_of("kv_cache.KVCache")} & {
+        version.name for version in accepted_of(exercise)}
+    assert methods_of_others(exercise) == {"share", "keep", "find", "evict"}
 
 
 def test_an_exercise_names_parts_of_the_engine():

@@ -51,7 +51,7 @@ class Row:
                   for name, check in self.accepted.items() if check]
         tried = self.killed | self.survived
         parts = [[component] for component in components_of(self.exercise)]
-        if methods_of(self.exercise):                # some methods have but one line to be wrong
+        if methods_of(self.exercise):               # some methods have but one line to be wrong
             parts = [components_of(self.exercise)]
         for components in parts:
             count = sum(name.rpartition(":")[0] in components for name in tried)
