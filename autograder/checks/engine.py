@@ -186,8 +186,10 @@ def on_record(LLMEngine, rng):
     """Each step is put on record: its number, what it was about to do,
     who finished, how many tokens, how long."""
     hint = "`record(plan)` tells what the step is about to do, so it comes before the pass."
-    run = Run(LLMEngine, rng)
-    run.add(ask(rng, "a", 6, 3), ask(rng, "b", 10, 2), ask(rng, "c", 3, 5, n=2))
+    prompt = rng.integers(64, 90, 5).tolist()
+    run = Run(LLMEngine, rng, model={"prompt": prompt, "script": [70, 71, EOS]})
+    run.add(Request(prompt, max_tokens=9, id="ends"), ask(rng, "a", 6, 3), ask(rng, "b", 10, 2),
+            ask(rng, "c", 3, 5, n=2))
     run.finish(hint)
     run.expect_records(hint)
 
