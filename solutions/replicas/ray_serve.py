@@ -4,9 +4,11 @@
     python solutions/replicas/ray_serve.py --model smollm2 --replicas 2
 
 starts Ray on this machine alone, without its dashboard and its usage statistics, prints the
-address when all replicas are ready, and ends on Ctrl-C. In a cluster that runs already,
+address when all replicas are ready, and ends on Ctrl-C. In a cluster of several machines that
+runs already, and has the model and this package on each,
 
-    serve run --app-dir solutions/replicas ray_serve:build model=smollm2 replicas=2
+    cd solutions/replicas
+    serve run --working-dir . ray_serve:build model=smollm2 replicas=2
 
 A request passes Ray's HTTP proxy, the gateway, and one of the replicas:
 
