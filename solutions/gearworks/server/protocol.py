@@ -173,13 +173,13 @@ def chat_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any
         answer = reply.take(delta)
         if answer.deltas == 1:
             yield chat_chunk(reply, answer.number, {"role": "assistant", "content": ""})
-        pieces = answer.text.push(delta.text)
+        news = answer.text.push(delta.text)
         if delta.finish_reason is not None:
-            pieces += answer.text.finish()
+            news += answer.text.finish()
         logprobs = answer.chat_logprobs(delta)
-        if logprobs is not None and not pieces:
-            pieces = [{"content": ""}]
-        for piece in pieces:
+        if logprobs is not None and not news:
+            news = [{"content": ""}]
+        for piece in news:
             yield chat_chunk(reply, answer.number, piece, logprobs)
             logprobs = None
         if delta.finish_reason is not None:
