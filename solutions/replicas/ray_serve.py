@@ -65,6 +65,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gearworks.cli import console
+from gearworks.cli.serve import KEY_VARIABLE
 from gearworks.errors import GearworksError
 from gearworks.hub import find_model
 from gearworks.kv_cache import hash_blocks
@@ -73,7 +74,7 @@ from gearworks.server.api_error import APIError
 from gearworks.server.app import create_app
 from gearworks.server.body import MOST_BYTES
 from gearworks.server.exchange import error_response, unless_gone
-from gearworks.server.serve import KEY_VARIABLE, bound
+from gearworks.server.listener import bound
 from gearworks.server.service import Options, Service
 from gearworks.serving.engine import LLMEngine
 

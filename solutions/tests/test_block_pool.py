@@ -184,7 +184,7 @@ TestTexts.settings = TestHonestTexts.settings = few
 def test_long_lives(machine):
     from hypothesis.stateful import run_state_machine_as_test
     run_state_machine_as_test(machine, settings=settings(
-        max_examples=1500, stateful_step_count=80, deadline=None))
+        max_examples=500, stateful_step_count=80, deadline=None))
 
 
 def test_a_text_is_found_again_after_its_beginning_was_given_up():

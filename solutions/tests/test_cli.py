@@ -110,6 +110,13 @@ LOAD = {"--rate": ["0", "-1", "nan", "fast"], "--burstiness": ["0", "inf"],
         "--seed": ["x"], "--api-key": ["two\nlines", "ä"], "--model": [BAD_TEXT],
         "--trace": [BAD_TEXT]}
 
+SERVE = {"--host": ["a b", "http://x", ""], "--port": ["-1", "65536", "x"],
+         "--api-key": ["", "two words", "ä"], "--served-model-name": ["", BAD_TEXT],
+         "--max-num-seqs": ["0", "x"], "--max-num-batched-tokens": ["0", "63"],
+         "--max-model-len": ["0"], "--block-size": ["0"], "--num-blocks": ["0"],
+         "--max-queue": ["-1"], "--grace": ["-1", "nan"], "--speculative-tokens": ["-1"],
+         "--allow-origin": ["nonsense", ""]}
+
 
 @pytest.mark.parametrize("arguments, code, says", [
     ([], 2, "COMMAND is missing"),
@@ -160,6 +167,8 @@ LOAD = {"--rate": ["0", "-1", "nan", "fast"], "--burstiness": ["0", "inf"],
     (["load", "--goodput"], 2, "values are missing"),
     *[(["load", LOCAL, flag, value], 2, flag) for flag, values in LOAD.items()
       for value in values],
+    *[(["serve", "smollm2", flag, value], 2, flag) for flag, values in SERVE.items()
+      for value in values],
     (["bench", "--threads", "-1"], 2, "--threads"),
     (["bench", "--publish", "--only", "load"], 2, "--only"),
 ], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
@@ -176,9 +185,10 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
     refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
                "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING),
-               "URL", "--plot", "--record", "--compare", *LOAD}
+               "URL", "--plot", "--record", "--compare", *LOAD,
+               *SERVE}
     never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
-             "--allow-remote"}
+             "--allow-remote", "--no-prefix-caching", "--batch-invariant"}
     parser = cli._parser()
     for command in [parser, *parser._commands.values()]:
         for action in command._actions:

@@ -460,7 +460,7 @@ def test_any_trace_gives_what_each_request_gives_alone(tiny, case):
 
 
 @pytest.mark.long
-@settings(max_examples=1200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(TRACES)
 def test_very_many_traces(tiny, case):
     follow(tiny, case)

@@ -487,7 +487,7 @@ def test_any_trace(case):
 
 
 @pytest.mark.long
-@settings(max_examples=8000, deadline=None)
+@settings(max_examples=3000, deadline=None)
 @given(TRACES)
 def test_very_many_traces(case):
     trace(**case)
