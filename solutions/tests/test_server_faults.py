@@ -1,5 +1,7 @@
 """The server under load and attack: what is refused, what is cut off, and that it goes on."""
 
+import asyncio
+import gc
 import json
 import os
 import signal
@@ -11,6 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
+import psutil
 import pytest
 from test_server import LONG, assert_error, stream
 
@@ -412,6 +416,45 @@ def test_what_is_slow_in_the_engine_is_not_slow_in_coming(served, tiny_chat):
 
 
 # --- exceptions
+
+
+@pytest.mark.long
+def test_a_soak_leaves_no_block_no_task_and_no_memory(served, tiny_chat, request):
+    """Short requests over eight connections, some streamed; every fifth hangs up on the way."""
+    count, process = request.config.getoption("--soak"), psutil.Process()
+    kinds = [("/v1/completions", {}, False), ("/v1/completions", {"stream": True}, False),
+             ("/v1/chat/completions", {"stream": True, "n": 2}, False),
+             ("/v1/responses", {"stream": True}, False),
+             ("/v1/completions", {"stream": True, "max_tokens": 400}, True)]
+
+    def body(path, number):
+        text = f"Number {number % 50}"
+        return {"/v1/completions": {"prompt": text, "max_tokens": 4},
+                "/v1/chat/completions": {"messages": [{"role": "user", "content": text}],
+                                         "max_tokens": 4},
+                "/v1/responses": {"input": text, "max_output_tokens": 4}}[path]
+
+    with served(tiny_chat, engine={"num_blocks": 200, "block_size": 16}) as server:
+        def some(numbers):
+            with httpx.Client(base_url=server.url, timeout=60) as client:
+                for number in numbers:
+                    path, more, leaves = kinds[number % len(kinds)]
+                    with client.stream("POST", path, json=body(path, number) | more) as answer:
+                        assert answer.status_code == 200
+                        for _ in answer.iter_bytes():
+                            if leaves:
+                                break
+
+        sizes, tasks = [], []
+        with ThreadPoolExecutor(8) as pool:
+            for part in np.array_split(np.arange(count), 10):
+                list(pool.map(some, [part[at::8].tolist() for at in range(8)]))
+                wait_until_free(server)
+                gc.collect()
+                sizes.append(process.memory_info().rss)
+                tasks.append(len(asyncio.all_tasks(server.service.engine._loop)))
+    assert max(tasks) <= tasks[0] + 8, tasks        # at most connections that are just closing
+    assert sizes[-1] < 1.05 * sizes[3], sizes
 
 
 def test_an_exception_in_one_request_ends_no_other(server, client, alone, monkeypatch):
