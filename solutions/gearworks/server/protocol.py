@@ -87,8 +87,9 @@ def complaint(error: ValidationError, body: Any) -> APIError:
     """What pydantic found first, with the parameter's path as OpenAI writes it."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     paths = [_path(each, body) for each in found]
-    # Of a union's alternatives, that which was understood furthest is what was meant; and what
-    # is there and wrong comes before what is missing
+    # Of a union's alternatives, that which was understood furthest is what was meant (a list
+    # that is only too long was right so far); what is there and wrong comes before what is
+    # missing
     path, _ = max(((path, each) for path, each in zip(paths, found)
                    if each["loc"][:1] == found[0]["loc"][:1]),
                   key=lambda pair: (pair[0].count(".") + pair[0].count("["),
