@@ -1,6 +1,7 @@
 """Checks of the engine's step, on a model whose every word is known."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from autograder.checking import check, expect, expect_equal, expect_error, expect_returned
 from autograder.checks.decoding import TextModel, byte_tokenizer
+from autograder.checks.scheduler import with_timeline
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams
 from gearworks.serving.engine import LLMEngine as Reference
@@ -85,6 +87,7 @@ class Run:
         seed = int(rng.integers(2**32))
         options = {"block_size": 4, "num_blocks": 30, "max_num_batched_tokens": 12,
                    "max_num_seqs": 4} | options
+        self.budget = options["max_num_batched_tokens"]
         self.models = [PagedTextModel(seed, V, failures=failures, **model) for _ in range(2)]
         self.mine, self.true = (
             kind(LanguageModel(model, byte_tokenizer(), {}, frozenset([EOS])), **options)
@@ -101,6 +104,14 @@ class Run:
 
     def step(self, hint: str = "") -> None:
         """One step of both: what it returns must be the same, and what the model was given."""
+        with self.with_timeline():
+            self._expect_step(hint)
+
+    def with_timeline(self) -> AbstractContextManager[None]:
+        """Let a failure in the block show where the two engines part."""
+        return with_timeline(lambda: self.mine.records, lambda: self.true.records, self.budget)
+
+    def _expect_step(self, hint: str) -> None:
         number = len(self.models[1].passes)
         got, right = step_of(self.mine), step_of(self.true)
         where = f"step {number}"
@@ -126,6 +137,11 @@ class Run:
                      of="`has_unfinished` after the last step")
 
     def expect_records(self, hint: str = "") -> None:
+        """What both put on record must be the same, but for the seconds."""
+        with self.with_timeline():
+            self._expect_records(hint)
+
+    def _expect_records(self, hint: str) -> None:
         mine, true = list(self.mine.records), list(self.true.records)
         expect_equal(len(mine), len(true), of="the number of records", hint=hint)
         for got, right in zip(mine, true):

@@ -400,6 +400,8 @@ def full_blocks_have_one(hash_blocks, rng):
     first, second = hash_blocks([7, 8, 7, 8, 7], block_size=2)
     expect(isinstance(first, bytes), "a hash to be bytes", f"a {type(first).__name__}",
            "`hashlib.sha256(data).digest()` gives bytes.")
+    expect(len(first) >= 16, "a hash of 16 bytes at least, which no two texts share by chance",
+           f"one of {len(first)}", "SHA-256 has 32 of them: why throw some away?")
     expect(first != second, "two hashes, since before the second block stands something else",
            f"{first!r} twice", "A block's hash stands for all tokens up to the block's end.")
     size = int(rng.integers(3, 6))
