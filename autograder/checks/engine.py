@@ -1,5 +1,6 @@
 """Checks of the engine's step, on a model whose every word is known."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -165,6 +166,9 @@ def ask(rng: np.random.Generator, id: str, prompt: int = 5, max_tokens: int = 5,
     return Request(ids, max_tokens=max_tokens, id=id, **options)
 
 
+SECONDS = 0.02
+
+
 class Refusing:
     """A grammar of letters that raises something at its third token."""
 
@@ -180,6 +184,20 @@ class Refusing:
         self.count += 1
         if self.count == 3:
             raise self.error
+
+
+class Slow(Refusing):
+    """A grammar that takes its time, and refuses nothing."""
+
+    def __init__(self):
+        super().__init__(RuntimeError())
+
+    def allowed(self) -> np.ndarray:
+        time.sleep(SECONDS)
+        return super().allowed()
+
+    def advance(self, token: int) -> None:
+        pass
 
 
 @check(STEP, points=2, public=True)
@@ -208,6 +226,15 @@ def on_record(LLMEngine, rng):
             ask(rng, "c", 3, 5, n=2))
     run.finish(hint)
     run.expect_records(hint)
+    run = Run(LLMEngine, rng)
+    run.add(ask(rng, "a", 4, 2, grammar=Slow))
+    run.finish(hint)
+    for record in run.mine.records:
+        expect(record.seconds - record.model_seconds >= SECONDS,
+               "model_seconds to be those of the forward pass alone, in a step in which an "
+               f"answer takes {SECONDS:g} s to choose its token",
+               f"{record.model_seconds:.3f} of {record.seconds:.3f} s",
+               "Stop the inner clock before the logits are handed over.")
 
 
 @check(STEP, points=1, public=True)
@@ -245,6 +272,11 @@ def failures(LLMEngine, rng):
     run.finish("An interrupt while an answer chooses its token: what others had said by then "
                "is still to be returned.")
     run.expect_records(hint)
+    run = Run(LLMEngine, rng)
+    run.add(ask(rng, "a", 5, 3),
+            ask(rng, "b", 3, 5, grammar=lambda: Refusing(SystemExit("interrupted"))))
+    run.finish("An interrupt after another answer has ended: nobody runs any more, and what it "
+               "said last is still to be returned, by a step with an empty plan.")
     run = Run(LLMEngine, rng, failures={1: ValueError("broken")})
     run.add(ask(rng, "a"))
     run.step()

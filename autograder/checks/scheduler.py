@@ -508,9 +508,10 @@ def guesses_first(Scheduler, rng):
     scheduler, pool, others = filled(Scheduler, [6, 3], left=1, guesses=[7] * 8)
     plan, first = Plan(), running(scheduler, 0)
     expect_equal(bool(scheduler.make_room(first, 9, plan)), True, of="the answer", hint=hint)
-    expect_equal(len(first.block_table), 2, hint="No block is taken for some of the guesses.",
-                 of="how many blocks of 4 it has, for token 6 and eight guesses, which need "
-                    "two more blocks when one is left")
+    expect_equal(len(first.block_table), 2,
+                 hint="All guesses are given up: no block is taken for some of them.",
+                 of="the number of its blocks of 4, for token 6 and eight guesses that would "
+                    "need two more, when one is left,")
     expect_books(pool, scheduler, "after that", hint, others)
 
 
@@ -589,6 +590,13 @@ def in_their_order(Scheduler, rng):
     expect_equal(told(plan)["admitted"], ["request-0/0"],
                  of="who is admitted to four places, when the first wants two answers, and the "
                     "second three", hint="`sequence.answers` and `self.places`.")
+    scheduler, pool = a_scheduler(Scheduler, tiled=True, max_num_batched_tokens=24)
+    scheduler.add(sequence(range(22), 0))
+    plan = Plan()
+    scheduler.admit(3, plan)
+    expect_equal([told(plan)["admitted"], told(plan)["rows"]], [["request-0/0"], []],
+                 of="who is admitted, and the rows, when the chunk is 0",
+                 hint="It runs from now on, and has no row in this step.")
 
 
 @check(ADMIT, points=1, public=True)
@@ -680,6 +688,27 @@ def what_is_there_already(Scheduler, rng):
             pool.free(held.pop())
             compute(scheduler, 1, 3)
             scheduler.preempt(again, Plan())
+    scheduler, pool = a_scheduler(Scheduler, 4)
+    for number, ids in enumerate((text, text[::-1])):
+        scheduler.add(sequence(ids, number))
+        catch_up(scheduler)
+        scheduler.remove(running(scheduler, number))
+    scheduler.add(sequence([*text, 20], 2))
+    scheduler.admit(16, Plan())
+    expect_books(pool, scheduler, "after a text found two blocks that were kept, and got a "
+                 "third one that had to be given up", "What is found is shared before anything "
+                 "else is taken: kept blocks may be given up.")
+    scheduler, pool = a_scheduler(Scheduler)
+    scheduler.add(sequence(text[::-1], 0))
+    catch_up(scheduler, tokens=1)
+    first = running(scheduler, 0)
+    scheduler.preempt(first, Plan())
+    scheduler.admit(16, Plan())
+    expect_equal([first.num_computed_tokens, first.cached_tokens], [8, 0],
+                 of="the computed and cached tokens of a text that found nothing at first, was "
+                    "preempted, and finds its own blocks",
+                 hint="Nothing was found at the first admission, and that is noted: 0 is a "
+                      "number, and not None.")
 
 
 @check(ADMIT, points=1, public=True)
