@@ -369,6 +369,77 @@ def test_what_is_no_http_is_refused_in_the_same_form(server, client, head, statu
     assert error["type"] == "invalid_request_error"
 
 
+CHUNKED = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+           b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n")
+
+
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+def test_a_body_with_two_lengths_is_refused(server, client):
+    """Else a proxy that believes the other one lets a client write into the next request."""
+    smuggled = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"Content-Length: 4\r\n\r\n"
+                           + chunked(json.dumps(SHORT).encode()) + smuggled)
+        received = read_all(connection)
+    assert received.count(b"HTTP/1.1 ") == 1 and b"connection: close" in received.lower()
+    status, error = refused(received)
+    assert (status, error["code"]) == (400, "ambiguous_length")
+
+
+@pytest.mark.parametrize("rest, status", [
+    (b"5;" + b"a" * 100_000 + b"\r\nabcde\r\n0\r\n\r\n", 431),
+    (b"0" * 50 + b"5\r\nabcde\r\n0\r\n\r\n", 400), (b"-5\r\nabcde\r\n", 400),
+    (b"5\r\nabcdefghij\r\n0\r\n\r\n", 400),
+    (b"".join([b"2\r\n{}\r\n0\r\n", *(b"T%d: x\r\n" % i for i in range(10_000)), b"\r\n"]),
+     431)], ids=["extension", "long size", "negative size", "wrong size", "trailers"])
+def test_a_body_in_bad_chunks_is_refused(server, client, rest, status):
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"\r\n" + rest)
+        found, error = refused(read_all(connection))
+    assert found == status and error["type"] == "invalid_request_error"
+
+
+def test_a_body_in_small_chunks_is_a_body(server, client, alone):
+    body = json.dumps(SHORT).encode()
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"Connection: close\r\n\r\n" + b"".join(
+            b"1;x=y\r\n%c\r\n" % byte for byte in body) + b"0\r\nTrailer: x\r\n\r\n")
+        received = read_all(connection)
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == alone
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_says_it_is_done_sending_leaks_nothing(server, client, stream):
+    """A half-closed connection counts as one whose client has gone."""
+    body = json.dumps(LONG | {"stream": stream, "max_tokens": 1900}).encode()
+    before = server.engine._steps
+    with connect(server) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+                           % (len(body), body))
+        connection.shutdown(socket.SHUT_WR)
+        read_all(connection)
+    wait_until_free(server)
+    assert server.engine._steps < before + 1000                 # of 1,900
+
+
+def test_requests_in_one_breath_are_answered_in_turn(server, client, alone):
+    body = json.dumps(SHORT).encode()
+    one = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+           b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+           % (len(body), body))
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with connect(server) as connection:
+        connection.sendall(one * 5 + last)
+        received = read_all(connection)
+    assert received.count(b"HTTP/1.1 200 OK") == 6
+    assert received.count(json.dumps(alone, ensure_ascii=False).encode()) == 5
+    assert received.endswith(b'{"status":"ok"}')
+
+
 def drip(connection: socket.socket, data: bytes) -> bytes:
     """Send a byte now and then, until the server has had enough; returns what it says."""
     connection.settimeout(0.05)
