@@ -10,11 +10,16 @@ from gearworks.attention import QUERY_BLOCK, attention, causal_mask
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.kv_cache import RaggedBatch
+from gearworks.language_model import LanguageModel
 from gearworks.model import Model
 from gearworks.quantization.quantized_cache import (QuantizedKVCache, quantized_bytes_per_token,
                                                     round_along, widen)
+from gearworks.serving.engine import LLMEngine
 from gearworks.serving.paged_cache import PagedBatch, bytes_per_token
 from gearworks.serving.quantized_paged import QuantizedPagedKVCache, paged_bytes_per_token
+from gearworks.serving.request import Request
+from gearworks.tokenizer import Tokenizer
+from gearworks.vocabularies.vocabulary import Vocabulary
 
 H, K, d, L = 6, 2, 10, 3
 
@@ -293,3 +298,45 @@ def test_the_counts_of_a_step_must_add_up(rng):
     assert isinstance(batch, PagedBatch)
     with pytest.raises(ValueError, match="add up to 3"):
         batch.attend(0, *step(rng, 2))
+
+
+# --- the engine ---
+
+
+def answers(engine, requests):
+    """What the engine makes of requests that come at once: id -> tokens."""
+    got = {request.id: [] for request in requests}
+    for request in requests:
+        engine.add_request(request)
+    while engine.has_unfinished():
+        for delta in engine.step():
+            got[delta.request_id] += delta.ids
+    return got
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_many_requests_get_what_each_gets_alone(model, dtype):
+    """Shared prefixes, chunks, and a memory that is too small for all: in fewer bits, too."""
+    tokenizer = Tokenizer(Vocabulary({chr(256 + id): id for id in range(211)}, merges={}))
+    language_model = LanguageModel(model, tokenizer, {}, frozenset())
+    prompts = [IDS[:20], IDS[:20], [*IDS[:16], 5, 6], IDS[30:34], IDS[10:40], IDS[:20]]
+    requests = [Request(prompt.tolist() if isinstance(prompt, np.ndarray) else prompt,
+                        max_tokens=12, ignore_eos=True, id=str(number))
+                for number, prompt in enumerate(prompts)]
+
+    def engine(blocks):
+        return LLMEngine(language_model, block_size=4, num_blocks=blocks, max_num_seqs=8,
+                         max_num_batched_tokens=16, kv_cache_dtype=dtype)
+
+    small = engine(20)
+    together = answers(small, requests)
+    assert any(record.preempted for record in small.records)
+    for request in requests:
+        assert together[request.id] == answers(engine(40), [request])[request.id]
+    assert len({*map(tuple, together.values())}) >= 4
+
+
+def test_other_dtypes_are_refused(model):
+    tokenizer = Tokenizer(Vocabulary({"a": 0}, merges={}))
+    with pytest.raises(ModelError, match="choose one of float32, int8, int4|kv_cache_dtype"):
+        LLMEngine(LanguageModel(model, tokenizer, {}, frozenset()), kv_cache_dtype="fp8")
