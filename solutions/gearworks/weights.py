@@ -22,8 +22,10 @@ from gearworks.formats.pickled import PickledFile
 from gearworks.formats.files import read_json
 from gearworks.formats.safetensors import SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
+from gearworks.quantization.checkpoints import QuantizedFile, open_quantized, split_config
 
-Checkpoint = GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
+Checkpoint = (GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
+              | QuantizedFile)
 
 FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
@@ -171,6 +173,7 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
     """A model's configuration, and its open file of weights; errors as `load_checkpoint`.
 
     Of several formats in one folder, safetensors wins over pickles, and one file over several.
+    Where config.json says that weights are quantized, they are read as plain ones.
     """
     if not path.is_dir():
         file = GGUFFile.open(path)
@@ -182,14 +185,18 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
                              "use the model's Hugging Face folder, with its safetensors")
         tied = "output.weight" not in file.tensors
         return ModelConfig.from_gguf(file.metadata, tied=tied), file
-    config = ModelConfig.from_hf(read_json(path / "config.json"))
+    settings, layout_of_codes = split_config(read_json(path / "config.json"))
+    config = ModelConfig.from_hf(settings)
     for name, opened in (
         ("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
         (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(path)),
         ("pytorch_model.bin", lambda: PickledFile.open(path / "pytorch_model.bin")),
         (ShardedPickled.index_name, lambda: ShardedPickled.open(path))):
         if (path / name).exists():
-            return config, opened()
+            file = opened()
+            if layout_of_codes is not None:
+                file = open_quantized(file, layout_of_codes, expected_shapes(config).keys())
+            return config, file
     raise NotAvailableError(f"cannot load the model in {path}",
                             "it has a config.json and no weights",
                             "fetch it again, with its model.safetensors")

@@ -320,6 +320,13 @@ class SafetensorsFile:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", error.why,
                               error.hint) from error
 
+    def raw(self, name: str) -> np.ndarray:
+        """One tensor as it is stored, a read-only view: BF16 and the float8 kinds in bits."""
+        info = self.tensors[name]
+        values = np.frombuffer(memoryview(self._data).toreadonly(), DTYPES[info.dtype],
+                               prod(info.shape), info.start)
+        return values.reshape(info.shape)
+
     def close(self) -> None:
         """Let go of the file.
         Views that `tensor` gave out stay valid: the mapping lives as long as they do."""
