@@ -8,10 +8,14 @@ is a short name: the one that learners, checks, mutants and grades know.
 # Where a module is not at the top of the package, by its short name. All others are
 # `gearworks.<short name>`.
 HOMES = {
+    "awq": "gearworks.quantization.awq",
     "deepseek": "gearworks.families.deepseek",
     "engine": "gearworks.serving.engine",
     "gguf": "gearworks.formats.gguf",
     "gguf_k_quants": "gearworks.formats.gguf_k_quants",
+    "gptq": "gearworks.quantization.gptq",
+    "quantization": "gearworks.quantization.rounding",
+    "quantized_cache": "gearworks.quantization.quantized_cache",
     "safetensors": "gearworks.formats.safetensors",
     "scheduler": "gearworks.serving.scheduler",
     "server": "gearworks.server.protocol",
