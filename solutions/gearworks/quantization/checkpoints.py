@@ -104,7 +104,8 @@ class QuantizedFile:
                 taken |= {f"{module}.{each}" for each in layout.parts}
                 # AutoGPTQ gives every layer a bias, of zeros where the model has none
                 bias = f"{module}.bias"
-                if bias in file.tensors and bias not in expected and not file.tensor(bias).any():
+                idle = bias in file.tensors and bias not in expected
+                if idle and not file.tensor(bias).any():
                     taken.add(bias)
         plain = {name: info for name, info in file.tensors.items() if name not in taken}
         for name, info in plain.items():
@@ -337,19 +338,19 @@ def _compressed_packed(bits: int, group_size: int, symmetric: bool) -> Layout:
                            f"weight_shape says {(out, inputs)}")
         groups = _groups(file, module, inputs, group_size)
         scales = _tensor(file, f"{module}.weight_scale", FLOATS, (out, groups))
-        # codes and zero points are stored above the smallest, which is -half
-        half = 2 ** (bits - 1)
-        if symmetric:
-            zeros = np.full((out, groups), half, np.float32)
-        else:
+        zeros = None
+        if not symmetric:
             words = _tensor(file, f"{module}.weight_zero_point", ("I32",),
                             (-(-out * bits // 32), groups))
             zeros = unpack_words(words, bits, axis=0)[:out].astype(np.float32)
-        return PackedMatrix(
-            (out, inputs), bits,
-            lambda rows: (unpack_words(packed[rows], bits, axis=1)[:, :inputs], scales[rows],
-                          zeros[rows]),
-            _uneven(inputs, groups, group_size))
+
+        def unpack(rows: slice) -> Rows:
+            codes = unpack_words(packed[rows], bits, axis=1)[:, :inputs]
+            if zeros is not None:
+                return codes, scales[rows], zeros[rows]
+            # a code is stored as its distance from the smallest, so that it is never negative
+            return (codes - np.uint8(2 ** (bits - 1))).view(np.int8), scales[rows], None
+        return PackedMatrix((out, inputs), bits, unpack, _uneven(inputs, groups, group_size))
     return Layout("weight_packed", ("weight_packed", "weight_scale", "weight_shape",
                                     "weight_zero_point"), read)
 
@@ -455,8 +456,8 @@ def _group_size(settings: Mapping[str, Any]) -> int:
 def _require_nothing(settings: Mapping[str, Any], *names: str) -> None:
     for name in names:
         if settings.get(name):
-            raise _other(f"its {name} is {settings[name]!r:.80}, which changes the weights in a "
-                         "way that this engine does not know")
+            raise _other(f"its {name} is {settings[name]!r:.80}, and what that does to the "
+                         "weights is not known here")
 
 
 def _other(why: str) -> ModelError:
