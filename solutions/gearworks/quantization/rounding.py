@@ -94,8 +94,8 @@ def pack_int4(codes: np.ndarray) -> np.ndarray:
     ['0x21', '0xf']
     """
     if codes.shape[-1] % 2 or codes.max(initial=0) > 15:
-        raise ValueError(f"{codes.shape[-1]} codes up to {codes.max(initial=0)}; an even number "
-                         "of codes up to 15 can be packed")
+        raise ValueError(f"{codes.shape[-1]} codes up to {codes.max(initial=0)}; what can be "
+                         "packed is an even number of codes up to 15")
     return codes[..., ::2] | codes[..., 1::2] << 4
 
 

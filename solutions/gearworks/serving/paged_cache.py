@@ -96,15 +96,19 @@ class PagedBatch:
         q: (T, H, d); k, v: (T, K, d); returns (T, H, d).
         Raises ValueError when the counts do not add up to T.
         """
-        if len(q) != len(self.slot_mapping):
-            raise ValueError(f"{len(q)} tokens came in, and the counts add up to "
-                             f"{len(self.slot_mapping)}")
+        self.require_all(q)
         self.memory.write(layer, self.slot_mapping, k, v)
         if self.fixed_shapes:
             return self.attend_alone(layer, q)
         return paged_attention(q, self.memory.keys[layer], self.memory.values[layer],
                                self.block_tables, self.context_lens, self.counts,
                                self.memory.rules[layer])
+
+    def require_all(self, q: np.ndarray) -> None:
+        """Raise ValueError unless the step has as many tokens as the counts say."""
+        if len(q) != len(self.slot_mapping):
+            raise ValueError(f"{len(q)} tokens came in, and the counts add up to "
+                             f"{len(self.slot_mapping)}")
 
     def attend_alone(self, layer: int, q: np.ndarray) -> np.ndarray:
         """What `paged_attention` gives, with the same bits whoever else is in the step."""
