@@ -22,7 +22,7 @@ from gearworks.formats.pickled import PickledFile
 from gearworks.formats.files import read_json
 from gearworks.formats.safetensors import SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
-from gearworks.quantization.checkpoints import QuantizedFile, open_quantized, split_config
+from gearworks.formats.quantized import QuantizedFile, open_quantized, split_config
 
 Checkpoint = (GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
               | QuantizedFile)

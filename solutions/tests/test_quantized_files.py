@@ -14,7 +14,7 @@ import pytest
 
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.safetensors import SafetensorsFile
-from gearworks.quantization.checkpoints import QuantizedFile, open_quantized, split_config
+from gearworks.formats.quantized import QuantizedFile, open_quantized, split_config
 
 PINS = json.loads((Path(__file__).parent / "data" / "quantized_layouts.json").read_text("utf-8"))
 INTEGERS = [name for name, pin in PINS.items() if "codes" in pin["inputs"]]

@@ -30,8 +30,8 @@ from gearworks.formats.float8 import widen_e4m3
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.safetensors import PIECE_VALUES, SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
-from gearworks.quantization.codes import Codes
-from gearworks.quantization.packing import unpack_awq, unpack_words, zeros_from_v1
+from gearworks.formats.codes import Codes
+from gearworks.formats.packed_words import unpack_awq, unpack_words, zeros_from_v1
 
 FIELDS = ("quantization_config", "compression_config")      # the second is an older name
 FLOATS = ("F32", "F16", "BF16")
