@@ -22,8 +22,10 @@ from gearworks.formats.pickled import PickledFile
 from gearworks.formats.files import read_json
 from gearworks.formats.safetensors import SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
+from gearworks.formats.quantized import QuantizedFile, open_quantized, split_config
 
-Checkpoint = GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
+Checkpoint = (GGUFFile | SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled
+              | QuantizedFile)
 
 FLOATS = {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"}
 
@@ -146,6 +148,38 @@ def unpermute_rope(weight: np.ndarray, num_heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(rows, columns)
 
 
+def permute_rope(rows: np.ndarray, num_heads: int) -> np.ndarray:
+    """Put rows of q or k into the order of GGUF's llama architecture; undoes `unpermute_rope`.
+
+    rows: (num_heads · d, …); returns the same shape.
+
+    >>> permute_rope(np.array([0, 1, 2, 3]), num_heads=1)
+    array([0, 2, 1, 3])
+    """
+    halves = rows.reshape(num_heads, 2, len(rows) // num_heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def named_tensors(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
+    """Every tensor of a model by Hugging Face's name, as a view: the reverse of `reserve`.
+
+    Gemma-3's norms are as the engine has them, with the one added.
+    """
+    model, layers = layout(config)
+    tensors: dict[str, np.ndarray] = {}
+    for owner, fields in ((weights, model), *zip(weights.layers, layers)):
+        for name, parts in fields.items():
+            array = getattr(owner, name)
+            array = array.reshape(-1, *array.shape[2:]) if array.ndim == 3 else array
+            row = 0
+            for part in parts:
+                rows = part.shape[::-1][0] if part.transposed else part.shape[0]
+                place = array[row:row + rows]
+                tensors[part.name] = place.T if part.transposed else place
+                row += rows
+    return tensors
+
+
 def load_checkpoint(
         path: Path,
         progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:
@@ -171,6 +205,7 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
     """A model's configuration, and its open file of weights; errors as `load_checkpoint`.
 
     Of several formats in one folder, safetensors wins over pickles, and one file over several.
+    Where config.json says that weights are quantized, they are read as plain ones.
     """
     if not path.is_dir():
         file = GGUFFile.open(path)
@@ -182,14 +217,18 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
                              "use the model's Hugging Face folder, with its safetensors")
         tied = "output.weight" not in file.tensors
         return ModelConfig.from_gguf(file.metadata, tied=tied), file
-    config = ModelConfig.from_hf(read_json(path / "config.json"))
+    settings, layout_of_codes = split_config(read_json(path / "config.json"))
+    config = ModelConfig.from_hf(settings)
     for name, opened in (
         ("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
         (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(path)),
         ("pytorch_model.bin", lambda: PickledFile.open(path / "pytorch_model.bin")),
         (ShardedPickled.index_name, lambda: ShardedPickled.open(path))):
         if (path / name).exists():
-            return config, opened()
+            file = opened()
+            if layout_of_codes is not None:
+                file = open_quantized(file, layout_of_codes, expected_shapes(config).keys())
+            return config, file
     raise NotAvailableError(f"cannot load the model in {path}",
                             "it has a config.json and no weights",
                             "fetch it again, with its model.safetensors")

@@ -37,7 +37,9 @@ COMMANDS = [
     ("gearworks", "compare", "smollm2"), ("gearworks", "bench", "--only", "load"),
     ("gearworks", "fetch"), ("gearworks", "--version"),
     ("autograder", "build", "--check"), ("autograder", "progress"),
-    ("autograder", "mutants", "tokenizer.encode"), ("autograder", "--help")]
+    ("autograder", "mutants", "tokenizer.encode"), ("autograder", "--help"),
+    ("gearworks", "quality"),
+    ("gearworks", "quantize", "smollm2", "--method", "int8", "--output", "never")]
 
 
 def assert_interrupted(process: subprocess.Popen, program: str) -> None:

@@ -7,9 +7,13 @@ import json
 import mmap
 import os
 import re
-from collections.abc import Iterable
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import BinaryIO
 
 from gearworks.errors import FormatError, NotAvailableError
 
@@ -83,6 +87,54 @@ def let_go(data: memoryview, start: int, end: int) -> None:
         and hasattr(mmap, "MADV_DONTNEED")):
         first = start - start % mmap.PAGESIZE
         data.obj.madvise(mmap.MADV_DONTNEED, first, end - first)
+
+
+@contextmanager
+def whole_file(path: Path, nbytes: int) -> Iterator[BinaryIO]:
+    """A file to be written, which appears under its name only when it is complete.
+
+    nbytes: about how many it will have, for the message. An older file stays untouched until
+    then, and on any failure nothing is left behind. Raises NotAvailableError if the folder
+    cannot be written to or the disk is full.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with unfinished.open("xb") as file:
+            yield file
+            file.flush()
+            # else a power cut could leave the new name with the old disk's zeros
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+    except OSError as error:
+        raise NotAvailableError(f"cannot write {path}", error.strerror or str(error),
+                                f"check that {path.parent} exists, that you may write there, "
+                                f"and that {nbytes / 1e6:,.1f} MB are free") from error
+    finally:
+        if os.path.exists(unfinished):
+            unfinished.unlink()
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder to be filled, which appears under its name only when it is complete.
+
+    Gives the folder that it is until then. On any failure nothing is left behind. Raises
+    NotAvailableError if there is something of that name already, or it cannot be written.
+    """
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        if os.path.lexists(path):
+            raise NotAvailableError(f"cannot write {path}", "it exists already",
+                                    "another name, or delete it first")
+        unfinished.mkdir()
+        yield unfinished
+        os.rename(unfinished, path)
+    except OSError as error:
+        raise NotAvailableError(f"cannot write {path}", error.strerror or str(error),
+                                f"check that {path.parent} exists, that you may write there, "
+                                "and that there is room") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def read_json(path: Path) -> dict:

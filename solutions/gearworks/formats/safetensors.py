@@ -15,9 +15,7 @@ Source: the format's description in the README of huggingface/safetensors.
 """
 
 import json
-import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -25,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gearworks.errors import FormatError, NotAvailableError
-from gearworks.formats.files import let_go, map_file, names_like
+from gearworks.errors import FormatError
+from gearworks.formats.files import let_go, map_file, names_like, whole_file
 from gearworks.formats.float8 import widen_e4m3, widen_e5m2
 
 # What each dtype's bytes are in NumPy. BF16 and the float8 kinds have no NumPy dtype: these are
@@ -320,6 +318,13 @@ class SafetensorsFile:
             raise FormatError(f"cannot read tensor {name!r} from {self.path}", error.why,
                               error.hint) from error
 
+    def raw(self, name: str) -> np.ndarray:
+        """One tensor as it is stored, a read-only view: BF16 and the float8 kinds in bits."""
+        info = self.tensors[name]
+        values = np.frombuffer(memoryview(self._data).toreadonly(), DTYPES[info.dtype],
+                               prod(info.shape), info.start)
+        return values.reshape(info.shape)
+
     def close(self) -> None:
         """Let go of the file.
         Views that `tensor` gave out stay valid: the mapping lives as long as they do."""
@@ -335,11 +340,15 @@ class SafetensorsFile:
 @dataclass(frozen=True)
 class LazyTensor:
     """A tensor that `write` asks for only when its turn comes.
-    load() must give an array of this shape and dtype."""
+
+    load() must give an array of this shape and dtype. kind: a key of `DTYPES` whose bits these
+    are, such as F8_E4M3 of uint8; None for the dtype itself.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
     load: Callable[[], np.ndarray]
+    kind: str | None = None
 
 
 def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
@@ -371,29 +380,17 @@ def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
             raise ValueError(f"{name!r} cannot be the name of a tensor")
         shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
         begin, offset = offset, offset + prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _dtype_name(dtype), "shape": [int(size) for size in shape],
+        kind = getattr(tensors[name], "kind", None)
+        header[name] = {"dtype": kind or _dtype_name(dtype),
+                        "shape": [int(size) for size in shape],
                         "data_offsets": [begin, offset]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)
 
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with unfinished.open("xb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for name in names:
-                file.write(_bytes_of(name, tensors[name]))
-            file.flush()
-            # else a power cut could leave the new name with the old disk's zeros
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except OSError as error:
-        raise NotAvailableError(f"cannot write {path}", error.strerror or str(error),
-                                f"check that {path.parent} exists, that you may write there, "
-                                f"and that {(offset + len(text)) / 1e6:,.1f} MB are free"
-                                ) from error
-    finally:
-        if os.path.exists(unfinished):
-            unfinished.unlink()
+    with whole_file(path, offset + len(text)) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(_bytes_of(name, tensors[name]))
 
 
 def _dtype_name(dtype: np.dtype) -> str:

@@ -136,6 +136,10 @@ class ShardedSafetensors(_Shards):
     index_name = "model.safetensors.index.json"
     open_shard = staticmethod(SafetensorsFile.open)
 
+    def raw(self, name: str) -> np.ndarray:
+        """One tensor as it is stored, as `SafetensorsFile.raw` gives it."""
+        return self.shards[self._weight_map[name]].raw(name)
+
 
 class ShardedPickled(_Shards):
     """A folder whose `pytorch_model.bin.index.json` names several checkpoints of torch.save.
