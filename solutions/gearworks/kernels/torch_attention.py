@@ -46,7 +46,7 @@ class TorchPagedCache:
         self.windows = [config.window(layer) for layer in range(L)]
         self.spare_block, self.block_size = num_blocks, block_size
         self.use_triton = use_triton
-        self.graphs = None                  # of `torch_graphs`, once decoding steps ask for them
+        self.graphs = None                 # of `torch_graphs`, once decoding steps ask for them
 
     def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Store keys and values, (T, K, d), each at its slot, (T,): block · block_size + its

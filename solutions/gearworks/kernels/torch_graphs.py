@@ -29,7 +29,7 @@ class DecodeGraphs:
 
     def __init__(self, memory: TorchPagedCache, step: DecodeStep):
         self.memory, self._step = memory, step
-        self._recorded: dict[tuple[int, int], RecordedStep] = {}
+        self.recorded: dict[tuple[int, int], RecordedStep] = {}
         self._pool = None                                    # graphs share their scratch memory
         self._waited = 0
 
@@ -43,11 +43,11 @@ class DecodeGraphs:
         """The logits, (B, V), of a step in which every sequence has one row."""
         B, W = batch.decodes.tables.shape
         size = power_of_two(B, least=1), power_of_two(W, least=4)
-        if size not in self._recorded:
+        if size not in self.recorded:
             recorded = RecordedStep(self.memory, size, cos, self._step)
             self._pool = recorded.record(self._pool)
-            self._recorded[size] = recorded
-        return self._recorded[size].replay(ids, cos, sin, batch)[:B]
+            self.recorded[size] = recorded
+        return self.recorded[size].replay(ids, cos, sin, batch)[:B]
 
 
 class RecordedStep:
@@ -101,8 +101,12 @@ class RecordedStep:
                            (rows.lengths, batch.decodes.lengths)):
             fixed[:count].copy_(now)
         rows.tables[:count, :width].copy_(batch.decodes.tables)
+        self.replay_alone()
+        return self.logits
+
+    def replay_alone(self) -> None:
+        """Compute with the numbers that are there."""
         if self._graph is None:
             self._compute()
         else:
             self._graph.replay()
-        return self.logits
