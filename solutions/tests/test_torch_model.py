@@ -26,7 +26,7 @@ from gearworks.weights import load_checkpoint, reserve
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
 FAMILIES = [
-    ("Llama", {}), ("Llama", {"head_dim": 10, "num_attention_heads": 5,
+    ("Llama", {}), ("Llama", {"head_dim": 10, "num_attention_heads": 6,
                               "num_key_value_heads": 1, "tie_word_embeddings": True}),
     ("Llama", {"rope_parameters": YARN}), ("Qwen2", {}), ("Qwen3", {"head_dim": 10}),
     ("Mistral", {"sliding_window": 9}),

@@ -104,16 +104,19 @@ class TorchModel:
 
         D, heads = config.hidden_size, config.num_attention_heads
         queries, keys = heads * config.head_dim, config.num_key_value_heads * config.head_dim
-        ones = torch.ones(D, dtype=dtype, device=device)
+
+        def ones(size: int) -> torch.Tensor:
+            return torch.ones(size, dtype=dtype, device=device)
+
         layers = tuple(LayerWeights(
-            ones, tensor(queries + 2 * keys, D), tensor(D, queries), ones,
+            ones(D), tensor(queries + 2 * keys, D), tensor(D, queries), ones(D),
             tensor(2 * config.intermediate_size, D), tensor(D, config.intermediate_size),
             qkv_bias=tensor(queries + 2 * keys) if config.qkv_bias else None,
-            **{name: ones[:config.head_dim] for name in ("q_norm", "k_norm") if config.qk_norm})
+            **{name: ones(config.head_dim) for name in ("q_norm", "k_norm") if config.qk_norm})
             for _ in range(config.num_hidden_layers))
         embed = tensor(config.vocab_size, D)
         head = embed if config.tie_word_embeddings else tensor(config.vocab_size, D)
-        return cls(config, Weights(embed, layers, ones, head), **options)
+        return cls(config, Weights(embed, layers, ones(D), head), **options)
 
     def new_cache(self, capacity: int) -> TorchKVCache:
         """An empty cache for one sequence of up to `capacity` tokens."""

@@ -206,14 +206,15 @@ class LLMEngine:
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
         tiles = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
+        row_counts = [count for counts in tiles for count in counts]
         batch = self.memory.batch(
             [sequence.block_table for (sequence, _), counts in zip(plan.rows, tiles)
              for _ in counts],
             [sequence.num_computed_tokens + before for (sequence, _), counts
              in zip(plan.rows, tiles) for before in accumulate(counts[:-1], initial=0)],
-            [count for counts in tiles for count in counts], self.batch_invariant)
+            row_counts, self.batch_invariant)
         # which rows of a tile meet in an expert is up to them: there each is alone
-        groups = batch.counts if self.model.config.experts is None else [1] * len(ids)
+        groups = row_counts if self.model.config.experts is None else [1] * len(ids)
         shapes = fixed_shapes(groups) if self.batch_invariant else nullcontext()
         # broken weights show in the logits, and `choose` refuses those
         with np.errstate(all="ignore"), shapes:

@@ -6,6 +6,7 @@ Triton is not installed (it exists for Linux only), kernels can be imported, and
 """
 
 import os
+import sys
 from collections.abc import Callable
 from functools import update_wrapper
 from types import SimpleNamespace
@@ -22,9 +23,23 @@ except ImportError:
     torch = None
 
 
-if not has_triton_gpu():
-    # Triton looks when it is imported, so the interpreter must be asked for before
+def _interpreter() -> None:
+    """See to it that Triton is imported with its interpreter.
+
+    Triton looks at the environment when it is imported, and others import it too (torch's
+    compiler does). One that was imported for a GPU that is not here is taken out, so that it is
+    imported anew; whoever has it keeps it. Its compiled part cannot be loaded twice, and stays.
+    """
     os.environ.setdefault("TRITON_INTERPRET", "1")
+    loaded = sys.modules.get("triton.language")
+    if loaded is not None and type(loaded.max).__name__ != "InterpretedFunction":
+        for name in [name for name in sys.modules if name.split(".")[0] == "triton"
+                     and not name.startswith("triton._C")]:
+            del sys.modules[name]
+
+
+if not has_triton_gpu():
+    _interpreter()
 try:
     import triton
     import triton.language as tl
@@ -42,12 +57,7 @@ def level() -> str:
         raise NotAvailableError("cannot run a Triton kernel",
                                 "Triton is not installed here; it exists for Linux only",
                                 "on Linux: pip install triton torch; Colab has both")
-    interpreted = type(tl.max).__name__ == "InterpretedFunction"
-    if triton.knobs.runtime.interpret != interpreted:
-        raise NotAvailableError("cannot run a Triton kernel",
-                                "Triton was imported before its interpreter was asked for",
-                                "start Python again with TRITON_INTERPRET=1 in the environment")
-    return "interpreter" if interpreted else "GPU"
+    return "interpreter" if type(tl.max).__name__ == "InterpretedFunction" else "GPU"
 
 
 def level_in_words() -> str:
