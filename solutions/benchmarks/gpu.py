@@ -347,9 +347,9 @@ def time_decode(bench: Bench) -> Iterator[dict]:
     config, dtype, context = LLAMA_3_8B, bench.torch.bfloat16, 1024
     if bench.rehearsal:
         config = dataclasses.replace(config, vocab_size=64, hidden_size=32,
-                                     intermediate_size=48, num_hidden_layers=2,
+                                     intermediate_size=48, num_hidden_layers=1,
                                      num_attention_heads=4, num_key_value_heads=2, head_dim=8)
-        dtype, context = bench.torch.float32, 30
+        dtype, context = bench.torch.float32, 10
     elif bench.torch.cuda.get_device_properties(0).total_memory < 24e9:
         config = dataclasses.replace(config, num_hidden_layers=8)
     model = TorchModel.random(config, bench.device, dtype, graphs=True,

@@ -150,7 +150,7 @@ class _Run:
             rows, keys = self.held["q"].rows, self.held["k"].rows
             if row in range(*rows) and key in range(*keys):
                 score = self.scores[row - rows[0], key - keys[0]]
-                text = "–" if np.isneginf(score) else _short(score)
+                text = "–" if np.isneginf(score) else f"{score:.1f}".replace("-", "−")
                 return Cell(text, "now", "chosen", f"query {row}, key {key}: {text}")
         if (row, key) in self.gone:
             return Cell("", "gone")
@@ -164,7 +164,7 @@ class _Run:
         return lowest <= key <= last + self.S - self.T
 
     def fast_memory(self) -> list[Lane]:
-        group, state = "In fast memory", "Of each query there: maximum, sum"
+        group, state = "In fast memory", "Of each query there"
         tiles = [Cell(f"{name} {move.rows[0]}–{move.rows[1] - 1}", note=f"{move.nbytes} bytes")
                  for name, move in self.held.items()]
         if self.scores is not None:
@@ -175,7 +175,8 @@ class _Run:
             return [*lanes, Lane("queries", [], group=state)]
         for i, row in enumerate(range(*self.held["q"].rows)):
             peak, total = self.state.peak[i], self.state.total[i]
-            cells = [Cell("–" if np.isneginf(peak) else _short(peak)), Cell(_short(total))]
+            cells = [Cell(f"max {'–' if np.isneginf(peak) else _short(peak)}"),
+                     Cell(f"sum {_short(total)}")]
             if self.rescale is not None and 0 < self.rescale[i] < 1:
                 factor = f"× {_short(self.rescale[i])}"
                 cells.append(Cell(factor, emphasis="new",
