@@ -177,7 +177,7 @@ def check_others(bench: Bench) -> Iterator[dict]:
     """RMSNorm and the int4 product against their formulas."""
     from gearworks.kernels.triton.int4 import int4_matmul, pack
     from gearworks.kernels.triton.rms_norm import rms_norm
-    from gearworks.quantization.codes import Codes
+    from gearworks.formats.codes import Codes
 
     for dtype in ("float32", "float16", "bfloat16"):
         x, residual = (bench.random(7, 576, dtype=dtype, seed=i) for i in (1, 2))

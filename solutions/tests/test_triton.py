@@ -25,7 +25,7 @@ from gearworks.kernels.triton.language import (Launched, launched_by, level, lev
                                                triton)
 from gearworks.kernels.triton.rms_norm import rms_norm
 from gearworks.layers import rms_norm as plain_rms_norm
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 
 WHERE = "cuda" if has_triton_gpu() else "cpu"
 

@@ -1,7 +1,7 @@
 """Products with 4-bit weights on a GPU: codes are unpacked where they are multiplied.
 
 A weight is scale · code + minimum, with one scale and one minimum for a group of G neighbouring
-inputs of an output, as `quantization.codes.Codes` has it. On the GPU, byte (g · G/2 + j, o) of
+inputs of an output, as `formats.codes.Codes` has it. On the GPU, byte (g · G/2 + j, o) of
 `packed` has two codes of output o: in its low half that of input g · G + j, in its high half
 that of input g · G + G/2 + j. So both halves belong to one group, neighbouring threads read
 neighbouring bytes, and a row of bytes meets a row of inputs that lie side by side.
@@ -18,7 +18,7 @@ import numpy as np
 from gearworks.errors import ModelError
 from gearworks.kernels.triton import power_of_two
 from gearworks.kernels.triton.language import Launched, level, tl, torch, triton
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 
 
 @dataclass(frozen=True)
