@@ -14,6 +14,8 @@ HOMES = {
     "gguf": "gearworks.formats.gguf",
     "gguf_k_quants": "gearworks.formats.gguf_k_quants",
     "gptq": "gearworks.quantization.gptq",
+    "kernels.cpu": "gearworks.kernels.cpu.int4",
+    "kernels.triton": "gearworks.kernels.triton.attention",
     "quantization": "gearworks.quantization.rounding",
     "quantized_cache": "gearworks.quantization.quantized_cache",
     "safetensors": "gearworks.formats.safetensors",

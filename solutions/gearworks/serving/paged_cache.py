@@ -8,6 +8,7 @@ size. All float32.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +60,7 @@ class PagedKVCache:
 
     def batch(self, block_tables: Sequence[Sequence[int]], starts: Sequence[int],
               counts: Sequence[int], fixed_shapes: bool = False) -> "PagedBatch":
-        """The sequences of one step over this memory: see `PagedBatch`."""
+        """The sequences of one step; the parameters are those of `PagedBatch`."""
         return PagedBatch(self, block_tables, starts, counts, fixed_shapes)
 
     def copy_block(self, source: int, target: int) -> None:
@@ -67,6 +68,14 @@ class PagedKVCache:
         self.keys[:, :, target] = self.keys[:, :, source]
         if not self.keys_hold_values:
             self.values[:, :, target] = self.values[:, :, source]
+
+
+def memory_for(model: Any, num_blocks: int, block_size: int) -> Any:
+    """The memory of an engine: a model that does not compute with NumPy brings its own kind,
+    with the methods `batch` and `copy_block`."""
+    own = getattr(model, "new_paged_cache", None)
+    return (PagedKVCache(model.config, num_blocks, block_size) if own is None
+            else own(num_blocks, block_size))
 
 
 class PagedBatch:
