@@ -140,5 +140,10 @@ class Model:
         a position.
         """
         input_ids, positions = checked_ids(self.config, input_ids, positions)
-        run = _FORWARD.get(self.config.architecture, forward)
-        return run(self.weights, self.config, input_ids, positions, cache, logits_at)
+        return self.run(input_ids, positions, cache, logits_at)
+
+    def run(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
+            logits_at: Rows) -> np.ndarray:
+        """As `forward`, for ids and positions that are known to be right."""
+        family = _FORWARD.get(self.config.architecture, forward)
+        return family(self.weights, self.config, input_ids, positions, cache, logits_at)
