@@ -22,7 +22,7 @@ from gearworks.families.layouts import LayerWeights
 from gearworks.kv_cache import attention_rules
 from gearworks.model import Model, decoder_layer, rotations
 from gearworks.quantization.awq import awq_scale
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 from gearworks.quantization.gptq import gptq_hessian, gptq_quantize
 from gearworks.quantization.rounding import from_zero_points, int4_codes
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from gearworks.errors import ModelError
 from gearworks.formats.float8 import widen_e4m3
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 
 LARGEST_E4M3 = 448.0
 

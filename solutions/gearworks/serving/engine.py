@@ -78,6 +78,10 @@ class LLMEngine:
             raise ModelError("cannot start the engine", f"kv_cache_dtype is {kv_cache_dtype!r}",
                              f"choose one of {', '.join(KV_CACHE_BITS)}")
         bits = KV_CACHE_BITS[kv_cache_dtype]
+        if bits is not None and hasattr(model, "new_paged_cache"):
+            raise ModelError("cannot start the engine",
+                             f"this backend keeps its own memory, and not as {kv_cache_dtype}",
+                             "leave kv_cache_dtype out, or take the engine numpy or exact")
         longest = model_len(model.config, max_model_len)
         if num_blocks is None:
             block_bytes = block_size * (bytes_per_token(model.config) if bits is None
