@@ -66,7 +66,7 @@ def page_table(records: Sequence[StepRecord], num_blocks: int, block_size: int,
 def _drawn(records: Sequence[StepRecord], states: Sequence["_Pool"],
            told: Mapping[str, Sequence[Moment]], called: Mapping[str, str], num_blocks: int,
            block_size: int, start: int, end: int) -> list[Step]:
-    """The steps from `start` to `end`, of a large pool with the blocks that are used in them."""
+    """The steps from `start` to `end`; of a large pool, the blocks that are used in them."""
     shown = [*range(num_blocks)]
     if num_blocks > _BLOCKS:
         shown = sorted({block for state in states[start:end]
