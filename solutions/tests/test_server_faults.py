@@ -1,5 +1,6 @@
 """The server under load and attack: what is refused, what is cut off, and that it goes on."""
 
+import asyncio
 import json
 import os
 import signal
@@ -126,6 +127,25 @@ def test_a_client_that_leaves_the_queue_is_never_run(served, tiny_chat):
         assert len({row.name for record in server.engine.records for row in record.rows}) == 1
 
 
+def test_a_client_that_leaves_just_when_its_request_is_prepared_is_noticed(server):
+    """Both in one turn of the event loop: what is ready must not hide who has gone."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def prepare():
+        begun.set()
+        let_go.wait(60)
+
+    async def leave():
+        working = asyncio.ensure_future(server.service.aside(prepare))
+        await asyncio.to_thread(begun.wait)
+        let_go.set()
+        time.sleep(0.2)                       # it returns now, and the loop has not heard of it
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+    asyncio.run(leave())
+
+
 # --- slow readers
 
 
@@ -144,7 +164,6 @@ def test_a_slow_reader_stops_nobody_and_misses_nothing(server, client, alone):
 
 
 def test_what_waits_for_a_slow_reader_is_one_delta_an_answer(tiny_chat):
-    import asyncio
 
     from gearworks.server.async_engine import AsyncEngine
     from gearworks.serving.engine import LLMEngine
