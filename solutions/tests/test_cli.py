@@ -170,6 +170,11 @@ SERVE = {"--host": ["a b", "http://x", ""], "--port": ["-1", "65536", "x"],
     *[(["serve", "smollm2", flag, value], 2, flag) for flag, values in SERVE.items()
       for value in values],
     (["bench", "--threads", "-1"], 2, "--threads"),
+    *[(["profile", "smollm2", flag, value], 2, flag)
+      for flag in ("--batch", "--context", "--prefill", "--rounds") for value in ("0", "x")],
+    (["profile", "--figure", os.path.join("no", "such", "x")], 1, "folder does not exist"),
+    (["profile", "--figure", os.path.dirname(__file__)], 1, "it is a folder"),
+    (["profile", "--figure"], 2, "its value is missing"),
     (["bench", "--publish", "--only", "load"], 2, "--only"),
 ], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
 def test_what_needs_no_model_is_refused_without(no_model, capsys, arguments, code, says):
@@ -185,7 +190,7 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
     refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
                "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING),
-               "URL", "--plot", "--record", "--compare", *LOAD,
+               "--batch", "--prefill", "--rounds", "--figure", "URL", "--plot", "--record", "--compare", *LOAD,
                *SERVE}
     never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
              "--allow-remote", "--no-prefix-caching", "--batch-invariant"}
@@ -204,7 +209,7 @@ def test_an_empty_standard_input_is_refused_without_a_model(no_model, capsys, mo
 
 # What `generate` has no use for; each would cost every start between 10 ms and several seconds
 IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare",
-        "gearworks.hub.convert", "huggingface_hub", "importlib.metadata", "jinja2",
+        "gearworks.hub.convert", "gearworks.profiling.profile", "huggingface_hub", "importlib.metadata", "jinja2",
         "llguidance", "matplotlib",
         "multiprocessing", "psutil", "subprocess", "tokenizers", "torch", "tqdm",
         "transformers", "unittest", "urllib.request"]

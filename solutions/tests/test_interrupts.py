@@ -35,7 +35,7 @@ runpy.run_module(program, run_name="__main__", alter_sys=True)
 COMMANDS = [
     ("gearworks", "generate", "smollm2", "hi", "--max-tokens", "1"), ("gearworks", "chat"),
     ("gearworks", "compare", "smollm2"), ("gearworks", "bench", "--only", "load"),
-    ("gearworks", "fetch"), ("gearworks", "--version"),
+    ("gearworks", "profile"), ("gearworks", "fetch"), ("gearworks", "--version"),
     ("autograder", "build", "--check"), ("autograder", "progress"),
     ("autograder", "mutants", "tokenizer.encode"), ("autograder", "--help")]
 

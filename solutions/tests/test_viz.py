@@ -17,6 +17,9 @@ from gearworks import hub, viz
 from gearworks.accounting import SHAPES, bytes_moved, forward_flops, memory_bytes
 from gearworks.attention import rope_frequencies
 from gearworks.model import Model
+from gearworks.profiling.machine import Machine
+from gearworks.profiling.operators import Operator
+from gearworks.profiling.profile import Profile, Work
 from gearworks.tokenizer import Tokenizer
 from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Step, Trace
 from gearworks.vocabularies.vocabulary import Vocabulary
@@ -70,6 +73,9 @@ CACHE = {name: [memory_bytes(replace(SHAPES["Llama-3.1-8B"], num_key_value_heads
          for name, heads in (("MHA", 32), ("GQA", 8), (HOSTILE, 1))}
 FLOPS = {"with": [forward_flops(SHAPES["Llama-3.1-8B"], 1, n - 1) for n in LENGTHS],
          "without": [forward_flops(SHAPES["Llama-3.1-8B"], n) for n in LENGTHS]}
+OPERATORS = (Operator(HOSTILE, 2, 0.0004), Operator("lm_head", 1, 0.01, 100_000_000, 5 * 10**7),
+             Operator("in the processor's cache", 1, 0.001, 80_000_000),
+             Operator("between them", 0, 0.002))
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +113,10 @@ def figures(tokenizer) -> dict[str, viz.Figure]:
         "rope_rotation": viz.rope_rotation(QUERY, KEY, rope_frequencies(64, 1e5),
                                            title=HOSTILE),
         "cache_growth": viz.cache_growth(LENGTHS, CACHE, FLOPS, HOSTILE),
-        "number_formats": viz.number_formats(BLOCK, HOSTILE)}
+        "number_formats": viz.number_formats(BLOCK, HOSTILE),
+        "step_profile": viz.step_profile(
+            [Profile(work, OPERATORS, None, Machine(20e9, 100e9, threads=2))
+             for work in (Work(past_tokens=9), Work(new_tokens=64))], HOSTILE)}
 
 
 # --- the schema
@@ -374,6 +383,24 @@ def test_bars_are_the_bytes_that_were_given(figures):
             assert lane["label"] == name
             assert {cell["kind"]: cell["size"] for cell in cells} == parts
     assert [mark["label"] for mark in trace["marks"]] == ["8 GB", "12 GB", "16 GB", "24 GB"]
+
+
+def test_a_profiles_bars_are_its_times(figures):
+    _, traces = parse(figures["step_profile"].html)
+    assert [trace["title"] for trace in traces] == ["decode, batch 1, after 9 tokens",
+                                                    "prefill of 64 tokens"]
+    parts = [[(cell["kind"], round(cell["size"], 6)) for cell in
+              (traces[0]["pool"][place] for place in lane["cells"])]
+             for lane in traces[0]["steps"][0]["lanes"]]
+    # 100 MB take 5 ms of these 10; 80 MB in 1 ms are faster than memory
+    assert parts == [[("more", 0.4)], [("least", 5.0), ("more", 5.0)], [("least", 1.0)],
+                     [("more", 2.0)]]
+    words = figures["step_profile"].words
+    assert "13.4 ms, of which the machine needs 9 ms at least (67 %)." in words
+    assert ("lm_head (10 ms, 50 % of its roof; 100 MB, 10 GB/s; 50 MFLOP, 5 GFLOP/s): "
+            "5 ms (what the machine needs at least)" in words)
+    with pytest.raises(FigureError, match="none was given"):
+        viz.step_profile([])
 
 
 def test_a_budget_says_what_fits():

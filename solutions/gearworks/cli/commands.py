@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gearworks import __version__
-from gearworks.cli import console, load, serve
+from gearworks.cli import console, load, profile, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
@@ -85,6 +85,17 @@ def _parser() -> console.Parser:
     command.add_argument("--threads", type=console.count,
                          help="threads for both engines; by default one for each core")
     command.set_defaults(run=_bench)
+
+    command = parser.add_command(
+        "profile", "show where the time of a step goes",
+        "Show where the time of a step goes: each operator's, with the bytes and FLOPs that it "
+        "cannot do without, beside what this machine allows. A decoding step, one of a batch, "
+        "and a prefill.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
+                         help=MODEL_HELP)
+    _add_engine(command)
+    profile.add_options(command)
+    command.set_defaults(run=profile.run)
 
     command = parser.add_command(
         "compare", "find the first place where this engine and Hugging Face's part",

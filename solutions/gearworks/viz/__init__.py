@@ -17,6 +17,7 @@ from gearworks.viz.formats import FLOAT_FORMATS, FloatFormat, number_formats
 from gearworks.viz.gears import GEARS, engine_map
 from gearworks.viz.hardware import Machine, Workload, memory_budget, roofline
 from gearworks.viz.rotation import rope_rotation
+from gearworks.viz.step_profile import step_profile
 from gearworks.viz.tokens import merge_stepper, merge_steps, token_borders
 from gearworks.viz.trace import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 
@@ -26,4 +27,5 @@ __all__ = ["BatchCounts", "Cell", "Divergence", "FLOAT_FORMATS", "Figure", "Figu
            "acceptance_timeline", "attention_explorer", "attention_weights", "batch_timeline",
            "batching_counts", "cache_growth", "distribution", "engine_map", "first_divergence",
            "memory_budget", "merge_stepper", "merge_steps", "number_formats", "page_table",
-           "player", "roofline", "rope_rotation", "static_and_continuous", "token_borders"]
+           "player", "roofline", "rope_rotation", "static_and_continuous", "step_profile",
+           "token_borders"]
