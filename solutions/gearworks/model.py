@@ -128,5 +128,10 @@ class Model:
                              f"they go from {input_ids.min()} to {input_ids.max()}, and the "
                              f"vocabulary has {self.config.vocab_size}",
                              "does the tokenizer belong to this model?")
-        run = _FORWARD.get(self.config.architecture, forward)
-        return run(self.weights, self.config, input_ids, positions, cache, logits_at)
+        return self.run(input_ids, positions, cache, logits_at)
+
+    def run(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
+            logits_at: Rows) -> np.ndarray:
+        """As `forward`, for ids and positions that are known to be right."""
+        family = _FORWARD.get(self.config.architecture, forward)
+        return family(self.weights, self.config, input_ids, positions, cache, logits_at)

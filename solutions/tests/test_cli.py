@@ -190,7 +190,8 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
     refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
                "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING),
-               "--batch", "--prefill", "--rounds", "--figure", "URL", "--plot", "--record", "--compare", *LOAD,
+               "--batch", "--prefill", "--rounds", "--figure",
+               "URL", "--plot", "--record", "--compare", *LOAD,
                *SERVE}
     never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
              "--allow-remote", "--no-prefix-caching", "--batch-invariant"}
