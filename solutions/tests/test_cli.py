@@ -210,7 +210,8 @@ def test_an_empty_standard_input_is_refused_without_a_model(no_model, capsys, mo
 
 # What `generate` has no use for; each would cost every start between 10 ms and several seconds
 IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare",
-        "gearworks.hub.convert", "gearworks.profiling.profile", "huggingface_hub", "importlib.metadata", "jinja2",
+        "gearworks.hub.convert", "gearworks.profiling.profile", "huggingface_hub",
+        "importlib.metadata", "jinja2",
         "llguidance", "matplotlib",
         "multiprocessing", "psutil", "subprocess", "tokenizers", "torch", "tqdm",
         "transformers", "unittest", "urllib.request"]

@@ -1,4 +1,5 @@
-"""A model in several processes is the model in one. About 30 s, most of it starting processes."""
+"""A model in several processes is the model in one.
+About 30 s, most of it starting processes."""
 
 import multiprocessing
 import os
