@@ -3,7 +3,8 @@
 Run it with `gearworks bench`. Every comparison lets the two sides take turns, and what counts
 is the median over a fixed number of rounds of the ratio within one round: whatever else the
 machine does disturbs both sides of a round alike, and no round is chosen. The README shows
-`results.json`, which `gearworks bench --publish` replaces together with the README's table.
+`results.json`, which `gearworks bench --publish` replaces together with the README's table and
+the figures of book/performance.md.
 """
 
 import datetime
@@ -24,6 +25,7 @@ from typing import Any
 
 import batches
 import numpy as np
+import page
 import psutil
 import torch
 from safetensors.numpy import load_file
@@ -493,3 +495,5 @@ def run(only: Sequence[str] | None = None, json_path: Path | None = None,
         json_path.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n",
                              encoding="utf-8")
         print(f"saved to {json_path}", file=sys.stderr)
+    if publish:
+        page.write()

@@ -175,7 +175,7 @@ def open_session(path: Path, threads: int = 0) -> Any:
 
 
 def run_layer(session: Any, *inputs: np.ndarray) -> list[np.ndarray]:
-    """One call of a layer. inputs: in the order of `INPUTS`; returns the arrays of `OUTPUTS`."""
+    """One call of a layer. inputs: as `INPUTS` orders them; returns the arrays of `OUTPUTS`."""
     return session.run(OUTPUTS, dict(zip(INPUTS, inputs)))
 
 

@@ -1,10 +1,11 @@
-"""The benchmarks run, and the figures in the README are those that were measured."""
+"""The benchmarks run, and the figures in the README and in the book are those measured."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from gearworks.errors import GearworksError
@@ -25,6 +26,77 @@ def test_the_readme_shows_what_was_measured(bench):
             in bench.README.read_text(encoding="utf-8"))
     assert {entry["what"].split(",")[0].split(" ")[0] for entry in report["results"]} == {
         "decode", "memory", "prefill", "choose", "rewrite", "load", "encode", "peak"}
+
+
+@pytest.fixture(scope="module")
+def page(bench):
+    import page
+    return page
+
+
+def test_the_page_shows_what_was_measured(page):
+    shown = page.PAGE.read_text(encoding="utf-8")
+    assert page.filled(shown) == shown, "run solutions/benchmarks/page.py"
+    # what it shows, it really shows
+    assert page.filled(shown.replace(" GB/s", " MB/s", 1)) == shown
+    with pytest.raises(ValueError, match="no place for the roofline"):
+        page.filled(shown.replace("<!-- roofline: end -->", ""))
+
+
+def test_the_page_is_that_of_its_files(page, monkeypatch, tmp_path):
+    for name in ("results.json", "profile.json", "ledger.toml"):
+        (tmp_path / name).write_bytes((page.HERE / name).read_bytes())
+    profile = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
+    profile["machine"]["bandwidth"] = 123.4e9
+    (tmp_path / "profile.json").write_text(json.dumps(profile), encoding="utf-8")
+    monkeypatch.setattr(page, "HERE", tmp_path)
+    shown = page.PAGE.read_text(encoding="utf-8")
+    assert "memory: 123.4 GB/s" in page.filled(shown) != shown
+
+
+def test_the_ledger_is_complete(page):
+    import ledger
+    measured_on, entries = page.read_ledger()
+    assert measured_on
+    # each optimisation that the script knows is in the ledger, and its command names it
+    by_script = {each.name: each for each in entries if each.name}
+    assert by_script.keys() == ledger.OPTIMISATIONS.keys()
+    for name, each in by_script.items():
+        assert each.command == f"python solutions/benchmarks/ledger.py {name}"
+    for each in entries:
+        assert 0 < each.low <= each.measured <= each.high and each.predicted > 0
+        texts = [each.title, each.hypothesis, each.reason, each.command, each.loses]
+        assert all(text.strip() for text in texts)
+        assert f"**{each.title}.**" in page.ledger()
+
+
+def test_races_are_those_against_engines(page):
+    report = page.read_json("results.json")
+    drawn = page.races()
+    for entry in report["results"]:
+        text = f"{entry['what']}, beside {entry['beside']}: {entry['ratio']:.2f} ×"
+        assert (text in drawn) == entry["beside"].startswith(page.ENGINES)
+
+
+def test_a_step_of_the_ledger_is_the_same_with_and_without(page, bench, tiny_folder):
+    """What an optimisation leaves out changes the speed and nothing else."""
+    import ledger
+    setting = bench.Setting(tiny_folder, 1)
+    engine, results = setting.ours.model, []
+    forward = engine.forward
+
+    def recorded(*arguments, **options):
+        results.append(forward(*arguments, **options))
+        return results[-1]
+    engine.forward = recorded
+    for name in ("few-rows", "even-rows", "wanted-rows-of-the-last-layer", "blocks-of-queries",
+                 "larger-blocks-of-the-cache", "attention-of-all-at-once"):
+        results.clear()
+        for side in ledger.OPTIMISATIONS[name](setting):
+            side()
+        half = len(results) // 2
+        for with_it, without_it in zip(results[:half], results[half:], strict=True):
+            np.testing.assert_allclose(with_it, without_it, atol=1e-4, err_msg=name)
 
 
 def test_every_promise_was_kept_when_measured(bench):

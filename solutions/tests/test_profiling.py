@@ -197,7 +197,8 @@ def test_an_operator_inside_another_is_a_part_of_it():
     inner = watch.around(lambda: 3, lambda: ("inner", 1, 1))
     outer = watch.around(lambda: inner() + inner(), lambda: ("outer", 10, 100))
     assert outer() == 6 and inner() == 3
-    assert watch.operators() == [Operator("outer", 1, 1, 10, 100), Operator("inner", 1, 1, 1, 1)]
+    assert watch.operators() == [Operator("outer", 1, 1, 10, 100),
+                                 Operator("inner", 1, 1, 1, 1)]
     failing = watch.around(lambda: 1 / 0, lambda: ("failing", 0, 0))
     with pytest.raises(ZeroDivisionError):
         failing()

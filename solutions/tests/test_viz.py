@@ -17,6 +17,7 @@ from gearworks import hub, viz
 from gearworks.accounting import SHAPES, bytes_moved, forward_flops, memory_bytes
 from gearworks.attention import rope_frequencies
 from gearworks.model import Model
+from gearworks.onnx_export import Node
 from gearworks.profiling.machine import Machine
 from gearworks.profiling.operators import Operator
 from gearworks.profiling.profile import Profile, Work
@@ -114,6 +115,9 @@ def figures(tokenizer) -> dict[str, viz.Figure]:
                                            title=HOSTILE),
         "cache_growth": viz.cache_growth(LENGTHS, CACHE, FLOPS, HOSTILE),
         "number_formats": viz.number_formats(BLOCK, HOSTILE),
+        "operator_graph": viz.operator_graph(
+            [Node(HOSTILE, (HOSTILE,), ()), Node("Add", (), (0,)), Node("Mul", (), (0, 1))],
+            HOSTILE),
         "step_profile": viz.step_profile(
             [Profile(work, OPERATORS, None, Machine(20e9, 100e9, threads=2))
              for work in (Work(past_tokens=9), Work(new_tokens=64))], HOSTILE)}
@@ -266,7 +270,7 @@ def parse(text: str) -> tuple[Page, list[dict]]:
 
 NAMES = ["engine_map", "roofline", "memory_budget", "merge_stepper", "token_borders", "player",
          "kinds", "table", "hostile", "attention_explorer", "rope_rotation", "cache_growth",
-         "number_formats"]
+         "number_formats", "operator_graph", "step_profile"]
 
 
 @pytest.mark.parametrize("name", NAMES)

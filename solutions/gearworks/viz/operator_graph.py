@@ -18,7 +18,8 @@ def operator_graph(nodes: Sequence[Node], title: str = "A graph of operators") -
     Raises FigureError for no nodes, for more than `MOST`, and for nodes out of order.
 
     >>> from gearworks.onnx_export import Node
-    >>> operator_graph([Node("MatMul", ("weight",), ()), Node("Add", ("bias",), (0,))], "Linear")
+    >>> operator_graph([Node("MatMul", ("weight",), ()), Node("Add", ("bias",), (0,))],
+    ...                "Linear")
     Linear: 2 operators, 1 Add, 1 MatMul
     1 MatMul with weight
     2 Add with bias, of 1
