@@ -184,14 +184,13 @@ def watched(watch: Watch, weights: Weights) -> Iterator[None]:
                  layers.swiglu: named("activation"), layers.gelu: named("activation"),
                  attention.apply_rope: named("rope"), moe.route: named("routing"),
                  moe.choose_experts: named("routing")}
-    replaced = []
-    for module in [module for name, module in sys.modules.items()
-                   if name.split(".")[0] == "gearworks"]:
-        for name, value in list(vars(module).items()):
-            if callable(value) and getattr(value, "__hash__", None) and value in described:
-                replaced.append((module, name, value))
+    versions = {id(operator): watch.around(operator, describe)
+                for operator, describe in described.items()}
+    replaced = [(module, name, value) for module in list(sys.modules.values())
+                if getattr(module, "__name__", "").split(".")[0] == "gearworks"
+                for name, value in vars(module).items() if id(value) in versions]
     for module, name, operator in replaced:
-        setattr(module, name, watch.around(operator, described[operator]))
+        setattr(module, name, versions[id(operator)])
     try:
         yield
     finally:

@@ -94,7 +94,7 @@ class Profile:
         widths = [max(map(len, column)) for column in zip(*rows)]
         lines = ["  ".join([row[0].ljust(widths[0]),
                             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
-                 for row in rows]
+                 .rstrip() for row in rows]
         tokens = self.work.batch * self.work.new_tokens / whole.seconds
         title = f"{self.work.name}: {1e3 * whole.seconds:.1f} ms, {tokens:,.0f} tokens/s"
         if self.unwatched_seconds is not None:
