@@ -14,7 +14,11 @@ Needs the packages onnx, onnxscript (to write) and onnxruntime (to run).
 """
 
 import importlib
+import logging
+import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     import torch
 
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+OPSET = 23                                  # the first with RMSNormalization and Attention
 INPUTS = ("x", "cos", "sin", "past_keys", "past_values")
 OUTPUTS = ("y", "keys", "values")
 
@@ -55,6 +60,7 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
     Raises ModelError for a layer of another kind.
     """
     import torch
+    from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
     if config.architecture not in FAMILIES or any(map(config.window,
                                                       range(config.num_hidden_layers))):
@@ -65,7 +71,7 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
     eps, F = config.rms_norm_eps, config.intermediate_size
 
     def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+        return rms_norm(x, weight.shape, weight, eps)
 
     def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         quarter = torch.cat([-x[..., d // 2:], x[..., :d // 2]], dim=-1)
@@ -75,11 +81,12 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
         def __init__(self):
             super().__init__()
             for name, array in vars(weights).items():
+                # matrices as (in, out), so that no product has to transpose
                 self.register_buffer(name, None if array is None else torch.from_numpy(
-                    np.ascontiguousarray(array)))
+                    np.ascontiguousarray(array.T)))
 
         def forward(self, x, cos, sin, past_keys, past_values):
-            qkv = norm(x, self.input_layernorm) @ self.qkv_proj.T
+            qkv = norm(x, self.input_layernorm) @ self.qkv_proj
             if self.qkv_bias is not None:
                 qkv = qkv + self.qkv_bias
             qkv = qkv.unflatten(-1, (H + 2 * K, d))                          # (T, H + 2K, d)
@@ -89,16 +96,15 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
             keys = torch.cat([past_keys, turned(k, cos, sin).transpose(0, 1)], dim=1)
             values = torch.cat([past_values, v.transpose(0, 1)], dim=1)      # (K, S + T, d)
             T, S = x.shape[0], keys.shape[1]
-            q = turned(q, cos, sin).transpose(0, 1).unflatten(0, (K, H // K))
-            scores = q @ keys[:, None].transpose(-1, -2) * d ** -0.5         # (K, H/K, T, S)
-            ahead = (torch.arange(S)[None, :] - torch.arange(T)[:, None]) > S - T
-            shares = torch.softmax(scores.masked_fill(ahead, -torch.inf), dim=-1)
-            attended = (shares @ values[:, None]).flatten(0, 1)              # (H, T, d)
-            x = x + attended.transpose(0, 1).flatten(1) @ self.o_proj.T
+            visible = torch.arange(S)[None, :] - torch.arange(T)[:, None] <= S - T
+            attended = scaled_dot_product_attention(
+                turned(q, cos, sin).transpose(0, 1)[None], keys[None], values[None], visible,
+                enable_gqa=True)[0]                                          # (H, T, d)
+            x = x + attended.transpose(0, 1).flatten(1) @ self.o_proj
             hidden = norm(x, self.post_attention_layernorm)
-            gate_up = hidden @ self.gate_up_proj.T
+            gate_up = hidden @ self.gate_up_proj
             gate, up = gate_up[:, :F], gate_up[:, F:]
-            return x + (torch.sigmoid(gate) * gate * up) @ self.down_proj.T, keys, values
+            return x + (silu(gate) * up) @ self.down_proj, keys, values
 
     return Layer().eval()
 
@@ -117,10 +123,27 @@ def export_layer(weights: LayerWeights, config: ModelConfig, path: Path) -> None
     example = (torch.zeros(3, config.hidden_size), torch.ones(3, 1, d), torch.zeros(3, 1, d),
                past, past.clone())
     shapes = dict(zip(INPUTS, ({0: T}, {0: T}, {0: T}, {1: S}, {1: S})))
-    program = torch.onnx.export(layer_module(weights, config), example,
-                                input_names=INPUTS, output_names=OUTPUTS,
-                                dynamic_shapes=shapes, dynamo=True, verbose=False)
-    program.save(path)
+    with _quiet():
+        program = torch.onnx.export(layer_module(weights, config), example,
+                                    input_names=INPUTS, output_names=OUTPUTS,
+                                    dynamic_shapes=shapes, dynamo=True,
+                                    opset_version=OPSET, verbose=False)
+        program.save(path)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Within this the exporter keeps to itself what is about its own inside: packages that it
+    could export from, axes that have one name twice."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
 
 
 class OnnxCache:
@@ -190,11 +213,13 @@ class Node:
 
 
 def nodes(path: Path) -> list[Node]:
-    """The operators of a file, in an order in which they can run; constants are left out."""
+    """The operators of a file, in an order in which they can run; constants are left out, and
+    so are lengths and places among the weights."""
     import onnx
 
     graph = onnx.load(path).graph
-    weights = {tensor.name for tensor in graph.initializer}
+    weights = {tensor.name for tensor in graph.initializer
+               if tensor.dims and tensor.data_type == onnx.TensorProto.FLOAT}
     made: dict[str, int] = {}
     found: list[Node] = []
     for node in graph.node:

@@ -225,7 +225,7 @@ def test_the_table_and_the_shares():
         "lm_head           1  10.00    83%  100.00  10.0   50.0      5.0          50%",
         "rope             30   2.00    17%",
         "between them          0.00     0%",
-        "-" * 77,
+        "-" * 76,
         "all              31  12.00   100%  100.00   8.3   50.0      4.2          42%"]
     told = json.loads(json.dumps(made.as_json()))
     assert told["work"] == {"batch": 1, "new_tokens": 1, "past_tokens": 7,
