@@ -103,12 +103,12 @@ def roofline() -> str:
 
     def y(rate: float) -> float:
         return bottom - (bottom - top) * _place(rate, *y_range)
-    end = 10 ** x_range[1]
+    end, upper = 10 ** x_range[1], lowest**0.25 * ridge**0.75      # upper: a place on the slope
     parts = [f'<path d="M{x(lowest):.1f} {y(lowest * bandwidth):.1f} L{x(ridge):.1f} '
              f'{y(peak):.1f} L{x(end):.1f} {y(peak):.1f}" fill="none" stroke="currentColor" '
              'stroke-width="2"/>',
-             f'<text x="{x(lowest) + 6:.1f}" y="{y(lowest * bandwidth) - 30:.1f}">memory: '
-             f'{bandwidth / 1e9:.1f} GB/s</text>',
+             f'<text x="{x(upper) - 10:.1f}" y="{y(upper * bandwidth):.1f}" '
+             f'text-anchor="end">memory: {bandwidth / 1e9:.1f} GB/s</text>',
              f'<text x="{x(end):.1f}" y="{y(peak) - 6:.1f}" text-anchor="end">arithmetic: '
              f'{peak / 1e9:.0f} GFLOP/s</text>',
              _line(left, bottom, right, bottom), _line(left, top, left, bottom)]

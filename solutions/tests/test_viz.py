@@ -119,7 +119,7 @@ def figures(tokenizer) -> dict[str, viz.Figure]:
             [Node(HOSTILE, (HOSTILE,), ()), Node("Add", (), (0,)), Node("Mul", (), (0, 1))],
             HOSTILE),
         "step_profile": viz.step_profile(
-            [Profile(work, OPERATORS, None, Machine(20e9, 100e9, threads=2))
+            [Profile(work, OPERATORS, 0.01, Machine(20e9, 100e9, threads=2))
              for work in (Work(past_tokens=9), Work(new_tokens=64))], HOSTILE)}
 
 
