@@ -175,12 +175,11 @@ def test_another_engine_is_refused(tiny):
                                   Work(new_tokens=9, past_tokens=4)],
                          ids=lambda work: work.name)
 def test_the_compiled_engine_counts_alike(tiny_model, mode, work):
-    pytest.importorskip("numba")
-    from gearworks.kernels.cpu.model import CompiledModel
-
+    engines = pytest.importorskip("gearworks.kernels.cpu.model", reason="needs Numba")
     hf, folder = tiny_model("Qwen2", 5, head_dim=32, hidden_size=64, num_attention_heads=4,
                             intermediate_size=96, vocab_size=208)
-    shape, compiled = ModelShape.from_hf(hf.config.to_dict()), CompiledModel.load(folder, mode)
+    shape = ModelShape.from_hf(hf.config.to_dict())
+    compiled = engines.CompiledModel.load(folder, mode)
     made = profile(compiled, work, MACHINE, rounds=2)
     # sizes that fill blocks and groups; no weights are quantized, so all take four bytes
     assert made.whole.bytes == bytes_moved(shape, "float32", work.batch, work.new_tokens,
@@ -195,15 +194,15 @@ def test_the_compiled_engine_counts_alike(tiny_model, mode, work):
 
 
 def test_a_quantized_matrix_counts_in_its_own_bits(smollm2_gguf):
-    pytest.importorskip("numba")
-    from gearworks.kernels.cpu.model import CompiledModel
-
-    made = profile(CompiledModel.load(smollm2_gguf), Work(past_tokens=1), MACHINE, rounds=1)
+    engines = pytest.importorskip("gearworks.kernels.cpu.model", reason="needs Numba")
+    compiled = engines.CompiledModel.load(smollm2_gguf)
+    made = profile(compiled, Work(past_tokens=1), MACHINE, rounds=1)
     found = by_name(made)
     D, F = 576, 1536
     # codes of 4 bits; a scale and a minimum in float32 for each 32 of them
     assert found["down_proj"].bytes == 30 * D * F * (0.5 + 8 / 32)
     assert found["gate_up_proj"].bytes == 2 * found["down_proj"].bytes
+    json.dumps(made.as_json())
 
 
 def test_watching_changes_neither_logits_nor_the_engine(tiny):

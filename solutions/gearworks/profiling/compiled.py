@@ -104,4 +104,5 @@ def matrix_bytes(matrix: np.void) -> int:
     """
     groups = int(matrix["blocks"]) * 16 * int(matrix["groups"])
     codes = groups * int(matrix["group"]) * int(matrix["bits"]) // 8
-    return codes + 4 * groups * ((matrix["scales"] != NONE) + (matrix["minimums"] != NONE))
+    there = sum(int(matrix[part] != NONE) for part in ("scales", "minimums"))
+    return codes + 4 * groups * there

@@ -47,7 +47,7 @@ def operator_graph(nodes: Sequence[Node], title: str = "A graph of operators") -
         edges += [_edge(places[taken], (x, y)) for taken in node.takes]
         boxes.append(_box(node, x, y, width[levels[place]]))
     height = _ROW * (max(levels) + 1)
-    svg = (f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {_WIDTH} {height}" '
+    svg = (f'<svg aria-hidden="true" viewBox="0 0 {_WIDTH} {height}" '
            f'width="{_WIDTH}" style="max-width: 100%; height: auto" fill="none" '
            f'stroke="currentColor" font-size="13">{"".join(edges)}{"".join(boxes)}</svg>')
     body = (f'{svg}<details class="gw-words"><summary>In words</summary>'
