@@ -20,10 +20,9 @@ import numpy as np
 import page
 from bench import Setting, alternate, describe_machine, random_ids, timed
 
-from gearworks import attention, hub, kv_cache, model
+from gearworks import attention, hub, kv_cache, model, products
 from gearworks.decoding import Context
 from gearworks.errors import GearworksError, UsageError
-from gearworks.kernels import products
 from gearworks.profiling.machine import available_cores, measure_machine
 from gearworks.profiling.profile import BLOCK_SIZE, Work, profile
 from gearworks.serving import paged_cache
