@@ -148,6 +148,38 @@ def unpermute_rope(weight: np.ndarray, num_heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(rows, columns)
 
 
+def permute_rope(rows: np.ndarray, num_heads: int) -> np.ndarray:
+    """Put rows of q or k into the order of GGUF's llama architecture; undoes `unpermute_rope`.
+
+    rows: (num_heads · d, …); returns the same shape.
+
+    >>> permute_rope(np.array([0, 1, 2, 3]), num_heads=1)
+    array([0, 2, 1, 3])
+    """
+    halves = rows.reshape(num_heads, 2, len(rows) // num_heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def named_tensors(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
+    """Every tensor of a model by Hugging Face's name, as a view: the reverse of `reserve`.
+
+    Gemma-3's norms are as the engine has them, with the one added.
+    """
+    model, layers = layout(config)
+    tensors: dict[str, np.ndarray] = {}
+    for owner, fields in ((weights, model), *zip(weights.layers, layers)):
+        for name, parts in fields.items():
+            array = getattr(owner, name)
+            array = array.reshape(-1, *array.shape[2:]) if array.ndim == 3 else array
+            row = 0
+            for part in parts:
+                rows = part.shape[::-1][0] if part.transposed else part.shape[0]
+                place = array[row:row + rows]
+                tensors[part.name] = place.T if part.transposed else place
+                row += rows
+    return tensors
+
+
 def load_checkpoint(
         path: Path,
         progress: Callable[[Iterable], Iterable] = iter) -> tuple[ModelConfig, Weights]:

@@ -366,6 +366,7 @@ def _mxfp4_layout() -> Layout:
         exponents = _tensor(file, f"{module}.weight_scale", ("U8",), (out, inputs // 32))
         # the codes stand for twice their values, so the scales for half of theirs
         scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
+        scales[exponents == 255] = np.nan
 
         def unpack(rows: slice) -> Rows:
             nibbles = np.stack([packed[rows] & 15, packed[rows] >> 4], axis=-1)

@@ -30,24 +30,12 @@ def convert_gguf(gguf: Path, folder: Path,
     with closing(GGUFFile.open(gguf)) as file:
         config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
-        bos_id = file.metadata.get("tokenizer.ggml.bos_token_id")
-        eos_ids = gguf_eos_ids(file.metadata)
-        if type(bos_id) not in (int, type(None)) or not all(type(id) is int for id in eos_ids):
-            raise FormatError(f"cannot convert {gguf}",
-                              "the ids of its BOS and EOS tokens are no integers",
-                              "use another copy of the model")
-        special = {"bos_token_id": bos_id, "eos_token_id": eos_ids}
 
         def load(name: str) -> np.ndarray:
             on_tensor()
             return gguf_tensor(file, names[name], config)
 
-        contents = {
-            "config.json": config.to_hf() | special,
-            "generation_config.json": special,
-            "tokenizer.json": tokenizer_json_from_gguf(file.metadata),
-            "tokenizer_config.json": tokenizer_config_from_gguf(file.metadata),
-        }
+        contents = folder_contents(file, config)
         try:
             folder.mkdir()
             for name, value in contents.items():
@@ -61,3 +49,21 @@ def convert_gguf(gguf: Path, folder: Path,
             name: LazyTensor(shape, np.dtype(np.float32), partial(load, name))
             for name, shape in expected_shapes(config).items()
         }, metadata={"format": "pt"})
+
+
+def folder_contents(file: GGUFFile, config: ModelConfig) -> dict[str, dict]:
+    """What the JSON files of such a folder hold, by name. config: that of the file.
+
+    Raises FormatError for a vocabulary that cannot be read, ModelError as `ModelConfig.to_hf`.
+    """
+    bos_id = file.metadata.get("tokenizer.ggml.bos_token_id")
+    eos_ids = gguf_eos_ids(file.metadata)
+    if type(bos_id) not in (int, type(None)) or not all(type(id) is int for id in eos_ids):
+        raise FormatError(f"cannot convert {file.path}",
+                          "the ids of its BOS and EOS tokens are no integers",
+                          "use another copy of the model")
+    special = {"bos_token_id": bos_id, "eos_token_id": eos_ids}
+    return {"config.json": config.to_hf() | special,
+            "generation_config.json": special,
+            "tokenizer.json": tokenizer_json_from_gguf(file.metadata),
+            "tokenizer_config.json": tokenizer_config_from_gguf(file.metadata)}
