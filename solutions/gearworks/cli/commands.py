@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gearworks import __version__
-from gearworks.cli import console, load, serve
+from gearworks.cli import console, load, quantize, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
@@ -101,6 +101,26 @@ def _parser() -> console.Parser:
                          help="print one JSON object instead of the table")
     _add_engine(command)
     command.set_defaults(run=_compare)
+
+    command = parser.add_command(
+        "quantize", "save a model in fewer bits",
+        "Save a model in fewer bits: as a folder that transformers and vLLM load, or as a GGUF "
+        "file, which llama.cpp loads. This engine loads both.")
+    command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+    _add_engine(command)
+    quantize.add_quantize(command)
+    command.set_defaults(run=quantize.quantize)
+
+    command = parser.add_command(
+        "quality", "measure what fewer bits cost",
+        "Run a text through a model and through its rounded versions, and compare what they "
+        "say comes next: perplexity, KL divergence, and how often the likeliest token is the "
+        "same.")
+    command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
+                         help=MODEL_HELP)
+    _add_engine(command)
+    quantize.add_quality(command)
+    command.set_defaults(run=quantize.quality)
 
     load.add_load(parser)
 

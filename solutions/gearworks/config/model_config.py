@@ -219,6 +219,34 @@ class ModelConfig:
             "dtype": "float32",
         }
 
+    def to_gguf(self) -> dict[str, Any]:
+        """The keys of a GGUF file that describe such a model; `from_gguf` is the inverse.
+
+        Raises ModelError for a family that has no name there. What the keys cannot say is not
+        told here: read them back to see.
+        """
+        names = {architecture: name for name, architecture in _GGUF_ARCHITECTURES.items()
+                 if name != "gemma3"}
+        names["MistralForCausalLM"] = "llama"
+        if self.architecture not in names:
+            raise ModelError(f"cannot write a model of the architecture {self.architecture} to "
+                             "a GGUF file", "this engine writes " + ", ".join(names),
+                             "save it as a folder")
+        name = names[self.architecture]
+        settings = {"block_count": self.num_hidden_layers,
+                    "context_length": self.max_position_embeddings,
+                    "embedding_length": self.hidden_size,
+                    "feed_forward_length": self.intermediate_size,
+                    "attention.head_count": self.num_attention_heads,
+                    "attention.head_count_kv": self.num_key_value_heads,
+                    "attention.key_length": self.head_dim,
+                    "attention.value_length": self.head_dim,
+                    "attention.layer_norm_rms_epsilon": float(self.rms_norm_eps),
+                    "rope.dimension_count": self.head_dim,
+                    "rope.freq_base": float(self.rope_theta), "vocab_size": self.vocab_size}
+        return {"general.architecture": name} | {f"{name}.{key}": value
+                                                 for key, value in settings.items()}
+
 
 _GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
                        "qwen3": "Qwen3ForCausalLM", "gemma3": "Gemma3ForCausalLM"}

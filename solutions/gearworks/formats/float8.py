@@ -15,6 +15,9 @@ specification.
 
 import numpy as np
 
+# E2M1, floats of four bits: twice what each code stands for, so that they are whole numbers.
+TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
 
 def widen_e4m3(codes: np.ndarray) -> np.ndarray:
     """Widen E4M3 codes. codes: uint8 of any shape; returns float32 of that shape.

@@ -15,8 +15,8 @@ GGUF is a container; quantization is what `TensorType` says of a single tensor. 
 come in blocks of consecutive values of a row that share a scale, each block a run of bytes
 (`BLOCK_FORMATS`). Three formats are read here, the others in `gguf_blocks` and `gguf_k_quants`.
 
-Shapes: n blocks. Left out on purpose: writing, version 1, big-endian files, split files, and
-the I-quants, ternary and MXFP4 blocks.
+Shapes: n blocks. Left out on purpose: version 1, big-endian files, split files, and the
+I-quants and ternary blocks. `gguf_writer` writes such files.
 Source: docs/gguf.md in the ggml repository; block layouts as in ggml-common.h.
 """
 
@@ -31,7 +31,8 @@ import numpy as np
 from gearworks.errors import FormatError
 from gearworks.formats.files import let_go, map_file, names_like
 from gearworks.formats.gguf_blocks import (dequantize_bf16, dequantize_f16, dequantize_f32,
-                                           dequantize_q5_0, dequantize_q5_1)
+                                           dequantize_mxfp4, dequantize_q5_0,
+                                           dequantize_q5_1)
 from gearworks.formats.gguf_k_quants import (
     dequantize_q2_k, dequantize_q3_k, dequantize_q4_k, dequantize_q5_k, dequantize_q6_k,
 )
@@ -369,6 +370,7 @@ BLOCK_FORMATS = {
     TensorType.Q4_K: BlockFormat(256, 144, dequantize_q4_k),
     TensorType.Q5_K: BlockFormat(256, 176, dequantize_q5_k),
     TensorType.Q6_K: BlockFormat(256, 210, dequantize_q6_k),
+    TensorType.MXFP4: BlockFormat(32, 17, dequantize_mxfp4),
 }
 
 USE_ANOTHER_TYPE = ("use a copy of the model in "

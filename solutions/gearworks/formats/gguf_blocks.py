@@ -1,10 +1,12 @@
-"""The block formats of GGUF beside chapter 3's: plain floats, and 32 values of five bits.
+"""The block formats of GGUF beside chapter 3's: plain floats, 32 values of five bits, MXFP4.
 
 Every function maps (n, bytes of a block) uint8 to (n, values of a block) float32.
 Shapes: n blocks. Source: ggml-common.h in the ggml repository.
 """
 
 import numpy as np
+
+from gearworks.formats.float8 import TWICE_E2M1
 
 BIT_SHIFTS = np.arange(8, dtype=np.uint8)     # each bit of a byte, lowest first
 
@@ -61,6 +63,21 @@ def dequantize_q5_1(blocks: np.ndarray) -> np.ndarray:
     values = unpack_five_bits(blocks[:, 4:8], blocks[:, 8:]) * scale
     values += minimum
     return values
+
+
+def dequantize_mxfp4(blocks: np.ndarray) -> np.ndarray:
+    """Expand blocks of 32 floats of four bits (E2M1) that share a power of two.
+
+    blocks: (n, 17) uint8: the exponent of the scale, 127 too large, then 16 bytes of two values
+    each, as in Q4_0. Returns (n, 32) float32. Source: block_mxfp4 in ggml-common.h.
+
+    >>> dequantize_mxfp4(np.array([[128] + [0x92] * 16], np.uint8))[0, [0, 16]]
+    array([ 2., -1.], dtype=float32)
+    """
+    # the whole numbers are twice the values
+    scale = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)      # (n, 1)
+    codes = np.concatenate([blocks[:, 1:] & 15, blocks[:, 1:] >> 4], axis=1)
+    return TWICE_E2M1[codes] * scale
 
 
 def unpack_five_bits(fifth: np.ndarray, low: np.ndarray) -> np.ndarray:

@@ -26,7 +26,7 @@ import numpy as np
 
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.files import names_like
-from gearworks.formats.float8 import widen_e4m3
+from gearworks.formats.float8 import TWICE_E2M1, widen_e4m3
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.safetensors import PIECE_VALUES, SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
@@ -36,9 +36,6 @@ from gearworks.formats.packed_words import unpack_awq, unpack_words, zeros_from_
 FIELDS = ("quantization_config", "compression_config")      # the second is an older name
 FLOATS = ("F32", "F16", "BF16")
 FETCH_AGAIN = "fetch the model again, or use its GGUF file or its BF16 weights"
-
-# E2M1's eight magnitudes twice over, so that they are whole numbers; then the negative ones.
-TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 

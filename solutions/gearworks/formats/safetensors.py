@@ -381,7 +381,8 @@ def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
         shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
         begin, offset = offset, offset + prod(shape) * dtype.itemsize
         kind = getattr(tensors[name], "kind", None)
-        header[name] = {"dtype": kind or _dtype_name(dtype), "shape": [int(size) for size in shape],
+        header[name] = {"dtype": kind or _dtype_name(dtype),
+                        "shape": [int(size) for size in shape],
                         "data_offsets": [begin, offset]}
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
     text += b" " * (-len(text) % 8)

@@ -15,7 +15,6 @@ import numpy as np
 
 from gearworks.errors import ModelError
 from gearworks.families.layouts import Part, layout
-from gearworks.formats.codes import Codes
 from gearworks.formats.gguf import BLOCK_FORMATS, TensorType, dequantize
 from gearworks.formats.gguf_quantize import QUANTIZE
 from gearworks.model import Model

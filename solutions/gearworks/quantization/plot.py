@@ -1,0 +1,51 @@
+"""The table of `quality` as a picture: what each bit that is saved costs."""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from gearworks.errors import NotAvailableError, UsageError
+from gearworks.quantization.quality import CACHES, Quality
+
+SUFFIXES = (".svg", ".png")
+INK, WEIGHTS, CACHE = "#222222", "#1f6f8b", "#b5541c"
+LEAST = 1e-7                # a KL below this is rounding; the axis is a logarithm
+
+
+def require_plot(path: Path) -> None:
+    """Raise UsageError or NotAvailableError where a picture could not be drawn, before the
+    work is done."""
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"cannot draw {path}", "pictures are drawn as SVG or PNG",
+                         "--plot with a name that ends in .svg or .png")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise NotAvailableError("cannot draw a picture of the table",
+                                "the package matplotlib is missing",
+                                "python -m pip install matplotlib, or no --plot")
+
+
+def plot(rows: Sequence[Quality], title: str, path: Path) -> None:
+    """Draw the KL divergence of each way over its bits. rows: as `quality.measure` gives them,
+    the model itself first."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "gearworks", "font.size": 10}):
+        figure = Figure(figsize=(7.2, 4.6), layout="constrained", facecolor="white")
+        panel = figure.subplots()
+        for row in rows[1:]:
+            cache = row.way in CACHES
+            color, marker = (CACHE, "s") if cache else (WEIGHTS, "o")
+            panel.plot([row.bits], [max(row.kl, LEAST)], marker, color=color, markersize=6)
+            panel.annotate(f"{row.way}  ({row.perplexity:.2f})", (row.bits, max(row.kl, LEAST)),
+                           xytext=(7, -3), textcoords="offset points", color=INK, fontsize=9)
+        panel.set_yscale("log")
+        panel.set(xlabel="bits for each weight (squares: for each number in the cache)",
+                  ylabel="KL divergence from float32, nats",
+                  title=f"{title}; in brackets: perplexity (float32: {rows[0].perplexity:.2f})")
+        panel.title.set_fontsize(10)
+        panel.margins(x=0.2, y=0.1)
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, format=path.suffix[1:], dpi=150,
+                       metadata={"Date": None} if path.suffix == ".svg" else None)
