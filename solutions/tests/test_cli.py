@@ -117,6 +117,12 @@ SERVE = {"--host": ["a b", "http://x", ""], "--port": ["-1", "65536", "x"],
          "--max-queue": ["-1"], "--grace": ["-1", "nan"], "--speculative-tokens": ["-1"],
          "--allow-origin": ["nonsense", ""]}
 
+QUANTIZE = {"--method": ["", "int3"], "--output": ["", BAD_TEXT], "--group-size": ["0", "x"]}
+QUALITY = {"--methods": ["", "int3", "int4:", "int8:32", "int4,,fp8"],
+           "--tokens": ["1", "all"]}
+NEW = os.path.join("no", "such", "x")
+TO = ["quantize", "smollm2", "--method"]
+
 
 @pytest.mark.parametrize("arguments, code, says", [
     ([], 2, "COMMAND is missing"),
@@ -169,6 +175,25 @@ SERVE = {"--host": ["a b", "http://x", ""], "--port": ["-1", "65536", "x"],
       for value in values],
     *[(["serve", "smollm2", flag, value], 2, flag) for flag, values in SERVE.items()
       for value in values],
+    (["quantize"], 2, "MODEL and --method and --output are missing"),
+    *[([*TO, "int8", "--output", "x", flag, value], 2, flag)
+      for flag, values in QUANTIZE.items() for value in values],
+    ([*TO, "int8", "--output", NEW], 1, "folder does not exist"),
+    ([*TO, "int8", "--output", os.path.dirname(__file__)], 1, "exists already"),
+    ([*TO, "int4", "--output", __file__], 1, "exists already"),
+    ([*TO, "fp8", "--output", "x.gguf"], 2, "GGUF has no such type"),
+    ([*TO, "q4_0", "--output", "x"], 2, "type of GGUF files"),
+    ([*TO, "int8", "--output", "x", "--group-size", "64"], 2, "--group-size"),
+    ([*TO, "gptq", "--output", "x.gguf", "--group-size", "48"], 2, "blocks of 32"),
+    ([*TO, "int4", "--output", "x.gguf", "--group-size", "64"], 2, "blocks of 32"),
+    ([*TO, "gptq", "--output", "x", "--calibration", "no-such-file"], 1, "no-such-file"),
+    *[(["quality", flag, value], 2, flag) for flag, values in QUALITY.items()
+      for value in values],
+    (["quality", "--text", "no-such-file"], 1, "cannot read no-such-file"),
+    (["quality", "--text", os.path.dirname(__file__)], 1, "cannot read"),
+    (["quality", "--json", NEW], 1, "folder does not exist"),
+    (["quality", "--plot", os.path.dirname(__file__)], 1, "it is a folder"),
+    (["quality", "--plot", "x.pdf"], 2, "SVG or PNG"),
     (["bench", "--threads", "-1"], 2, "--threads"),
     (["bench", "--publish", "--only", "load"], 2, "--only"),
 ], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
@@ -185,8 +210,8 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
     refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
                "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING),
-               "URL", "--plot", "--record", "--compare", *LOAD,
-               *SERVE}
+               "URL", "--plot", "--record", "--compare", *LOAD, *SERVE, *QUANTIZE, *QUALITY,
+               "--calibration", "--text"}
     never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
              "--allow-remote", "--no-prefix-caching", "--batch-invariant"}
     parser = cli._parser()
@@ -224,7 +249,8 @@ def test_generate_reads_no_module_that_it_does_not_use(smollm2_folder):
 
 def test_help_and_version():
     assert run("--version").stdout.startswith("gearworks ")
-    for command in ([], ["generate"], ["chat"], ["bench"], ["load"], ["fetch"]):
+    for command in ([], ["generate"], ["chat"], ["bench"], ["load"], ["fetch"], ["quantize"],
+                    ["quality"]):
         result = run(*command, "--help")
         assert result.returncode == 0 and "usage: gearworks" in result.stdout
 

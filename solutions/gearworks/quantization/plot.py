@@ -10,6 +10,7 @@ from gearworks.quantization.quality import CACHES, Quality
 SUFFIXES = (".svg", ".png")
 INK, WEIGHTS, CACHE = "#222222", "#1f6f8b", "#b5541c"
 LEAST = 1e-7                # a KL below this is rounding; the axis is a logarithm
+LINE, WIDTH = 16, 150       # pixels that a label takes
 
 
 def require_plot(path: Path) -> None:
@@ -33,19 +34,29 @@ def plot(rows: Sequence[Quality], title: str, path: Path) -> None:
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "gearworks", "font.size": 10}):
         figure = Figure(figsize=(7.2, 4.6), layout="constrained", facecolor="white")
         panel = figure.subplots()
-        for row in rows[1:]:
-            cache = row.way in CACHES
-            color, marker = (CACHE, "s") if cache else (WEIGHTS, "o")
-            panel.plot([row.bits], [max(row.kl, LEAST)], marker, color=color, markersize=6)
-            panel.annotate(f"{row.way}  ({row.perplexity:.2f})", (row.bits, max(row.kl, LEAST)),
-                           xytext=(7, -3), textcoords="offset points", color=INK, fontsize=9)
+        points = [(row.bits, max(row.kl, LEAST)) for row in rows[1:]]
+        for row, point in zip(rows[1:], points):
+            color, marker = (CACHE, "s") if row.way in CACHES else (WEIGHTS, "o")
+            panel.plot(*point, marker, color=color, markersize=6)
         panel.set_yscale("log")
         panel.set(xlabel="bits for each weight (squares: for each number in the cache)",
                   ylabel="KL divergence from float32, nats",
                   title=f"{title}; in brackets: perplexity (float32: {rows[0].perplexity:.2f})")
         panel.title.set_fontsize(10)
-        panel.margins(x=0.2, y=0.1)
+        panel.margins(x=0.25, y=0.1)
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
+        figure.draw_without_rendering()                 # so that places on the page are known
+        placed: list[tuple[float, float]] = []
+        for row, point in sorted(zip(rows[1:], points), key=lambda pair: -pair[1][1]):
+            x, y = panel.transData.transform(point)
+            # below the labels above that it would meet
+            place = min([y, *(low - LINE for left, low in placed if abs(x - left) < WIDTH)])
+            placed.append((x, place))
+            panel.annotate(f"{row.way}  ({row.perplexity:.2f})", point, color=INK, fontsize=9,
+                           xytext=(26, (place - y) * 72 / figure.dpi), va="center",
+                           textcoords="offset points",
+                           arrowprops={"arrowstyle": "-", "color": "#999999", "lw": 0.8,
+                                       "relpos": (0, 0.5), "shrinkA": 2, "shrinkB": 4})
         figure.savefig(path, format=path.suffix[1:], dpi=150,
                        metadata={"Date": None} if path.suffix == ".svg" else None)
