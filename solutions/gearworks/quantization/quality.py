@@ -21,7 +21,9 @@ import numpy as np
 from gearworks.errors import ModelError
 from gearworks.kv_cache import Cache
 from gearworks.model import Model
-from gearworks.quantization.methods import GROUPED, METHODS, bits_per_weight, round_model
+from gearworks.quantization import calibration
+from gearworks.quantization.methods import (
+    GROUPED, METHODS, bits_per_weight, require_method, round_model)
 from gearworks.quantization.quantized_cache import (
     QuantizedKVCache, quantized_bytes_per_token)
 from gearworks.weights import expected_shapes
@@ -113,13 +115,18 @@ def measure(model: Model, ways: Sequence[Way], ids: np.ndarray,
 
     ids: (T,) of the held text. texts: gives the ids (N, T) that GPTQ and AWQ are calibrated on,
     which must not be of the same text. progress: wraps the layers that are rounded, and is told
-    for which way. Raises ModelError for a text that is too short or too long.
+    for which way. Raises ModelError for a text that is too short or too long, and for a way
+    that the model's sizes do not allow.
     """
     limit = model.config.max_position_embeddings
     if not 2 <= len(ids) <= limit:
         raise ModelError("cannot measure on this text",
                          f"it has {len(ids)} tokens, and 2 to {limit} can be used",
                          "another text, or other --tokens")
+    for way in ways:                            # before the first has taken its time
+        if way.method not in CACHES:
+            require_method(model, way.method, way.group_size or 32)
+    read = texts() if any(way.method in calibration.METHODS for way in ways) else None
     reference = list(log_probabilities(model, ids, model.new_cache(len(ids))))
     yield Quality("float32", 32.0, *compare(reference, model, ids, model.new_cache(len(ids))))
     for way in ways:
@@ -132,8 +139,7 @@ def measure(model: Model, ways: Sequence[Way], ids: np.ndarray,
             yield Quality(str(way), 8 * nbytes / numbers,
                           *compare(reference, model, ids, cache))
             continue
-        rounded = round_model(model, way.method, way.group_size or 32,
-                              texts() if way.method in ("gptq", "awq") else None,
+        rounded = round_model(model, way.method, way.group_size or 32, read,
                               lambda layers, way=way: progress(layers, str(way)))
         shapes = expected_shapes(model.config)
         counts = {name: prod(shapes[name]) for name in rounded.matrices}
@@ -145,7 +151,8 @@ def measure(model: Model, ways: Sequence[Way], ids: np.ndarray,
 
 def table(rows: Iterable[Quality]) -> Iterator[str]:
     """The lines of a table for people, each as soon as its row is there."""
-    yield f"{'':<12}{'bits':>8}{'perplexity':>14}{'KL':>12}{'top-1':>10}"
-    for row in rows:
+    for number, row in enumerate(rows):
+        if number == 0:
+            yield f"{'':<12}{'bits':>8}{'perplexity':>14}{'KL':>12}{'top-1':>10}"
         yield (f"{row.way:<12}{row.bits:>8.2f}{row.perplexity:>14.3f}{row.kl:>12.5f}"
                f"{100 * row.top1:>9.1f}%")
