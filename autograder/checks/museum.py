@@ -13,11 +13,13 @@ from autograder.processes.limits import TimeLimit
 from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
+from gearworks.museum import packed_matvec as reference_packed_matvec
 from gearworks.museum import prefix_hit as reference_prefix_hit
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
 from gearworks.museum import stream_pieces as reference_stream_pieces
 from gearworks.museum import upstream_request as reference_upstream_request
+from gearworks.museum import zero_points as reference_zero_points
 from gearworks.tokenizer import Tokenizer, train_bpe
 from gearworks.vocabularies.vocabulary import AddedToken
 
@@ -767,3 +769,117 @@ def finds_what_is_changed(test, rng):
         "nulls-at-every-depth": "nulls are removed from schemas and messages, too",
         "false-is-nothing": "parameters that are false or 0 are dropped",
         "empty-content": "a content of null becomes an empty text"})
+
+
+# --- chapter 7: nibbles in another order, and zero points off by one
+
+def expect_matvec(packed_matvec, rng, out: int, groups: int, size: int, x: np.ndarray | None,
+                  hint: str = "") -> None:
+    """One product; x: by default random."""
+    packed = rng.integers(0, 256, (out, groups * size // 2)).astype(np.uint8)
+    scales = np.exp(rng.uniform(-2, 2, (out, groups))).astype(np.float32)
+    zeros = rng.integers(0, 16, (out, groups)).astype(np.uint8)
+    x = rng.standard_normal(groups * size).astype(np.float32) if x is None else x
+    with expect_unchanged(packed, scales, zeros, x):
+        got = packed_matvec(packed, scales, zeros, x)
+    right = reference_packed_matvec(packed, scales, zeros, x)
+    expect_close(got, right, atol=1e-5 * float(np.abs(right).max(initial=1)), axes=["row"],
+                 of=f"the product of a ({out}, {groups * size}) matrix in groups of {size}",
+                 hint=hint)
+
+
+@check("museum.packed_matvec", points=0.5, public=True)
+def every_column_in_its_place(packed_matvec, rng):
+    """Each number of the vector meets the column that it belongs to,
+    and each code its group's scale and zero point."""
+    for column in rng.permutation(12):
+        x = np.zeros(12, np.float32)
+        x[column] = 1
+        expect_matvec(packed_matvec, rng, 3, 3, 4, x,
+                      f"All numbers of the vector but number {column} are zero. Which half of "
+                      "which byte is its code? Do code and zero point fit into a byte, too, "
+                      "when one is subtracted from the other?")
+    expect_matvec(packed_matvec, rng, 5, 2, 8, None)
+
+
+@check("museum.packed_matvec", points=0.5, public=False)
+def matrices_in_bytes(packed_matvec, rng):
+    """One row, one group, groups of two, and many of each."""
+    for out, groups, size in ((1, 1, 2), (7, 1, 16), (2, 9, 2), (16, 4, 32)):
+        expect_matvec(packed_matvec, rng, out, groups, size, None)
+
+
+MATVEC_STYLES = ("packed_matvec", ("loop", "two_products"))
+
+
+@check("museum.packed_matvec_test", points=0.5, public=True)
+def finds_swapped_nibbles(test, rng):
+    """The test passes on right code in three styles, and fails on the exhibit
+    and on other orders of the codes."""
+    expect_finds(test, *MATVEC_STYLES, {
+        "nibbles-swapped": "the two codes of every byte have changed places",
+        "halves-not-neighbours": "the low bits are taken for the first half of a row"})
+
+
+@check("museum.packed_matvec_test", points=0.5, public=False)
+def finds_other_scales(test, rng):
+    """It fails on codes with the scale of another group, and on zero points that are not
+    subtracted as they should be."""
+    expect_finds(test, *MATVEC_STYLES, {
+        "dealt-scales": "scales are dealt out column by column",
+        "around-eight": "every zero point is taken for 8",
+        "wraps-below-zero": "code less zero point wraps around below 0"})
+
+
+def expect_zero_points(zero_points, qzeros: np.ndarray, version: int, hint: str = "") -> None:
+    with expect_unchanged(qzeros):
+        got = zero_points(qzeros, version)
+    expect_equal(np.asarray(got), reference_zero_points(qzeros, version).tolist(), hint=hint,
+                 of=f"the zero points in 0x{int(qzeros.flat[0]) & 0xFFFFFFFF:08X} and others, "
+                    f"version {version},")
+
+
+@check("museum.zero_points", points=0.5, public=True)
+def both_versions(zero_points, rng):
+    """Each version as it stores them, and all that four bits can say."""
+    codes = np.array([rng.permutation(16) for _ in range(3)])
+    words = (codes.reshape(3, 2, 8).astype(np.uint32) << np.arange(0, 32, 4, dtype=np.uint32))
+    qzeros = np.bitwise_or.reduce(words, axis=-1).view(np.int32)
+    for version in (1, 2):
+        expect_zero_points(zero_points, qzeros, version,
+                           "What was done to the zero points when they were stored, and in "
+                           "which version? Undo it, for each of the sixteen codes.")
+
+
+@check("museum.zero_points", points=0.5, public=False)
+def zero_points_of_every_kind(zero_points, rng):
+    """Any integers, one of them or many, zeros and fifteens."""
+    for shape in ((1, 1), (5, 3), (2, 16)):
+        for version in (1, 2):
+            bits = rng.integers(-2**31, 2**31, shape).astype(np.int32)
+            bits.flat[0] = -1
+            expect_zero_points(zero_points, bits, version)
+            expect_zero_points(zero_points, np.zeros(shape, np.int32), version)
+
+
+ZERO_STYLES = ("zero_points", ("loop", "bytes"))
+
+
+@check("museum.zero_points_test", points=0.5, public=True)
+def finds_off_by_one(test, rng):
+    """The test passes on right code in three styles, and fails on the exhibit
+    and on the hasty repair."""
+    expect_finds(test, *ZERO_STYLES, {
+        "off-by-one": "version 1 is read as if it were version 2",
+        "always-one-more": "version 2 is read as if it were version 1"})
+
+
+@check("museum.zero_points_test", points=0.5, public=False)
+def finds_the_ends(test, rng):
+    """It fails where a zero point leaves its four bits, and where the eight are in another
+    order."""
+    expect_finds(test, *ZERO_STYLES, {
+        "sixteen": "15 and one more is 16",
+        "stops-at-fifteen": "15 and one more stays 15",
+        "highest-first": "the first zero point is taken from the highest bits",
+        "awq-order": "the eight are in AWQ's order"})

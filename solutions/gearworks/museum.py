@@ -433,3 +433,78 @@ def upstream_request_test(upstream_request: Callable[[Mapping[str, Any], Mapping
     except ModelError:
         return
     raise AssertionError("a request for a model that is not there was sent on")
+
+
+def packed_matvec(packed: np.ndarray, scales: np.ndarray, zeros: np.ndarray,
+                  x: np.ndarray) -> np.ndarray:
+    """Multiply a matrix that is kept in 4 bits with a vector.
+
+    packed: (out, in/2) uint8; byte j of a row holds the code of column 2j in its low four bits,
+    that of column 2j + 1 in its high ones. scales: (out, groups) float32; zeros: (out, groups)
+    uint8 from 0 to 15; a group is in/groups neighbours of a row. A code, 0 to 15, stands for
+    scale * (code - zero). x: (in,) float32; returns (out,) float32.
+
+    >>> packed_matvec(np.array([[0x52, 0x0A]], np.uint8), np.array([[0.5, 2]], np.float32),
+    ...               np.array([[2, 8]], np.uint8), np.array([9, 2, 1, 3], np.float32))
+    array([-41.], dtype=float32)
+    """
+    codes = np.empty((len(packed), 2 * packed.shape[1]), np.float32)
+    codes[:, ::2] = packed & 15
+    codes[:, 1::2] = packed >> 4
+    group = codes.shape[1] // scales.shape[1]
+    weight = scales.repeat(group, axis=1) * (codes - zeros.repeat(group, axis=1))
+    return weight @ x
+
+
+def packed_matvec_test(packed_matvec: Callable[[np.ndarray, np.ndarray, np.ndarray,
+                                                np.ndarray], np.ndarray]) -> None:
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
+
+    It passes on every function that does what the docstring of `packed_matvec` says, and fails
+    on those that read the codes of a byte in another order, or with another group's scale.
+
+    >>> packed_matvec_test(packed_matvec)
+    """
+    packed = np.array([[0x10, 0x32, 0x54, 0xF6], [0x98, 0xBA, 0xDC, 0x7E]], np.uint8)
+    scales = np.array([[0.5, 2], [1, 0.25]], np.float32)
+    zeros = np.array([[3, 9], [10, 1]], np.uint8)
+    rows = [[-1.5, -1, -0.5, 0, -10, -8, -6, 12], [-2, -1, 0, 1, 2.75, 3, 3.25, 1.5]]
+    for column, right in enumerate(zip(*rows)):          # one column after the other
+        x = np.zeros(8, np.float32)
+        x[column] = 1
+        got = packed_matvec(packed, scales, zeros, x)
+        assert np.allclose(got, right), (column, got, right)
+
+
+def zero_points(qzeros: np.ndarray, version: int) -> np.ndarray:
+    """The zero points of a 4-bit GPTQ checkpoint, from the integers that it keeps them in.
+
+    qzeros: (groups, out/8) int32; each integer holds the zero points of eight outputs, the
+    first in its lowest four bits. version: of the checkpoint's format. Version 2 stores a zero
+    point as it is; version 1 stores it less one, and 0 as 15. Returns (groups, out) uint8, from
+    0 to 15.
+
+    >>> zero_points(np.array([[0x76543210]], np.int32), version=2)
+    array([[0, 1, 2, 3, 4, 5, 6, 7]], dtype=uint8)
+    >>> zero_points(np.array([[0x7654321F]], np.int32), version=1)
+    array([[0, 2, 3, 4, 5, 6, 7, 8]], dtype=uint8)
+    """
+    shifts = np.arange(0, 32, 4)
+    stored = (qzeros[..., None] >> shifts & 15).reshape(len(qzeros), -1)
+    return ((stored + (version == 1)) % 16).astype(np.uint8)
+
+
+def zero_points_test(zero_points: Callable[[np.ndarray, int], np.ndarray]) -> None:
+    """A test: raises AssertionError, or whatever the function raises, unless it is right.
+
+    It passes on every function that does what the docstring of `zero_points` says, and fails on
+    those that read one version as if it were the other, or whose zero points leave their four
+    bits.
+
+    >>> zero_points_test(zero_points)
+    """
+    qzeros = np.array([[0x76543210, 0xFEDCBA98], [0x5F0F8001, 0]], np.uint32).view(np.int32)
+    stored = [[*range(16)], [1, 0, 0, 8, 15, 0, 15, 5, *8 * [0]]]
+    later = [[(code + 1) % 16 for code in row] for row in stored]
+    assert np.array_equal(zero_points(qzeros, 2), stored)
+    assert np.array_equal(zero_points(qzeros, 1), later)
