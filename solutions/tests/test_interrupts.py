@@ -35,11 +35,11 @@ runpy.run_module(program, run_name="__main__", alter_sys=True)
 COMMANDS = [
     ("gearworks", "generate", "smollm2", "hi", "--max-tokens", "1"), ("gearworks", "chat"),
     ("gearworks", "compare", "smollm2"), ("gearworks", "bench", "--only", "load"),
-    ("gearworks", "quality"),
-    ("gearworks", "quantize", "smollm2", "--method", "int8", "--output", "never"),
     ("gearworks", "fetch"), ("gearworks", "--version"),
     ("autograder", "build", "--check"), ("autograder", "progress"),
-    ("autograder", "mutants", "tokenizer.encode"), ("autograder", "--help")]
+    ("autograder", "mutants", "tokenizer.encode"), ("autograder", "--help"),
+    ("gearworks", "quality"),
+    ("gearworks", "quantize", "smollm2", "--method", "int8", "--output", "never")]
 
 
 def assert_interrupted(process: subprocess.Popen, program: str) -> None:
