@@ -221,11 +221,10 @@ metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 """
 
 
-def test_lm_eval_finds_what_hugging_face_does(client_library, server, smollm2_folder,
-                                              hf_smollm2, tmp_path):
-    import torch
-    from transformers import AutoTokenizer
-
+@pytest.fixture
+def small_world(client_library, tmp_path):
+    """A function that runs lm-eval's task over these items against a server:
+    small_world(url, tokenizer's folder) -> (its results, the items as they were asked)."""
     lm_eval = client_library("lm_eval")
     data = tmp_path / "items.json"
     # the right choice is the first here, and at every place in the file
@@ -236,16 +235,31 @@ def test_lm_eval_finds_what_hugging_face_does(client_library, server, smollm2_fo
         for text, choices, answer in rotated), "utf-8")
     (tmp_path / "small_world.yaml").write_text(
         TASK % (data.as_posix(), (tmp_path / "cache").as_posix()), "utf-8")
-    found = lm_eval.simple_evaluate(
-        "local-completions", {
-            "base_url": f"{server.url}/v1/completions", "model": "smollm2",
-            "tokenizer_backend": "huggingface", "tokenizer": str(smollm2_folder),
-            "max_retries": 1}, tasks=["small_world"], batch_size=16,
-        task_manager=lm_eval.tasks.TaskManager(include_path=str(tmp_path),
-                                               include_defaults=False), bootstrap_iters=0)
-    samples = sorted(found["samples"]["small_world"], key=lambda sample: sample["doc_id"])
-    likelihoods = [float(response[0][0]) for sample in samples for response in sample["resps"]]
 
+    def run(url, tokenizer):
+        return lm_eval.simple_evaluate(
+            "local-completions", {
+                "base_url": f"{url}/v1/completions", "model": "smollm2",
+                "tokenizer_backend": "huggingface", "tokenizer": str(tokenizer),
+                "max_retries": 1}, tasks=["small_world"], batch_size=16,
+            task_manager=lm_eval.tasks.TaskManager(include_path=str(tmp_path),
+                                                   include_defaults=False),
+            bootstrap_iters=0), rotated
+    return run
+
+
+def likelihoods(found) -> list[float]:
+    """Of every choice of every item, in their order."""
+    samples = sorted(found["samples"]["small_world"], key=lambda sample: sample["doc_id"])
+    return [float(response[0][0]) for sample in samples for response in sample["resps"]]
+
+
+def test_lm_eval_finds_what_hugging_face_does(small_world, server, smollm2_folder,
+                                              hf_smollm2):
+    import torch
+    from transformers import AutoTokenizer
+
+    found, rotated = small_world(server.url, smollm2_folder)
     tokenizer = AutoTokenizer.from_pretrained(smollm2_folder)
     contexts = [len(tokenizer.encode(text)) for text, choices, _ in rotated for _ in choices]
     texts = [tokenizer.encode(f"{text} {choice}") for text, choices, _ in rotated
@@ -254,7 +268,29 @@ def test_lm_eval_finds_what_hugging_face_does(client_library, server, smollm2_fo
     with torch.no_grad():               # to the right of a text is what does not concern it
         rows = hf_smollm2(torch.tensor([ids + [0] * (longest - len(ids)) for ids in texts])
                           ).logits.log_softmax(-1)
-    assert likelihoods == pytest.approx(
+    assert likelihoods(found) == pytest.approx(
         [sum(rows[place, at - 1, ids[at]].item() for at in range(start, len(ids)))
          for place, (start, ids) in enumerate(zip(contexts, texts))], abs=2e-3)
     assert found["results"]["small_world"]["acc,none"] >= 0.6       # by chance: 0.25
+
+
+@pytest.mark.long
+def test_a_leaderboard_sees_little_of_four_bits(small_world, served, smollm2, server,
+                                                smollm2_folder, capsys):
+    """What a task says of a model as it is, and of the same model in 4 bits."""
+    from dataclasses import replace
+
+    from gearworks.quantization.methods import round_model
+
+    rounded = round_model(smollm2.model, "int4", 32).model
+    whole, _ = small_world(server.url, smollm2_folder)
+    with served(replace(smollm2, model=rounded), models=("smollm2",)) as other:
+        fewer, _ = small_world(other.url, smollm2_folder)
+    accuracies = [each["results"]["small_world"]["acc,none"] for each in (whole, fewer)]
+    change = [abs(a - b) for a, b in zip(likelihoods(whole), likelihoods(fewer))]
+    with capsys.disabled():
+        print(f"\nlm-eval, {len(ITEMS)} items: float32 {accuracies[0]:.3f}, int4 in groups of "
+              f"32 {accuracies[1]:.3f}; log-likelihoods differ by "
+              f"{sum(change) / len(change):.3f} on average, by {max(change):.3f} at most")
+    assert abs(accuracies[0] - accuracies[1]) <= 3 / len(ITEMS) and accuracies[1] >= 0.6
+    assert 0 < sum(change) / len(change) < 0.5

@@ -25,6 +25,7 @@ from gearworks.formats.gguf_quantize import QUANTIZE
 from gearworks.formats.gguf_writer import encode_value, encoded_metadata
 from gearworks.formats.quantized import QuantizedFile, open_quantized, split_config
 from gearworks.formats.safetensors import SafetensorsFile
+from gearworks.formats.shards import ShardedSafetensors
 from gearworks.language_model import LanguageModel
 from gearworks.model import Model
 from gearworks.quantization import saving
@@ -262,6 +263,28 @@ def test_one_scale_for_all_and_tiles_of_scales(tmp_path):
                          ({"scale_fmt": "x"}, "scale_fmt")):
         with pytest.raises(ModelError, match="weights are quantized\n.*" + says):
             opened(tmp_path, pin, **change)
+
+
+@pytest.mark.parametrize("name", ["AutoGPTQ, 4 bits", "compressed-tensors, float8"])
+def test_a_checkpoint_in_several_files(tmp_path, name):
+    """The parts of one layer may lie in different ones."""
+    pin = PINS[name]
+    weight_map = {}
+    for number, (tensor, stored) in enumerate(pin["tensors"].items()):
+        weight_map[tensor] = f"model-{number}.safetensors"
+        write(tmp_path / weight_map[tensor], {tensor: stored})
+    (tmp_path / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": weight_map}), "utf-8")
+    _, layout = split_config({"quantization_config": pin["quantization_config"]})
+    with open_quantized(ShardedSafetensors.open(tmp_path), layout, {"layer.weight"}) as file:
+        weight = file.tensor("layer.weight") + np.float32(0)
+    assert hashlib.sha256(weight.tobytes()).hexdigest() == pin["weight_sha256"]
+
+
+def test_a_tensor_that_is_not_there(tmp_path):
+    with opened(tmp_path, PINS["AutoAWQ, GEMM"]) as file:
+        with pytest.raises(FormatError, match="such as layer.weight"):
+            file.tensor("layer.qweight")
 
 
 def test_what_is_quantized_in_a_pickle_is_refused(tiny_llama, tmp_path):
