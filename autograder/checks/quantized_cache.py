@@ -15,7 +15,7 @@ AXES = ["head", "token", "channel"]
 def uneven(rng: np.random.Generator, shape, count: int):
     """Queries, keys and values of so many tokens; some channels of the keys are far larger."""
     q, k, v = sequence(rng, shape, count)
-    sizes = np.exp(rng.uniform(-2, 3, (1, *k.shape[1:]))).astype(np.float32)
+    sizes = np.exp(rng.uniform(-2, 1.5, (1, *k.shape[1:]))).astype(np.float32)
     return q, k * sizes + sizes * rng.choice([-2, 0, 2], sizes.shape).astype(np.float32), v
 
 

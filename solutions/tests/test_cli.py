@@ -115,7 +115,7 @@ SERVE = {"--host": ["a b", "http://x", ""], "--port": ["-1", "65536", "x"],
          "--max-num-seqs": ["0", "x"], "--max-num-batched-tokens": ["0", "63"],
          "--max-model-len": ["0"], "--block-size": ["0"], "--num-blocks": ["0"],
          "--max-queue": ["-1"], "--grace": ["-1", "nan"], "--speculative-tokens": ["-1"],
-         "--allow-origin": ["nonsense", ""]}
+         "--allow-origin": ["nonsense", ""], "--kv-cache-dtype": ["int3", "fp8", ""]}
 
 QUANTIZE = {"--method": ["", "int3"], "--output": ["", BAD_TEXT], "--group-size": ["0", "x"]}
 QUALITY = {"--methods": ["", "int3", "int4:", "int8:32", "int4,,fp8"],

@@ -63,7 +63,8 @@ def dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     array([ 2., -1., 12.,  0.], dtype=float32)
     """
     exponents = scales.astype(np.int32)[..., None] - 128               # one more: doubled
-    values = np.ldexp(DOUBLED[unpack_int4(blocks)].astype(np.float32), exponents)
+    with np.errstate(over="ignore"):                   # 6 · 2 ** 127 is infinite in float32
+        values = np.ldexp(DOUBLED[unpack_int4(blocks)].astype(np.float32), exponents)
     values = np.where(scales[..., None] == 255, np.float32(np.nan), values)
     return values.reshape(*blocks.shape[:-2], -1)
 

@@ -23,7 +23,8 @@ from gearworks.kv_cache import BlockPool
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import TokenLogprob, logprobs
 from gearworks.serving.answer import Answer, failure
-from gearworks.serving.paged_cache import PagedBatch, PagedKVCache, bytes_per_token
+from gearworks.serving.paged_cache import PagedKVCache, bytes_per_token
+from gearworks.serving.quantized_paged import QuantizedPagedKVCache, paged_bytes_per_token
 from gearworks.serving.record import Row, StepRecord
 from gearworks.serving.request import Delta, Request
 from gearworks.serving.scheduler import Plan, Scheduler
@@ -32,6 +33,7 @@ from gearworks.speculative import ngram_propose
 
 BLOCK_SIZE = 64             # tokens; larger ones waste more, smaller ones are more calls
 KV_CACHE_BYTES = 2**30
+KV_CACHE_BITS = {"float32": None, "int8": 8, "int4": 4}
 RECORDS = 4096              # steps whose records are kept
 # A request of the next lower priority is overtaken by those that come so many requests later,
 # and by no others: it waits, but not for ever.
@@ -45,14 +47,15 @@ class LLMEngine:
                  block_size: int = BLOCK_SIZE, num_blocks: int | None = None,
                  max_num_batched_tokens: int = 512, max_num_seqs: int = 64,
                  enable_prefix_caching: bool = True, speculative_tokens: int = 0,
-                 batch_invariant: bool = False):
+                 batch_invariant: bool = False, kv_cache_dtype: str = "float32"):
         """max_model_len: the longest prompt with its answer, in tokens; by default what the
         model was made for, or what the blocks have room for. num_blocks: of the KV cache, by
         default as many as fit into 1 GiB, or one sequence needs. max_num_batched_tokens: of a
         step. max_num_seqs: answers that run at once. speculative_tokens: how many tokens are
         guessed ahead for each answer, by n-grams of its own text; the answers do not change.
         batch_invariant: a request's logits have the same bits alone and in any batch, which
-        costs speed; not for models with latent attention.
+        costs speed; not for models with latent attention. kv_cache_dtype: float32, or int8 or
+        int4 for a cache in fewer bits, where the answers change a little.
         Raises ModelError for sizes that make no sense, or that memory has no room for.
         """
         model = language_model.model
@@ -69,9 +72,14 @@ class LLMEngine:
             if value is not None and value < least:
                 raise ModelError("cannot start the engine", f"{name} is {value}",
                                  f"give a value of at least {least}")
+        if kv_cache_dtype not in KV_CACHE_BITS:
+            raise ModelError("cannot start the engine", f"kv_cache_dtype is {kv_cache_dtype!r}",
+                             f"choose one of {', '.join(KV_CACHE_BITS)}")
+        bits = KV_CACHE_BITS[kv_cache_dtype]
         longest = model_len(model.config, max_model_len)
         if num_blocks is None:
-            block_bytes = bytes_per_token(model.config) * block_size
+            block_bytes = block_size * (bytes_per_token(model.config) if bits is None
+                                        else paged_bytes_per_token(model.config, bits))
             num_blocks = max(KV_CACHE_BYTES // block_bytes, -(-longest // block_size))
         self.language_model = language_model
         self.model = model
@@ -79,7 +87,8 @@ class LLMEngine:
         self.max_num_seqs = max_num_seqs
         self.speculative_tokens = speculative_tokens
         self.batch_invariant = batch_invariant
-        self.memory = PagedKVCache(model.config, num_blocks, block_size)
+        self.memory = (PagedKVCache(model.config, num_blocks, block_size) if bits is None else
+                       QuantizedPagedKVCache(model.config, num_blocks, block_size, bits))
         self.pool = BlockPool(num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_batched_tokens=max_num_batched_tokens,
                                    max_num_seqs=max_num_seqs,
@@ -204,9 +213,9 @@ class LLMEngine:
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
         tiles = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
-        batch = PagedBatch(
-            self.memory, [sequence.block_table for (sequence, _), counts
-                          in zip(plan.rows, tiles) for _ in counts],
+        batch = self.memory.batch(
+            [sequence.block_table for (sequence, _), counts in zip(plan.rows, tiles)
+             for _ in counts],
             [sequence.num_computed_tokens + before for (sequence, _), counts
              in zip(plan.rows, tiles) for before in accumulate(counts[:-1], initial=0)],
             [count for counts in tiles for count in counts], self.batch_invariant)

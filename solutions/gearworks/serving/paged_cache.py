@@ -57,6 +57,11 @@ class PagedKVCache:
         if not self.keys_hold_values:
             self.values[layer][:, blocks, places] = v.transpose(1, 0, 2)
 
+    def batch(self, block_tables: Sequence[Sequence[int]], starts: Sequence[int],
+              counts: Sequence[int], fixed_shapes: bool = False) -> "PagedBatch":
+        """The sequences of one step over this memory: see `PagedBatch`."""
+        return PagedBatch(self, block_tables, starts, counts, fixed_shapes)
+
     def copy_block(self, source: int, target: int) -> None:
         """Give one block the content of another, in all layers."""
         self.keys[:, :, target] = self.keys[:, :, source]

@@ -10,6 +10,8 @@ Shapes: T tokens of a step, B sequences, L layers, H query heads, K key/value he
 size.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gearworks.attention import attention_over_views, causal_mask
@@ -20,7 +22,7 @@ from gearworks.quantization.quantized_cache import require_quantizable, round_al
 from gearworks.serving.paged_cache import PagedBatch
 
 
-def quantized_bytes_per_token(config: ModelConfig, bits: int) -> int:
+def paged_bytes_per_token(config: ModelConfig, bits: int) -> int:
     """What one token's keys and values take in all layers, scales and minimums included."""
     return (2 * config.num_hidden_layers * config.num_key_value_heads
             * (config.head_dim * bits // 8 + 8))
@@ -40,7 +42,7 @@ class QuantizedPagedKVCache:
             self.scales = np.empty((2, L, K, num_blocks, block_size, 1), np.float32)
             self.minimums = np.empty(self.scales.shape, np.float32)
         except (MemoryError, ValueError):
-            size = (1e-9 * quantized_bytes_per_token(config, bits) * num_blocks * block_size)
+            size = 1e-9 * paged_bytes_per_token(config, bits) * num_blocks * block_size
             raise ModelError(f"cannot reserve a KV cache of {num_blocks:,} blocks",
                              f"it would take {size:,.1f} GB", "make do with fewer") from None
         self.rules = attention_rules(config)
@@ -65,6 +67,11 @@ class QuantizedPagedKVCache:
                 for memory in (self.codes, self.scales, self.minimums))
             return widen(codes, scales, minimums, self.bits)
         return of(0), of(1)
+
+    def batch(self, block_tables: Sequence[Sequence[int]], starts: Sequence[int],
+              counts: Sequence[int], fixed_shapes: bool = False) -> "QuantizedPagedBatch":
+        """The sequences of one step over this memory: see `PagedBatch`."""
+        return QuantizedPagedBatch(self, block_tables, starts, counts, fixed_shapes)
 
     def copy_block(self, source: int, target: int) -> None:
         """Give one block the content of another, in all layers."""
