@@ -207,7 +207,7 @@ def test_blocks_with_any_bits(kind):
 
 @pytest.mark.parametrize("kind",
                          [TensorType.Q8_0, TensorType.Q4_0, TensorType.Q4_1, TensorType.Q5_0,
-                          TensorType.Q5_1])
+                          TensorType.Q5_1, TensorType.MXFP4])
 def test_what_the_package_quantizes(tmp_path, kind):
     """Normal weights, quantized by the gguf package into a file:
     its values come out, and they are near the weights."""
@@ -218,7 +218,7 @@ def test_what_the_package_quantizes(tmp_path, kind):
     with GGUFFile.open(path) as file:
         got = file.tensor("w")
     assert_same_bits(got, oracle.quants.dequantize(raw, oracle.GGMLQuantizationType(kind)))
-    bits = 8 if kind == TensorType.Q8_0 else int(kind.name[1])
+    bits = {TensorType.Q8_0: 8, TensorType.MXFP4: 3}.get(kind) or int(kind.name[1])
     assert np.abs(got - weights).max() < 8 / 2**bits                # the values span about 7
 
 
