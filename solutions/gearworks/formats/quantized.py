@@ -171,7 +171,10 @@ def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Layout | No
         raise _other(f"{field} names the method {method!r:.80}, which this engine does not "
                      f"read; it reads {', '.join(READERS)}")
     rest = {name: value for name, value in config.items() if name != field}
-    return rest, READERS[method](settings)
+    try:
+        return rest, READERS[method](settings)
+    except ModelError as error:
+        raise ModelError(error.what, f"by {method}: {error.why}", error.hint) from None
 
 
 def open_quantized(file: SafetensorsFile | ShardedSafetensors | PickledFile | ShardedPickled,
