@@ -33,7 +33,10 @@ from gearworks.quantization.methods import MXFP4, Float8, round_model
 from gearworks.quantization.mxfp4 import quantize_mxfp4
 from gearworks.quantization.rounding import from_zero_points, quantize_fp8
 from gearworks.tokenizer import bytes_to_unicode
-from gearworks.weights import named_tensors, open_checkpoint
+from gearworks.vocabularies.to_gguf import vocabulary_to_gguf
+from gearworks.vocabularies.vocabulary import Vocabulary
+from gearworks.weights import (
+    load_checkpoint, named_tensors, open_checkpoint, permute_rope, unpermute_rope)
 
 DATA = Path(__file__).parent / "data"
 PINS = json.loads((DATA / "quantized_layouts.json").read_text("utf-8"))
@@ -468,6 +471,41 @@ def test_families(small, tmp_path, calibration, family, method):
         # float16 of the scales, or of what is not rounded
         np.testing.assert_allclose(found, expected[name], rtol=0,
                                    atol=2**-10 * max(1, np.abs(expected[name]).max()))
+
+
+@pytest.mark.parametrize("family", ["Llama", "Gemma3", "GPT2", "Mixtral", "DeepseekV3"])
+def test_a_model_names_its_tensors_as_its_file_did(tiny_model, family):
+    """So that a model that was loaded can be saved."""
+    import safetensors.numpy as oracle_tensors
+
+    _, folder = tiny_model(family, 5)
+    config, weights = load_checkpoint(folder)
+    tensors = named_tensors(config, weights)
+    stored = oracle_tensors.load_file(folder / "model.safetensors")
+    tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
+    assert tensors.keys() == stored.keys() - tied
+    for name, tensor in tensors.items():
+        one = np.float32(family == "Gemma3" and name.endswith("norm.weight"))
+        np.testing.assert_array_equal(tensor, stored[name] + one)
+
+
+@pytest.mark.parametrize("vocabulary, eos_ids, says", [
+    (Vocabulary({"a": 0}, {}, splitters=("digits",)), [], "rules that have no name"),
+    (Vocabulary({"a": 0}, {}, normalization=("NFC",)), [], "rules that have no name"),
+    (Vocabulary({"a": 0}, {}, ignore_merges=True), [], "ignore_merges"),
+    (Vocabulary({"a": 0}, {}), [0, 1, 2, 3], "4 tokens end its answers"),
+    (Vocabulary({"a": 0, "b": 1}, {}, prefix=(1, 0), specials={"bos": 1}), [],
+     "the ids [1, 0] around")])
+def test_vocabularies_that_gguf_cannot_say(vocabulary, eos_ids, says):
+    with pytest.raises(ModelError, match="cannot write this vocabulary") as caught:
+        vocabulary_to_gguf(vocabulary, 4, eos_ids, None)
+    assert says in caught.value.why
+
+
+def test_rows_of_q_and_k_go_to_their_places_and_back():
+    rows = np.random.default_rng(2).normal(size=(6 * 10, 3))
+    np.testing.assert_array_equal(unpermute_rope(permute_rope(rows, 6), 6), rows)
+    assert not np.array_equal(permute_rope(rows, 6), rows)
 
 
 def test_a_gguf_file_carries_its_metadata_over(small, tmp_path):
