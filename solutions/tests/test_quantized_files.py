@@ -1,5 +1,5 @@
 """Quantized files: read as the programs mean them that write them, written so that these read
-them, and refused where they say something else. About 20 s.
+them, and refused where they say something else. About 30 s; with --long, SmolLM2 too.
 
 `data/quantized_layouts.json` holds what those programs' own packing code gave for known codes.
 """
@@ -31,6 +31,7 @@ from gearworks.model import Model
 from gearworks.quantization import saving
 from gearworks.quantization.methods import MXFP4, Float8, round_model
 from gearworks.quantization.mxfp4 import quantize_mxfp4
+from gearworks.quantization.quality import TEXTS, compare, log_probabilities
 from gearworks.quantization.rounding import from_zero_points, quantize_fp8
 from gearworks.tokenizer import bytes_to_unicode
 from gearworks.vocabularies.to_gguf import vocabulary_to_gguf
@@ -606,3 +607,21 @@ def test_models_that_a_method_or_a_format_cannot_hold_are_refused(small, tmp_pat
     (other / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     assert "takes white space along" in refused(other, "int8", "q.gguf")
     assert quantize(other, "int8", tmp_path / "q") == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method, name", [("int4", "q"), ("awq", "q"), ("int8", "q.gguf")])
+def test_smollm2_there_and_back(smollm2, smollm2_folder, tmp_path, method, name):
+    """The model that is loaded predicts a text as the rounded one in memory did."""
+    assert quantize(smollm2_folder, method, tmp_path / name) == 0
+    inner = saving.GGUF_METHODS[method][0] if name.endswith("gguf") else method
+    rounded = cli.quantize._round(smollm2, inner, 32, None).model
+    ids = np.array(smollm2.tokenizer.encode((TEXTS / "held.txt").read_text("utf-8"))[:128])
+    expected = list(log_probabilities(rounded, ids, rounded.new_cache(128)))
+    del rounded
+    after = LanguageModel.load(tmp_path / name)
+    assert after.tokenizer.encode(TEXT) == smollm2.tokenizer.encode(TEXT)
+    log_p = np.concatenate(expected)[np.arange(127), ids[1:]]
+    perplexity, kl, same = compare(expected, after.model, ids, after.model.new_cache(128))
+    assert perplexity == pytest.approx(np.exp(-log_p.mean()), rel=5e-3)
+    assert kl < 1e-3 and same > 0.97
