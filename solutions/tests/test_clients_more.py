@@ -293,4 +293,5 @@ def test_a_leaderboard_sees_little_of_four_bits(small_world, served, smollm2, se
               f"32 {accuracies[1]:.3f}; log-likelihoods differ by "
               f"{sum(change) / len(change):.3f} on average, by {max(change):.3f} at most")
     assert abs(accuracies[0] - accuracies[1]) <= 3 / len(ITEMS) and accuracies[1] >= 0.6
-    assert 0 < sum(change) / len(change) < 0.5
+    # a question counts only when the order of its answers changes: the numbers move far more
+    assert 0.3 < sum(change) / len(change) < 2

@@ -17,13 +17,12 @@ Source: Open Compute Project 2023, "OCP Microscaling Formats (MX) Specification"
 
 import numpy as np
 
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
+from gearworks.formats.float8 import TWICE_E2M1
 from gearworks.quantization.rounding import (pack_int4, require_finite, require_groups,
                                              unpack_int4)
 
 BLOCK = 32
-# Twice what each code stands for: a whole number.
-DOUBLED = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 
 
 def quantize_mxfp4(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +63,7 @@ def dequantize_mxfp4(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """
     exponents = scales.astype(np.int32)[..., None] - 128               # one more: doubled
     with np.errstate(over="ignore"):                   # 6 · 2 ** 127 is infinite in float32
-        values = np.ldexp(DOUBLED[unpack_int4(blocks)].astype(np.float32), exponents)
+        values = np.ldexp(TWICE_E2M1[unpack_int4(blocks)].astype(np.float32), exponents)
     values = np.where(scales[..., None] == 255, np.float32(np.nan), values)
     return values.reshape(*blocks.shape[:-2], -1)
 
@@ -74,4 +73,4 @@ def mxfp4_codes(blocks: np.ndarray, scales: np.ndarray) -> Codes:
     blocks: (out, in/32, 16); scales: (out, in/32)."""
     halves = np.ldexp(np.float32(1), scales.astype(np.int32) - 128)
     halves = np.where(scales == 255, np.float32(np.nan), halves)
-    return Codes(DOUBLED[unpack_int4(blocks)].reshape(len(blocks), -1), halves, None, bits=4)
+    return Codes(TWICE_E2M1[unpack_int4(blocks)].reshape(len(blocks), -1), halves, None, bits=4)
