@@ -104,8 +104,8 @@ def _parser() -> console.Parser:
 
     command = parser.add_command(
         "quantize", "save a model in fewer bits",
-        "Save a model in fewer bits: as a folder that transformers and vLLM load, or as a GGUF "
-        "file, which llama.cpp loads. This engine loads both.")
+        "Save a model in fewer bits: as a folder in a published layout, or as a GGUF "
+        "file. This engine loads both, and so do programs that know the layout.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
     _add_engine(command)
     quantize.add_quantize(command)

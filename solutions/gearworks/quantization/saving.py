@@ -60,7 +60,7 @@ Tensors = dict[str, LazyTensor]
 
 def save_folder(rounded: RoundedModel, source: Path, folder: Path, method: str,
                 group_size: int = 32, on_tensor: Callable[[], object] = lambda: None) -> None:
-    """Write a folder that this engine, transformers and vLLM load.
+    """Write a folder in a published layout, for this engine and for others.
 
     source: the folder or GGUF file that the model came from, whose tokenizer goes along.
     method: one of `FOLDER_METHODS`. folder: made here, and must not exist. on_tensor: called
@@ -232,7 +232,7 @@ def _float16(name: str, scales: np.ndarray) -> LazyTensor:
 
 def save_gguf(rounded: RoundedModel, language_model: LanguageModel, source: Path, path: Path,
               file_type: int, on_tensor: Callable[[], object] = lambda: None) -> None:
-    """Write a GGUF file that this engine and llama.cpp load.
+    """Write a GGUF file, for this engine and for llama.cpp.
 
     rounded: by a method that `GGUF_METHODS` names on its right side, with its number as
     file_type. source: where the model came from; of a GGUF file all metadata is carried over.
