@@ -9,7 +9,7 @@ from gearworks.quantization.quality import CACHES, Quality
 
 SUFFIXES = (".svg", ".png")
 INK, WEIGHTS, CACHE = "#222222", "#1f6f8b", "#b5541c"
-LEAST = 1e-7                # a KL below this is rounding; the axis is a logarithm
+LEAST = 1e-5                # a smaller KL is drawn here: the axis is a logarithm
 LINE, WIDTH = 16, 150       # pixels that a label takes
 
 
@@ -37,13 +37,15 @@ def plot(rows: Sequence[Quality], title: str, path: Path) -> None:
         points = [(row.bits, max(row.kl, LEAST)) for row in rows[1:]]
         for row, point in zip(rows[1:], points):
             color, marker = (CACHE, "s") if row.way in CACHES else (WEIGHTS, "o")
-            panel.plot(*point, marker, color=color, markersize=6)
+            panel.plot(*point, marker, color=color, markersize=6, zorder=4)
         panel.set_yscale("log")
         panel.set(xlabel="bits for each weight (squares: for each number in the cache)",
                   ylabel="KL divergence from float32, nats",
                   title=f"{title}; in brackets: perplexity (float32: {rows[0].perplexity:.2f})")
         panel.title.set_fontsize(10)
-        panel.margins(x=0.25, y=0.1)
+        panel.margins(x=0.05, y=0.1)
+        left, right = panel.get_xlim()
+        panel.set_xlim(left, right + 0.3 * (right - left))      # room for the last labels
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
         figure.draw_without_rendering()                 # so that places on the page are known
@@ -53,7 +55,9 @@ def plot(rows: Sequence[Quality], title: str, path: Path) -> None:
             # below the labels above that it would meet
             place = min([y, *(low - LINE for left, low in placed if abs(x - left) < WIDTH)])
             placed.append((x, place))
-            panel.annotate(f"{row.way}  ({row.perplexity:.2f})", point, color=INK, fontsize=9,
+            below = "" if row.kl >= LEAST else " ↓"
+            panel.annotate(f"{row.way}  ({row.perplexity:.2f}){below}", point, color=INK,
+                           fontsize=9,
                            xytext=(26, (place - y) * 72 / figure.dpi), va="center",
                            textcoords="offset points",
                            arrowprops={"arrowstyle": "-", "color": "#999999", "lw": 0.8,
