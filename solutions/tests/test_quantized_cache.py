@@ -1,5 +1,8 @@
 """The KV cache in 8 and 4 bits: contiguous, in blocks, and in the serving engine."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -207,6 +210,32 @@ def test_a_model_answers_nearly_as_with_the_float_cache(model, steps):
     spread = divergence(right, np.zeros_like(right))
     assert 0 < far[8] < 0.002 * spread
     assert far[8] < far[4] < 0.2 * spread
+
+
+HELD = json.loads((Path(__file__).parent / "data" / "llamacpp_smollm2.json").read_text(
+    encoding="utf-8"))["perplexity"]
+
+
+def test_smollm2_reads_a_held_text_nearly_as_well(smollm2):
+    """Perplexity and divergence within stated bounds of float32: contiguous, and in blocks."""
+    text = max((each["text"] for each in HELD), key=len)
+    ids = np.array(smollm2.tokenizer.encode(text))[:256]
+    model, places = smollm2.model, np.arange(len(ids))
+    config, blocks = model.config, list(range(16))
+
+    def surprise(logits):
+        logits = logits.astype(np.float64)
+        log_p = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        return np.exp(-log_p[places[:-1], ids[1:]].mean())
+
+    right = model.forward(ids, places, model.new_cache(len(ids)))
+    for bits, blockwise, worse, far in ((8, False, 1.005, 5e-4), (8, True, 1.02, 3e-3),
+                                        (4, False, 1.10, 0.05), (4, True, 1.25, 0.25)):
+        cache = (QuantizedPagedKVCache(config, 16, 16, bits).batch([blocks], [0], [len(ids)])
+                 if blockwise else QuantizedKVCache(config, len(ids), bits))
+        got = model.forward(ids, places, cache)
+        assert surprise(got) < worse * surprise(right), (bits, blockwise)
+        assert divergence(right, got) < far, (bits, blockwise)
 
 
 def test_several_sequences_stand_behind_one_call(model):

@@ -27,7 +27,9 @@ from gearworks.quantization.gptq import gptq_hessian, gptq_quantize
 from gearworks.quantization.rounding import from_zero_points, int4_codes
 
 MATRICES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-AWQ_INPUTS = 512       # rows that its search looks at; more hardly change what it finds
+# What AWQ's search looks at: so many tokens, and so many outputs of a matrix. More hardly
+# change what it finds, since one scale must do for all of them.
+AWQ_TOKENS, AWQ_OUTPUTS = 512, 256
 
 
 class Recorded(np.ndarray):
@@ -135,23 +137,10 @@ class Method(Protocol):
 
 def gptq_layer(layer: LayerWeights, inputs: dict[str, np.ndarray],
                group_size: int) -> tuple[dict[str, Codes], LayerWeights]:
-    """Round a layer's matrices by GPTQ, columns with large inputs first.
-
-    Where that is worse on the inputs themselves than rounding to the nearest, the nearest are
-    taken: with little text the damped Hessian can promise more than it holds.
-    """
-    codes = {}
-    for name in MATRICES:
-        weight = getattr(layer, name)
-        candidates = [int4_codes(weight, group_size), from_zero_points(*gptq_quantize(
-            weight, gptq_hessian(inputs[name]), group_size, act_order=True))]
-        codes[name] = min(candidates, key=lambda one: _output_error(one, weight, inputs[name]))
-    return codes, layer
-
-
-def _output_error(codes: Codes, weight: np.ndarray, inputs: np.ndarray) -> float:
-    products = inputs @ (codes.dequantize() - weight).T
-    return float(np.vdot(products, products))
+    """Round a layer's matrices by GPTQ, columns with large inputs first."""
+    return {name: from_zero_points(*gptq_quantize(
+        getattr(layer, name), gptq_hessian(inputs[name]), group_size, act_order=True))
+        for name in MATRICES}, layer
 
 
 def awq_layer(layer: LayerWeights, inputs: dict[str, np.ndarray],
@@ -163,15 +152,19 @@ def awq_layer(layer: LayerWeights, inputs: dict[str, np.ndarray],
     factors. Before `o_proj` stand the values, which several query heads share: it is rounded as
     it is.
     """
-    few = {name: rows[::max(1, len(rows) // AWQ_INPUTS)] for name, rows in inputs.items()}
+    def search(name: str) -> np.ndarray:
+        weight, rows = getattr(layer, name), inputs[name]
+        return awq_scale(weight[::-(-len(weight) // AWQ_OUTPUTS)],
+                         rows[::-(-len(rows) // AWQ_TOKENS)], group_size)
+
     half = len(layer.gate_up_proj) // 2                          # gate, then up
-    scale = awq_scale(layer.down_proj, few["down_proj"], group_size)
+    scale = search("down_proj")
     gate_up = layer.gate_up_proj.copy()
     gate_up[half:] /= scale[:, None]
     layer = replace(layer, down_proj=layer.down_proj * scale, gate_up_proj=gate_up)
     for norm, name in (("input_layernorm", "qkv_proj"),
                        ("post_attention_layernorm", "gate_up_proj")):
-        scale = awq_scale(getattr(layer, name), few[name], group_size)
+        scale = search(name)
         layer = replace(layer, **{name: getattr(layer, name) * scale,
                                   norm: getattr(layer, norm) / scale})
     return {name: int4_codes(getattr(layer, name), group_size) for name in MATRICES}, layer
