@@ -43,8 +43,10 @@ class CheckFailure(AssertionError):
     """The subject gave something else than was expected.
 
     expected: of the function, in words. found: the first difference, with values. hint: what to
-    look at next.
+    look at next. figure: HTML that shows it, for a notebook; a check may add one.
     """
+
+    figure = ""
 
     def __init__(self, expected: str, found: str, hint: str = ""):
         super().__init__(f"Expected {expected}. Found {found}")

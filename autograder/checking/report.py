@@ -53,7 +53,8 @@ def text(report: Report) -> str:
 
 
 def markup(report: Report) -> str:
-    """The report as HTML: a table with caption and headers, without style sheet or script."""
+    """The report as HTML: a table with caption and headers, without style sheet or script, and
+    below it the figure of the first check that has one."""
     cell = ("text-align:left;vertical-align:top;padding:.35em .8em .35em 0;"
             "white-space:normal;overflow-wrap:break-word")
     head = f'<th scope="col" style="{cell};width:'
@@ -83,10 +84,14 @@ def markup(report: Report) -> str:
         f"<tbody>{''.join(rows)}</tbody></table>")
     notes = "".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>'
                     for note in _notes(report))
+    shown = next((outcome for outcome in report.outcomes if outcome.figure), None)
+    figure = "" if shown is None else (
+        f'<p style="margin:.8em 0 .2em">In pictures, “{_with_code(shown.title)}”:</p>'
+        f"{shown.figure}")
     return ('<div class="gearworks-report" style="color:inherit;overflow-wrap:break-word">'
             f'<p style="margin:.2em 0"><strong>{html.escape(report.exercise)}</strong>: '
             f"{html.escape(_headline(report))}</p>"
-            f"{table}{notes}</div>")
+            f"{table}{notes}</div>{figure}")
 
 
 def result(outcome: Outcome) -> str:

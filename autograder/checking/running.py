@@ -41,7 +41,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one check found, in three parts. error: the name of the exception that ended it."""
+    """What one check found, in three parts. error: the name of the exception that ended it.
+    figure: HTML that shows what was found; nothing, as a rule."""
 
     name: str
     title: str
@@ -52,6 +53,7 @@ class Outcome:
     expected: str = ""
     found: str = ""
     hint: str = ""
+    figure: str = ""
 
     @property
     def earned(self) -> float:
@@ -60,7 +62,7 @@ class Outcome:
 
     def hidden(self) -> "Outcome":
         """What is told of a hidden check: no more than its title and the kind of error."""
-        return replace(self, expected="", found="", hint="")
+        return replace(self, expected="", found="", hint="", figure="")
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,11 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
     >>> run_check(doubles, [lambda x: x + x], seed=1).status
     <Status.PASSED: 'passed'>
     """
-    def outcome(status: Status, error: BaseException | None = None, **message: str) -> Outcome:
+    def outcome(status: Status, error: BaseException | None = None, figure: str = "",
+                **message: str) -> Outcome:
         return Outcome(check.name, check.title, check.points, check.public, status,
-                       "" if error is None else type(error).__name__, **_within_words(message))
+                       "" if error is None else type(error).__name__, figure=figure,
+                       **_within_words(message))
 
     try:
         with time_limit(seconds):
@@ -137,8 +141,8 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
             found = "" if text.startswith(own) else f"something that is not written yet: {text}"
             return outcome(Status.NOT_ATTEMPTED, error, found=found)
         if isinstance(error, CheckFailure):
-            return outcome(Status.FAILED, None, expected=error.expected, found=error.found,
-                           hint=error.hint)
+            return outcome(Status.FAILED, None, error.figure, expected=error.expected,
+                           found=error.found, hint=error.hint)
         return outcome(Status.RAISED, error, expected="no error",
                        **_raised(error, check.run.__code__.co_filename))
     return outcome(Status.PASSED)

@@ -1,5 +1,8 @@
 """Checks of rotary positions, the causal mask, and attention, contiguous and in blocks."""
 
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
@@ -523,7 +526,48 @@ def other_rules(paged_attention, rng):
         expect_paged(paged_attention, rng, [(7, 1), (9, 4)], hint, rules=rules)
 
 
-@check(PAGED, points=3, public=True)
+@contextmanager
+def counted_bytes() -> Iterator[list[int]]:
+    """The most bytes that the block has in use beyond those before it, once it has ended."""
+    counted: list[int] = []
+    is_ours = not tracemalloc.is_tracing()
+    if is_ours:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        yield counted
+        counted.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        if is_ours:
+            tracemalloc.stop()
+
+
+@check(PAGED, points=1, public=True)
+def in_place(paged_attention, rng):
+    """Keys and values are read where they lie:
+    those of a long text are not copied into one array first."""
+    size, d, length = 64, 256, 25_000                 # in two blocks, again and again
+    keys, values = arrays(rng, 1, 2, size, d), arrays(rng, 1, 2, size, d)
+    table = rng.integers(0, 2, -(-length // size)).tolist()
+    k, v = (memory[0, table].reshape(-1, 1, d)[:length] for memory in (keys, values))
+    for count in (1, 3):
+        q = arrays(rng, count, 1, d, scale=0.1)
+        right = true_rows(q, k, v, AttentionRules())
+        with counted_bytes() as counted:
+            got = paged_attention(q, keys, values, [table], [length], [count])
+        words = f"{count} quer{'y' if count == 1 else 'ies'} over {length:,} tokens"
+        expect_close(got, right, axes=["query", "head", "element"], of=f"the output of {words}",
+                     hint="The checks above are about this.")
+        expect(counted[0] < k.nbytes / 4,
+               f"{words} to take little memory beside the blocks: the scores have "
+               f"{4 * count * length / 1e6:.1f} MB, and the keys {k.nbytes / 1e6:.0f} MB",
+               f"{counted[0] / 1e6:.0f} MB in use at once",
+               "Index one block at a time: `keys[:, block]` is a view, and `keys[:, table]` a "
+               "copy. The given `attention_over_views` takes a list of views.")
+
+
+@check(PAGED, points=2, public=True)
 def as_hugging_face(paged_attention, rng):
     """In an engine, with prompts in pieces, shared prefixes and preemption:
     every row's logits are Hugging Face's for that text alone."""

@@ -1,6 +1,8 @@
 """Checks of the engine's step, on a model whose every word is known."""
 
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 
 from autograder.checking import check, expect, expect_equal, expect_error, expect_returned
 from autograder.checks.decoding import TextModel, byte_tokenizer
+from autograder.checks.scheduler import with_timeline
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams
 from gearworks.serving.engine import LLMEngine as Reference
@@ -85,6 +88,7 @@ class Run:
         seed = int(rng.integers(2**32))
         options = {"block_size": 4, "num_blocks": 30, "max_num_batched_tokens": 12,
                    "max_num_seqs": 4} | options
+        self.budget = options["max_num_batched_tokens"]
         self.models = [PagedTextModel(seed, V, failures=failures, **model) for _ in range(2)]
         self.mine, self.true = (
             kind(LanguageModel(model, byte_tokenizer(), {}, frozenset([EOS])), **options)
@@ -101,6 +105,14 @@ class Run:
 
     def step(self, hint: str = "") -> None:
         """One step of both: what it returns must be the same, and what the model was given."""
+        with self.with_timeline():
+            self._expect_step(hint)
+
+    def with_timeline(self) -> AbstractContextManager[None]:
+        """Let a failure in the block show where the two engines part."""
+        return with_timeline(lambda: self.mine.records, lambda: self.true.records, self.budget)
+
+    def _expect_step(self, hint: str) -> None:
         number = len(self.models[1].passes)
         got, right = step_of(self.mine), step_of(self.true)
         where = f"step {number}"
@@ -126,6 +138,11 @@ class Run:
                      of="`has_unfinished` after the last step")
 
     def expect_records(self, hint: str = "") -> None:
+        """What both put on record must be the same, but for the seconds."""
+        with self.with_timeline():
+            self._expect_records(hint)
+
+    def _expect_records(self, hint: str) -> None:
         mine, true = list(self.mine.records), list(self.true.records)
         expect_equal(len(mine), len(true), of="the number of records", hint=hint)
         for got, right in zip(mine, true):
@@ -149,6 +166,9 @@ def ask(rng: np.random.Generator, id: str, prompt: int = 5, max_tokens: int = 5,
     return Request(ids, max_tokens=max_tokens, id=id, **options)
 
 
+SECONDS = 0.02
+
+
 class Refusing:
     """A grammar of letters that raises something at its third token."""
 
@@ -164,6 +184,20 @@ class Refusing:
         self.count += 1
         if self.count == 3:
             raise self.error
+
+
+class Slow(Refusing):
+    """A grammar that takes its time, and refuses nothing."""
+
+    def __init__(self):
+        super().__init__(RuntimeError())
+
+    def allowed(self) -> np.ndarray:
+        time.sleep(SECONDS)
+        return super().allowed()
+
+    def advance(self, token: int) -> None:
+        pass
 
 
 @check(STEP, points=2, public=True)
@@ -192,6 +226,15 @@ def on_record(LLMEngine, rng):
             ask(rng, "c", 3, 5, n=2))
     run.finish(hint)
     run.expect_records(hint)
+    run = Run(LLMEngine, rng)
+    run.add(ask(rng, "a", 4, 2, grammar=Slow))
+    run.finish(hint)
+    for record in run.mine.records:
+        expect(record.seconds - record.model_seconds >= SECONDS,
+               "model_seconds to be those of the forward pass alone, in a step in which an "
+               f"answer takes {SECONDS:g} s to choose its token",
+               f"{record.model_seconds:.3f} of {record.seconds:.3f} s",
+               "Stop the inner clock before the logits are handed over.")
 
 
 @check(STEP, points=1, public=True)
@@ -229,6 +272,11 @@ def failures(LLMEngine, rng):
     run.finish("An interrupt while an answer chooses its token: what others had said by then "
                "is still to be returned.")
     run.expect_records(hint)
+    run = Run(LLMEngine, rng)
+    run.add(ask(rng, "a", 5, 3),
+            ask(rng, "b", 3, 5, grammar=lambda: Refusing(SystemExit("interrupted"))))
+    run.finish("An interrupt after another answer has ended: nobody runs any more, and what it "
+               "said last is still to be returned, by a step with an empty plan.")
     run = Run(LLMEngine, rng, failures={1: ValueError("broken")})
     run.add(ask(rng, "a"))
     run.step()

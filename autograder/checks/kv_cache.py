@@ -338,6 +338,9 @@ def neighbours(BlockPool, rng):
     expect_equal([pool.allocate(after=4), pool.allocate(after=0)], [6, 1],
                  of="blocks after 4 and 0, when 6, 3 and 1 were freed in this order",
                  hint="Block 5 is in use; block 1 is not, and 0 is a block like any other.")
+    pool.free(0)
+    expect_equal(pool.allocate(after=8), 3, hint="Nothing follows the last block of all.",
+                 of="the block after 8, the last of all, when 3 was freed, and then 0")
 
 
 @check(ALLOCATE, points=1, public=True)
@@ -374,6 +377,14 @@ def shared_and_kept(BlockPool, rng):
                       "somebody. When there is none, `evict` gives one up.")
     expect_books(pool, [range(4)], "when all are in use again",
                  "What `evict` has given up is empty, and must leave `self.empty`, too.")
+    pool, blocks = full_pool(BlockPool, 4)
+    kept = pool.keep(2, b"kept", [2, 7], None)
+    for block in (2, 0):
+        pool.free(block)
+    expect_equal(pool.allocate(after=1), 0, of="the block after 1, when 0 is empty, and 2 kept",
+                 hint=hint)
+    expect_equal(told(pool.find([b"kept"], [2, 7])), told([kept]),
+                 of="what can be found of block 2 then", hint=hint)
 
 
 @check(ALLOCATE, points=1, public=True)
@@ -400,6 +411,8 @@ def full_blocks_have_one(hash_blocks, rng):
     first, second = hash_blocks([7, 8, 7, 8, 7], block_size=2)
     expect(isinstance(first, bytes), "a hash to be bytes", f"a {type(first).__name__}",
            "`hashlib.sha256(data).digest()` gives bytes.")
+    expect(len(first) >= 16, "a hash of 16 bytes at least, which no two texts share by chance",
+           f"one of {len(first)}", "SHA-256 has 32 of them: why throw some away?")
     expect(first != second, "two hashes, since before the second block stands something else",
            f"{first!r} twice", "A block's hash stands for all tokens up to the block's end.")
     size = int(rng.integers(3, 6))
@@ -533,11 +546,13 @@ def the_oldest_goes(BlockPool, rng):
         pool.free(block)
     pool.share(order[0])                                         # used once more
     pool.free(order[0])
+    pool.find([bytes([order[1]])], [order[1]])                   # only looked for
     for at, block in enumerate([order[1], order[2], order[0]]):
         expect_equal(pool.evict(), block, hint="`self.kept` is in the order in which blocks "
                      "were freed: its first key has waited longest.",
                      of=f"what is given up, in turn {at + 1}, when {order} were freed in this "
-                        f"order and {order[0]} was used once more")
+                        f"order, {order[0]} was used once more, and {order[1]} was found and "
+                        "not used")
         expect_equal(told(pool.find([bytes([block])], [block])), [],
                      of=f"what is found of block {block} after it was given up",
                      hint="Its next content will be another.")
@@ -603,6 +618,12 @@ def never_another_text(BlockPool, rng):
                  hint=hint, of="what is found of 2, 7 after it was kept")
     expect_equal(told(pool.find([b"one", clash], [1, 7])), [[blocks[0], [1]]], hint=hint,
                  of="what is found of 1, 7 when its hash stands for 2, 7 now")
+    pool, blocks = full_pool(BlockPool, 3, 1)
+    pool.keep(blocks[1], b"child", [7], pool.keep(blocks[0], clash, [1], None))
+    pool.keep(blocks[2], clash, [2], None)
+    expect_equal(told(pool.find([clash, b"child"], [2, 7])), [[blocks[2], [2]]],
+                 of="what is found of 2, 7 when 7 was kept after 1, and 2 has the hash of 1",
+                 hint="Parents of one hash may be two texts. Are they the same *object*?")
 
 
 @check(SHARE, points=2, public=True)

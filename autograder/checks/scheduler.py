@@ -1,15 +1,20 @@
 """Checks of the scheduler's methods, and the engine that many checks of serving run."""
 
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as Ids
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal
 from autograder.checks.model import Truth, truth
+from gearworks import viz
 from gearworks.kv_cache import BlockPool
 from gearworks.model import forward
 from gearworks.serving.paged_cache import PagedBatch, PagedKVCache
+from gearworks.serving.record import Row, StepRecord
 from gearworks.serving.request import Request
 from gearworks.serving.scheduler import Plan
 from gearworks.serving.scheduler import Scheduler as Reference
@@ -51,6 +56,56 @@ def expect_books(pool: BlockPool, scheduler: Reference, when: str, hint: str = "
         raise CheckFailure(f"the pool's books to be right {when}", str(error), hint) from None
 
 
+@contextmanager
+def with_timeline(mine: Callable[[], Iterable[StepRecord]],
+                  right: Callable[[], Iterable[StepRecord]] = list,
+                  budget: int | None = None) -> Iterator[None]:
+    """Let a failure in the block show the learner's run, step by step.
+
+    mine, right: give the records of both runs, once something has failed. The figure opens
+    where they part; without a right run, or where they agree so far, at the last step.
+    budget: tokens of a step.
+    """
+    try:
+        yield
+    except CheckFailure as failure:
+        with suppress(Exception):                # the records of wrong code may be anything
+            records, others = list(mine()), list(right())
+            both = min(len(records), len(others))           # one may be a step ahead
+            parted = viz.first_divergence(records[:both], others[:both],
+                                          runs=("your run", "the right one"))
+            failure.figure = viz.batch_timeline(records, budget=budget, title="Your run",
+                                                first=parted or len(records) - 1).html
+        raise
+
+
+class Recorder:
+    """Records of a run's steps, from what a check asks the scheduler anyway."""
+
+    def __init__(self):
+        self.records: list[StepRecord] = []
+        self._computed: dict[str, int] = {}
+
+    def step(self, plan: dict[str, Any], pending: Ids[int], cached: Ids[int]) -> None:
+        """plan: as `told` gives it; pending: tokens of each of its rows; cached: of each that
+        was admitted."""
+        admitted = tuple(zip(plan["admitted"], cached))
+        self._computed |= admitted
+        rows = []
+        for (name, count, blocks), left in zip(plan["rows"], pending):
+            start = self._computed.get(name, 0)
+            rows.append(Row(name, start, count, max(0, count - left), left > 1 or not start,
+                            tuple(range(blocks))))
+            self._computed[name] = start + min(count, left)
+        self.records.append(StepRecord(len(self.records), 0.0, 0.0, tuple(rows), admitted,
+                                       tuple(plan["preempted"])))
+
+    def finish(self, name: str) -> None:
+        """An answer has ended with the last step."""
+        last = self.records[-1]
+        self.records[-1] = replace(last, finished=(*last.finished, name))
+
+
 def served_texts(rng: np.random.Generator) -> list[list[int]]:
     """The texts of `TEXTS`: the third begins like the first, the fifth like the fourth."""
     texts = [rng.integers(0, VOCABULARY, prompt + more).tolist() for prompt, more in TEXTS]
@@ -66,11 +121,18 @@ def expect_served(case: Truth, scheduler: Reference, pool: BlockPool, texts: Ids
     names, from blocks that hold nan until they are written to. later: so many of the texts come
     a while after the others, when some of what they begin with is in blocks.
     """
+    records: list[StepRecord] = []
+    with with_timeline(lambda: records, budget=SIZES["max_num_batched_tokens"]):
+        _expect_served(case, scheduler, pool, texts, hint, later, records)
+
+
+def _expect_served(case: Truth, scheduler: Reference, pool: BlockPool, texts: Ids[Ids[int]],
+                   hint: str, later: int, records: list[StepRecord]) -> None:
     right = [case.logits_of(text) for text in texts]
     memory = PagedKVCache(case.config, len(pool.references), pool.block_size)
     memory.keys.fill(np.nan)
     memory.values.fill(np.nan)
-    waiting = list(range(len(texts)))
+    waiting, begun = list(range(len(texts))), set()
     for step in range(STEPS):
         now = [waiting.pop(0) for _ in range(len(waiting) - later * (step < 9))]
         for number in now:
@@ -82,6 +144,13 @@ def expect_served(case: Truth, scheduler: Reference, pool: BlockPool, texts: Ids
             memory.copy_block(source, target)
         rows = [(one, int(count), int(one.num_computed_tokens),
                  int(one.request.id.rpartition("-")[2])) for one, count in plan.rows]
+        records.append(StepRecord(
+            step, 0.0, 0.0, tuple(Row(f"text {number}/0", start, count, 0,
+                                      count > 1 or not start, ())
+                                  for _, count, start, number in rows),
+            tuple((f"text {number}/0", start) for _, _, start, number in rows
+                  if number not in begun)))
+        begun.update(number for *_, number in rows)
         for one, count, start, _ in rows:
             expect(1 <= count <= one.num_pending_tokens,
                    f"a step to compute 1 to {one.num_pending_tokens} tokens of {name_of(one)}, "
@@ -173,6 +242,14 @@ def expect_plans(Scheduler, rng: np.random.Generator, steps: int, hint: str,
     sizes = {"num_blocks": 9, "block_size": 3, "max_num_batched_tokens": 9,
              "max_num_seqs": 4} | options
     both = [a_scheduler(kind, **sizes) for kind in (Scheduler, Reference)]
+    recorders = Recorder(), Recorder()
+    with with_timeline(lambda: recorders[0].records, lambda: recorders[1].records,
+                       sizes["max_num_batched_tokens"]):
+        _expect_steps(both, recorders, rng, steps, hint, guesses)
+
+
+def _expect_steps(both: list[tuple[Reference, BlockPool]], recorders: tuple[Recorder, Recorder],
+                  rng: np.random.Generator, steps: int, hint: str, guesses: bool) -> None:
     number = 0
     for step in range(steps):
         if rng.random() < 0.5:
@@ -185,17 +262,18 @@ def expect_plans(Scheduler, rng: np.random.Generator, steps: int, hint: str,
             number += 1
         ended = rng.random()
         plans = []
-        for scheduler, pool in both:
+        for (scheduler, pool), recorder in zip(both, recorders):
             plan = scheduler.schedule()
+            pending = [one.num_pending_tokens for one, _ in plan.rows]
             plans.append(told(plan) | {
                 "waiting": [name_of(one) for one in scheduler.waiting],
                 "running": [name_of(one) for one in scheduler.running],
                 "cached": [[one.num_computed_tokens, one.kept_blocks, one.cached_tokens,
                             one.running, one.prefix is not None] for one in plan.admitted]})
-            for one, count in plan.rows:
-                caught_up = count >= one.num_pending_tokens
-                scheduler.computed(one, min(count, one.num_pending_tokens))
-                if not caught_up:
+            recorder.step(plans[-1], pending, [cached for cached, *_ in plans[-1]["cached"]])
+            for (one, count), left in zip(plan.rows, pending):
+                scheduler.computed(one, min(count, left))
+                if count < left:
                     continue
                 answers = [one]
                 if one.request.n > 1 and not one.forked:
@@ -207,6 +285,7 @@ def expect_plans(Scheduler, rng: np.random.Generator, steps: int, hint: str,
                     answer.append(7 + answer.index)
                     if len(answer.ids) >= answer.limit or ended < 0.1:
                         scheduler.remove(answer)
+                        recorder.finish(name_of(answer))
             expect_books(pool, scheduler, f"after step {step + 1}", hint)
         for key, right in plans[1].items():
             expect_equal(plans[0][key], right, hint=hint,
@@ -320,11 +399,12 @@ def answers_to_come(Scheduler, rng):
                      "14 of 22 tokens pending, in tiles of 4")
 
 
-@check(CHUNK, points=1, public=False)
+@check(CHUNK, points=1, public=True)
 def any_chunks(Scheduler, rng):
     """Whatever comes, every step computes what the rules say."""
     for options in ({}, {"num_blocks": 30, "max_num_batched_tokens": 7}):
-        expect_plans(Scheduler, rng, 30, "", **options)
+        expect_plans(Scheduler, rng, 30, "Which of the rules is it about: the guesses, the "
+                     "half, or what is pending?", **options)
 
 
 # --- room -------------------------------------------------------------------------------------
@@ -425,6 +505,14 @@ def guesses_first(Scheduler, rng):
     expect_equal(len(first.block_table), 2, of="how many blocks of 4 it has, for token 6",
                  hint=hint)
     expect_books(pool, scheduler, "after that", hint, others)
+    scheduler, pool, others = filled(Scheduler, [6, 3], left=1, guesses=[7] * 8)
+    plan, first = Plan(), running(scheduler, 0)
+    expect_equal(bool(scheduler.make_room(first, 9, plan)), True, of="the answer", hint=hint)
+    expect_equal(len(first.block_table), 2,
+                 hint="All guesses are given up: no block is taken for some of them.",
+                 of="the number of its blocks of 4, for token 6 and eight guesses that would "
+                    "need two more, when one is left,")
+    expect_books(pool, scheduler, "after that", hint, others)
 
 
 @check(ROOM, points=1, public=True)
@@ -502,6 +590,13 @@ def in_their_order(Scheduler, rng):
     expect_equal(told(plan)["admitted"], ["request-0/0"],
                  of="who is admitted to four places, when the first wants two answers, and the "
                     "second three", hint="`sequence.answers` and `self.places`.")
+    scheduler, pool = a_scheduler(Scheduler, tiled=True, max_num_batched_tokens=24)
+    scheduler.add(sequence(range(22), 0))
+    plan = Plan()
+    scheduler.admit(3, plan)
+    expect_equal([told(plan)["admitted"], told(plan)["rows"]], [["request-0/0"], []],
+                 of="who is admitted, and the rows, when the chunk is 0",
+                 hint="It runs from now on, and has no row in this step.")
 
 
 @check(ADMIT, points=1, public=True)
@@ -593,6 +688,27 @@ def what_is_there_already(Scheduler, rng):
             pool.free(held.pop())
             compute(scheduler, 1, 3)
             scheduler.preempt(again, Plan())
+    scheduler, pool = a_scheduler(Scheduler, 4)
+    for number, ids in enumerate((text, text[::-1])):
+        scheduler.add(sequence(ids, number))
+        catch_up(scheduler)
+        scheduler.remove(running(scheduler, number))
+    scheduler.add(sequence([*text, 20], 2))
+    scheduler.admit(16, Plan())
+    expect_books(pool, scheduler, "after a text found two blocks that were kept, and got a "
+                 "third one that had to be given up", "What is found is shared before anything "
+                 "else is taken: kept blocks may be given up.")
+    scheduler, pool = a_scheduler(Scheduler)
+    scheduler.add(sequence(text[::-1], 0))
+    catch_up(scheduler, tokens=1)
+    first = running(scheduler, 0)
+    scheduler.preempt(first, Plan())
+    scheduler.admit(16, Plan())
+    expect_equal([first.num_computed_tokens, first.cached_tokens], [8, 0],
+                 of="the computed and cached tokens of a text that found nothing at first, was "
+                    "preempted, and finds its own blocks",
+                 hint="Nothing was found at the first admission, and that is noted: 0 is a "
+                      "number, and not None.")
 
 
 @check(ADMIT, points=1, public=True)

@@ -49,13 +49,16 @@ def one_event(sse_event, rng):
     """An object as JSON on one line, a text as it is, a type before it,
     and an empty line at the end."""
     expect_event(sse_event, {"a": "é\n"}, hint="The docstring's example, byte for byte.")
-    expect_event(sse_event, "[DONE]", hint="It is no JSON: the text goes out as it is.")
+    for text in ("[DONE]", " two  spaces "):
+        expect_event(sse_event, text, hint="It is no JSON: the text goes out as it is.")
     word = letters(rng, 5)
     expect_event(sse_event, {"delta": {"content": f"{word}\r\n\n 中🚀"}, "usage": None},
                  hint="Line breaks inside of a text are JSON's business; every other character "
                       "is sent as it is.")
     expect_event(sse_event, {"type": word}, f"response.{word}",
                  "`event: ` and the type, on a line of its own, before the data.")
+    expect_event(sse_event, {"z": 1, "a": [{"y": 0.5, "b": None}]},
+                 hint="What the object says first comes first.")
     expect_event(sse_event, {}, hint="An empty object is an event, too.")
 
 
@@ -476,9 +479,12 @@ def one_call(parse_tool_calls, rng):
 def several_calls(parse_tool_calls, rng):
     """Several calls in their order, with text before, between and after them."""
     one, two = json_call("add", {"a": int(rng.integers(99))}), json_call("now", {"b": "}"})
+    word = letters(rng, 3)
     for text in (f"<tool_call>{one}</tool_call>\n<tool_call>{two}</tool_call>",
                  f"a <tool_call>{two}</tool_call> b <tool_call>{one}</tool_call> c",
                  f"[TOOL_CALLS] [{two}, {one}]", f"[{one}, {two}] and {one}",
+                 f" {one} and <tool_call>{two}</tool_call> c ",
+                 f" {word} <tool_call>{one}</tool_call> {word} \n",
                  f"{one}<tool_call>{two}", f"x<tool_call>[{one}]</tool_call>[TOOL_CALLS]{two}"):
         expect_calls(parse_tool_calls, text, "The search goes on where a call has ended.")
 
@@ -507,7 +513,8 @@ def calls_after_failures(parse_tool_calls, rng):
                  f"<tool_call>{json_call('later')}</tool_call><tool_call>{call}</tool_call>.",
                  f"{{{word}}} <tool_call>{call}", f"[{word}] {word}<|python_tag|>{call}{word}",
                  f"{json_call('later')} <tool_call>{call}</tool_call>",
-                 f"<tool_call>{call}</tool_call></tool_call>{word}"):
+                 f"<tool_call>{call}</tool_call></tool_call>{word}",
+                 f"[<tool_call>{call}", f"{{<tool_call>{call}</tool_call>}}"):
         expect_calls(parse_tool_calls, text,
                      "After a failure, the search goes on behind the marker, and what was "
                      "passed is text. A call ends where its JSON ends.")

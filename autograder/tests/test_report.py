@@ -10,9 +10,11 @@ from nbgrader.utils import determine_grade
 
 import autograder
 from autograder.checking.report import markup, text
-from autograder.checking.running import Outcome, Report, Status
+from autograder.checking.running import Outcome, Report, Status, run_exercise
 from autograder.judge import arm
 from gearworks.layers import rms_norm
+from gearworks.serving.engine import LLMEngine
+from gearworks.serving.scheduler import Scheduler
 
 HOSTILE = "</td><script>alert(1)</script> & \u202e \U0001f600"
 
@@ -75,6 +77,30 @@ def test_whatever_code_says_is_escaped():
                            hint=HOSTILE))
     assert "script" not in Table(markup(shown)).tags
     assert "alert(1)" in markup(shown)
+
+
+def test_the_first_figure_stands_below_the_table_and_not_in_the_text():
+    shown = report(outcome(Status.PASSED), outcome(Status.FAILED, figure="<p>one</p>"),
+                   outcome(Status.FAILED, figure="<p>two</p>"))
+    source = markup(shown)
+    assert source.endswith("<p>one</p>") and "two" not in source
+    assert "In pictures, “Says so.”:" in Table(source).words
+    assert "one" not in text(shown)
+    assert shown.outcomes[1].hidden().figure == ""              # it shows what the check did
+
+
+@pytest.mark.parametrize("exercise, wrong", [
+    ("scheduler.Scheduler.chunk", type("Greedy", (Scheduler,), {
+        "chunk": lambda self, one, budget: min(one.num_pending_tokens, budget)})),
+    ("engine.LLMEngine.step", type("Single", (LLMEngine,), {
+        "guess_ahead": lambda self: self.scheduler.running[1:2] and setattr(
+            self.scheduler, "max_num_batched_tokens", 5)}))])
+def test_a_failed_check_of_serving_opens_a_timeline_where_the_runs_part(exercise, wrong):
+    found = run_exercise(exercise, [wrong], seed=1)
+    assert Status.FAILED in {each.status for each in found.outcomes}
+    source = markup(found)
+    assert source.count("In pictures") == 1 and "The runs part here." in source
+    assert "in your run" in source and "The runs part here." not in text(found)
 
 
 def test_results_are_words_and_what_was_said_is_not_repeated():

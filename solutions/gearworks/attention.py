@@ -211,7 +211,8 @@ def paged_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
     tokens, perhaps none; their sum is T. rules: of this layer; every query sees the keys up to
     itself, within the window. Returns (T, H, e). What else lies in the memory means nothing,
     and may be nan. Token i of a sequence lies in block table[i // block_size], at place
-    i % block_size.
+    i % block_size. Blocks are read where they lie: copied together, a sequence's keys and
+    values would be read and written once more in every layer of every step.
     Source: Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", section 4.1.
     """

@@ -186,6 +186,8 @@ def hash_blocks(ids: Sequence[int], block_size: int, parent: bytes = b"") -> lis
 class Prefix:
     """What a full block holds: its tokens, after those of all its ancestors.
 
+    hash: of all of it; block: the block's number; ids: of the block, a tuple; parent: the
+    prefix of the block before it, None for a text's first block.
     Two prefixes are the same text only if they are the same object, so a collision of hashes
     cannot pass one text's keys off as another's.
     """

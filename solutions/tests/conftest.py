@@ -26,6 +26,8 @@ if TYPE_CHECKING:                       # no engine is loaded before --engine ha
 def pytest_addoption(parser):
     parser.addoption("--engine", type=Path, metavar="FOLDER",
                      help="test this engine instead of the reference")
+    parser.addoption("--soak", type=int, default=1000, metavar="REQUESTS",
+                     help="how many requests the server is soaked with")
 
 
 def pytest_configure(config):

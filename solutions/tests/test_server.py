@@ -257,7 +257,8 @@ def port(client) -> int:
     ("127.0.0.1:{port}", 200), ("localhost:{port}", 200), ("LOCALHOST:{port}", 200),
     ("[::1]:{port}", 200), ("127.0.0.1", 200), ("127.8.9.1", 200),
     ("rebound.example:{port}", 403), ("rebound.example", 403), ("localhost.example", 403),
-    ("127.0.0.1.example:{port}", 403), ("192.168.0.1:{port}", 403), ("[::1", 403), ("", 403)])
+    ("127.0.0.1.example:{port}", 403), ("192.168.0.1:{port}", 403), ("[::1", 403), ("", 403),
+    ("evil@localhost", 403), ("localhost@evil", 403)])
 def test_a_foreign_host_is_refused_on_loopback(client, host, status):
     answer = client.get("/v1/models", headers={"host": host.format(port=port(client))})
     assert answer.status_code == status

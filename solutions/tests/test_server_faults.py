@@ -1,5 +1,7 @@
 """The server under load and attack: what is refused, what is cut off, and that it goes on."""
 
+import asyncio
+import gc
 import json
 import os
 import signal
@@ -11,6 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
+import psutil
 import pytest
 from test_server import LONG, assert_error, stream
 
@@ -111,17 +115,38 @@ def test_a_client_that_leaves_frees_its_blocks(server, client, path, body):
 def test_a_client_that_leaves_the_queue_is_never_run(served, tiny_chat):
     with (served(tiny_chat, engine={"max_num_seqs": 1}) as server,
           httpx.Client(base_url=server.url, timeout=60) as client,
-          client.stream("POST", "/v1/completions", json=LONG | {"stream": True}) as first):
+          client.stream("POST", "/v1/completions", json=LONG | {
+              "stream": True, "stream_options": {"include_usage": True}}) as first):
         lines = first.iter_lines()
         next(lines)
         with pytest.raises(httpx.ReadTimeout):
             client.post("/v1/completions", json=LONG, timeout=0.2)
         while server.service.engine.unfinished > 1:
             time.sleep(0.01)
-        assert sum(line.startswith("data: {") for line in lines) >= 250
+        *_, last = (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
+        assert last["usage"]["completion_tokens"] == LONG["max_tokens"]
         first.close()
         wait_until_free(server)
         assert len({row.name for record in server.engine.records for row in record.rows}) == 1
+
+
+def test_a_client_that_leaves_just_when_its_request_is_prepared_is_noticed(server):
+    """Both in one turn of the event loop: what is ready must not hide who has gone."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def prepare():
+        begun.set()
+        let_go.wait(60)
+
+    async def leave():
+        working = asyncio.ensure_future(server.service.aside(prepare))
+        await asyncio.to_thread(begun.wait)
+        let_go.set()
+        time.sleep(0.2)                       # it returns now, and the loop has not heard of it
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+    asyncio.run(leave())
 
 
 # --- slow readers
@@ -142,7 +167,6 @@ def test_a_slow_reader_stops_nobody_and_misses_nothing(server, client, alone):
 
 
 def test_what_waits_for_a_slow_reader_is_one_delta_an_answer(tiny_chat):
-    import asyncio
 
     from gearworks.server.async_engine import AsyncEngine
     from gearworks.serving.engine import LLMEngine
@@ -365,6 +389,77 @@ def test_what_is_no_http_is_refused_in_the_same_form(server, client, head, statu
     assert error["type"] == "invalid_request_error"
 
 
+CHUNKED = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+           b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n")
+
+
+def chunked(body: bytes) -> bytes:
+    return b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+
+def test_a_body_with_two_lengths_is_refused(server, client):
+    """Else a proxy that believes the other one lets a client write into the next request."""
+    smuggled = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"Content-Length: 4\r\n\r\n"
+                           + chunked(json.dumps(SHORT).encode()) + smuggled)
+        received = read_all(connection)
+    assert received.count(b"HTTP/1.1 ") == 1 and b"connection: close" in received.lower()
+    status, error = refused(received)
+    assert (status, error["code"]) == (400, "ambiguous_length")
+
+
+@pytest.mark.parametrize("rest, status", [
+    (b"5;" + b"a" * 100_000 + b"\r\nabcde\r\n0\r\n\r\n", 431),
+    (b"0" * 50 + b"5\r\nabcde\r\n0\r\n\r\n", 400), (b"-5\r\nabcde\r\n", 400),
+    (b"5\r\nabcdefghij\r\n0\r\n\r\n", 400),
+    (b"".join([b"2\r\n{}\r\n0\r\n", *(b"T%d: x\r\n" % i for i in range(10_000)), b"\r\n"]),
+     431)], ids=["extension", "long size", "negative size", "wrong size", "trailers"])
+def test_a_body_in_bad_chunks_is_refused(server, client, rest, status):
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"\r\n" + rest)
+        found, error = refused(read_all(connection))
+    assert found == status and error["type"] == "invalid_request_error"
+
+
+def test_a_body_in_small_chunks_is_a_body(server, client, alone):
+    body = json.dumps(SHORT).encode()
+    with connect(server) as connection:
+        connection.sendall(CHUNKED + b"Connection: close\r\n\r\n" + b"".join(
+            b"1;x=y\r\n%c\r\n" % byte for byte in body) + b"0\r\nTrailer: x\r\n\r\n")
+        received = read_all(connection)
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["choices"][0]["text"] == alone
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_says_it_is_done_sending_leaks_nothing(server, client, stream):
+    """A half-closed connection counts as one whose client has gone."""
+    body = json.dumps(LONG | {"stream": stream, "max_tokens": 1900}).encode()
+    before = server.engine._steps
+    with connect(server) as connection:
+        connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                           b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+                           % (len(body), body))
+        connection.shutdown(socket.SHUT_WR)
+        read_all(connection)
+    wait_until_free(server)
+    assert server.engine._steps < before + 1000                 # of 1,900
+
+
+def test_requests_in_one_breath_are_answered_in_turn(server, client, alone):
+    body = json.dumps(SHORT).encode()
+    one = (b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+           b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+           % (len(body), body))
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with connect(server) as connection:
+        connection.sendall(one * 5 + last)
+        received = read_all(connection)
+    assert received.count(b"HTTP/1.1 200 OK") == 6
+    assert received.count(json.dumps(alone, ensure_ascii=False).encode()) == 5
+    assert received.endswith(b'{"status":"ok"}')
+
+
 def drip(connection: socket.socket, data: bytes) -> bytes:
     """Send a byte now and then, until the server has had enough; returns what it says."""
     connection.settimeout(0.05)
@@ -412,6 +507,45 @@ def test_what_is_slow_in_the_engine_is_not_slow_in_coming(served, tiny_chat):
 
 
 # --- exceptions
+
+
+@pytest.mark.long
+def test_a_soak_leaves_no_block_no_task_and_no_memory(served, tiny_chat, request):
+    """Short requests over eight connections, some streamed; every fifth hangs up on the way."""
+    count, process = request.config.getoption("--soak"), psutil.Process()
+    kinds = [("/v1/completions", {}, False), ("/v1/completions", {"stream": True}, False),
+             ("/v1/chat/completions", {"stream": True, "n": 2}, False),
+             ("/v1/responses", {"stream": True}, False),
+             ("/v1/completions", {"stream": True, "max_tokens": 400}, True)]
+
+    def body(path, number):
+        text = f"Number {number % 50}"
+        return {"/v1/completions": {"prompt": text, "max_tokens": 4},
+                "/v1/chat/completions": {"messages": [{"role": "user", "content": text}],
+                                         "max_tokens": 4},
+                "/v1/responses": {"input": text, "max_output_tokens": 4}}[path]
+
+    with served(tiny_chat, engine={"num_blocks": 200, "block_size": 16}) as server:
+        def some(numbers):
+            with httpx.Client(base_url=server.url, timeout=60) as client:
+                for number in numbers:
+                    path, more, leaves = kinds[number % len(kinds)]
+                    with client.stream("POST", path, json=body(path, number) | more) as answer:
+                        assert answer.status_code == 200
+                        for _ in answer.iter_bytes():
+                            if leaves:
+                                break
+
+        sizes, tasks = [], []
+        with ThreadPoolExecutor(8) as pool:
+            for part in np.array_split(np.arange(count), 10):
+                list(pool.map(some, [part[at::8].tolist() for at in range(8)]))
+                wait_until_free(server)
+                gc.collect()
+                sizes.append(process.memory_info().rss)
+                tasks.append(len(asyncio.all_tasks(server.service.engine._loop)))
+    assert max(tasks) <= tasks[0] + 8, tasks        # at most connections that are just closing
+    assert sizes[-1] < 1.05 * sizes[3], sizes
 
 
 def test_an_exception_in_one_request_ends_no_other(server, client, alone, monkeypatch):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lm_eval.models.openai_completions import LocalCompletionsAPI
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import ValidationError
 
 from gearworks.decoding import generate
 from gearworks.errors import ModelError
@@ -23,6 +24,7 @@ from gearworks.server.protocol import (chat_chunks, chat_completion, completion,
 from gearworks.server.reply import Reply
 from gearworks.server.request_types import (ChatRequest, CompletionRequest, DetokenizeRequest,
                                             Limits, TokenizeRequest)
+from gearworks.server.responses import ResponsesRequest
 from gearworks.serving.request import Delta, Request
 
 LIMITS = Limits(("smollm2", "other"), 49152, 100, 8)
@@ -81,6 +83,21 @@ def test_stop_is_one_text_or_several():
     assert valid(HI | {"stop": []}).stop == []
 
 
+def test_a_whole_number_may_have_a_point():
+    """As in JSON Schema: some clients write every number so."""
+    whole = {"n": 2.0, "seed": -3.0, "max_tokens": 5.0, "top_k": 0.0, "priority": 1e3,
+             "top_logprobs": 4.0, "stop_token_ids": [7.0, 8]}
+    request = valid(HI | {"logprobs": True} | whole)
+    for name, value in whole.items():
+        got = getattr(request, name)
+        assert got == value and not any(isinstance(each, float) for each in (
+            got if isinstance(got, list) else [got]))
+    for prompt in ([1.0, 2], [[1, 2.0], [3]]):
+        prompts = valid({"prompt": prompt, "max_tokens": 0.0}, CompletionRequest).prompts
+        assert all(type(id) is int for ids in prompts for id in ids)
+    assert valid({"tokens": [1.0, 2]}, DetokenizeRequest).tokens == [1, 2]
+
+
 # What is refused, with the parameter that caused it
 
 BAD = [("messages", []), ("messages", "Hi"), ("messages", {}), ("messages", [7]),
@@ -89,7 +106,7 @@ BAD = [("messages", []), ("messages", "Hi"), ("messages", {}), ("messages", [7])
        ("temperature", True), ("temperature", 10 ** 400), ("temperature", math.nan),
        ("temperature", math.inf), ("top_p", 1.01), ("top_p", []), ("top_k", -2),
        ("top_k", 2 ** 40), ("min_p", -1), ("repetition_penalty", 0),
-       ("presence_penalty", 3), ("frequency_penalty", -3), ("seed", 2 ** 63), ("seed", 1.0),
+       ("presence_penalty", 3), ("frequency_penalty", -3), ("seed", 2 ** 63), ("seed", 1.5),
        ("stop", ""), ("stop", 7), ("stop", ["x"] * 65), ("stop_token_ids", [49152]),
        ("stop_token_ids", "2"), ("logit_bias", {"49152": 1}), ("logit_bias", {"a": 1}),
        ("logit_bias", {"-1": 1}), ("logit_bias", {"1": 101}), ("logit_bias", {"1": "1"}),
@@ -138,9 +155,53 @@ def test_the_path_to_a_bad_value_is_named(body, param):
 @pytest.mark.parametrize("prompt, param", [
     (None, "prompt"), (7, "prompt"), ([], "prompt"), ([[]], "prompt[0]"), ([1, "a"], "prompt"),
     ([True], "prompt[0]"), ([-1], "prompt[0]"), ([49152], "prompt"), ([[1], [49152]], "prompt"),
-    ([1.0], "prompt[0]"), ([10 ** 30], "prompt[0]"), (["a"] * 1025, "prompt"), ({}, "prompt")])
+    ([1.5], "prompt[0]"), ([10 ** 30], "prompt[0]"), (["a"] * 1025, "prompt"), ({}, "prompt")])
 def test_a_bad_prompt_is_named(prompt, param):
     assert refused({"prompt": prompt}, CompletionRequest)["param"].startswith(param)
+
+
+def test_a_request_has_so_many_answers_at_most():
+    """Prompts times n: else one line asks for work of hours, and everybody else waits."""
+    assert valid({"prompt": ["a"] * 128, "n": 8}, CompletionRequest).n == 8
+    error = refused({"prompt": ["a"] * 129, "n": 8}, CompletionRequest)
+    assert error["param"] == "prompt" and "1032 answers" in error["message"]
+    refused({"prompt": [[1]] * 1024, "n": 2}, CompletionRequest)
+
+
+def test_what_is_only_too_long_is_called_so():
+    error = refused({"prompt": ["a"] * 1025}, CompletionRequest)
+    assert error["param"] == "prompt" and "1024 items" in error["message"]
+
+
+MANY = 20_000
+
+
+@pytest.mark.parametrize("kind, body, param", [
+    (CompletionRequest, {"prompt": [1.5] * MANY}, "prompt"),
+    (CompletionRequest, {"prompt": [[1]] * MANY}, "prompt"),
+    (CompletionRequest, {"prompt": [[1], [1.5] * MANY]}, "prompt"),
+    (CompletionRequest, {"prompt": [7, *["a"] * MANY]}, "prompt"),
+    (CompletionRequest, {"prompt": "a", "stop": [7] * MANY}, "stop"),
+    (CompletionRequest, {"prompt": "a", "stop_token_ids": ["x"] * MANY}, "stop_token_ids"),
+    (DetokenizeRequest, {"tokens": ["x"] * MANY}, "tokens"),
+    (ChatRequest, {"messages": [{"role": "robot", "content": 7}] * MANY}, "messages"),
+    (ChatRequest, {"messages": HI["messages"] * MANY}, "messages"),
+    (ChatRequest, {"messages": [{"role": "user", "content": [{"type": "x"}] * MANY}]},
+     "messages"),
+    (ChatRequest, {"messages": [{"role": "assistant", "tool_calls": [{"type": "x"}] * MANY}]},
+     "messages"),
+    (ResponsesRequest, {"input": [{"type": "x"}] * MANY}, "input"),
+    (ResponsesRequest, {"input": [{"role": "user", "content": [{"type": "x"}] * MANY}]},
+     "input"),
+    (ResponsesRequest, {"input": "a", "include": [7] * MANY}, "include"),
+    (ResponsesRequest, {"input": "a", "metadata": {str(i): 7 for i in range(MANY)}},
+     "metadata")])
+def test_a_long_list_has_few_errors(kind, body, param):
+    """To collect one for each of its elements takes seconds, and nobody else is answered."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+    assert caught.value.error_count() < 10
+    assert refused(body, kind)["param"].startswith(param)
 
 
 def test_the_logprobs_of_completions_are_bounded():

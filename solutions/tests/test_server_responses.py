@@ -301,6 +301,24 @@ def test_the_store_is_bounded():
         store.forget("resp_2")
 
 
+def test_the_store_is_bounded_in_characters():
+    """What a client sends comes back in its response: its tools, its metadata."""
+    store = ResponseStore(most_characters=1000)
+    for number in range(4):
+        store.keep({"id": f"resp_{number}", "output": [], "tools": "x" * 300}, [])
+    store.forget("resp_3")
+    store.keep({"id": "resp_4", "output": [], "tools": "x" * 300}, [])
+    for number, is_kept in enumerate((False, False, True, False, True)):      # two have room
+        if is_kept:
+            assert store.response(f"resp_{number}")["id"] == f"resp_{number}"
+        else:
+            with pytest.raises(APIError):
+                store.response(f"resp_{number}")
+    store.keep({"id": "large", "output": [], "tools": "x" * 2000}, [])
+    with pytest.raises(APIError):
+        store.response("large")
+
+
 def test_what_is_kept_does_not_change(smollm2):
     """A later answer to the same conversation leaves it alone."""
     store = ResponseStore()

@@ -10,10 +10,13 @@ a load test tells (`utilisation`), and `speed` divided by it is what to plan wit
 
 import math
 from bisect import bisect
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gearworks.accounting import ModelShape, memory_bytes, roofline_tokens_per_second
+from gearworks.accounting import (ModelShape, bytes_moved, forward_flops, memory_bytes,
+                                  roofline_tokens_per_second)
 from gearworks.errors import ModelError
+from gearworks.serving.record import StepRecord
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,30 @@ def utilisation(tokens_per_second: float, shape: ModelShape, machine: Machine, u
     return tokens_per_second / roofline_tokens_per_second(
         shape, dtype, bandwidth=machine.bandwidth, batch=users, past_tokens=tokens,
         flops_per_second=machine.flops_per_second, cache_dtype=cache_dtype)
+
+
+def least_seconds(records: Iterable[StepRecord], shape: ModelShape, machine: Machine,
+                  dtype: str = "float32", cache_dtype: str = "float32") -> float:
+    """What a perfect machine would take for the steps that an engine has done.
+
+    In each step it reads the weights once, and every sequence's keys and values; meanwhile it
+    computes the step's tokens, and a row of logits for each sequence. The share of the roofline
+    that an engine reached is this, divided by the seconds that its steps took.
+
+    >>> from gearworks.accounting import SHAPES
+    >>> from gearworks.serving.record import Row
+    >>> laptop = Machine(memory=16e9, bandwidth=12.5e9, flops_per_second=1e11)
+    >>> one, other = (Row(name, 49, 1, 0, False, ()) for name in ("a/0", "b/0"))
+    >>> steps = [StepRecord(0, 0.1, 0.1, (one,)), StepRecord(1, 0.1, 0.1, (other,))]
+    >>> together = [StepRecord(0, 0.1, 0.1, (one, other))]
+    >>> [round(least_seconds(run, SHAPES["SmolLM2-135M"], laptop), 3)
+    ...  for run in (steps, together)]
+    [0.086, 0.043]
+    """
+    seconds = 0.0
+    for record in records:
+        flops = sum(forward_flops(shape, row.count, row.start) for row in record.rows)
+        tokens = sum(row.start + row.count for row in record.rows)
+        moved = bytes_moved(shape, dtype, new_tokens=tokens, cache_dtype=cache_dtype)
+        seconds += max(flops / machine.flops_per_second, moved / machine.bandwidth)
+    return seconds

@@ -102,8 +102,12 @@ class KeyGuard:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without its port; nothing where it is no host."""
+    """The name in a Host header, without its port; nothing where it is no host.
+
+    >>> _host_name("localhost:8000"), _host_name("[::1]"), _host_name("evil@localhost")
+    ('localhost', '::1', '')
+    """
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return "" if "@" in host else urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""

@@ -49,6 +49,7 @@ class Exchange:
             await send(message)
 
         try:
+            _check_length(scope)
             await self._app(scope, receive, send_named)
         except ClientDisconnect:
             log.info("%s: the client has gone", request_id)
@@ -56,6 +57,16 @@ class Exchange:
             answer = as_api_error(error, request_id)
             if not started:
                 await error_response(answer)(scope, receive, send_named)
+
+
+def _check_length(scope: Scope) -> None:
+    """Refuse a body with two lengths: a proxy before us may believe the other one, and then
+    one client's body is read as the next one's request.
+    Source: RFC 9112, section 6.1."""
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        raise APIError(400, "The request has a Content-Length and a Transfer-Encoding; it can "
+                            "have one of them.", code="ambiguous_length",
+                       headers={"Connection": "close"})
 
 
 def as_api_error(error: Exception, request_id: str) -> APIError:

@@ -87,13 +87,16 @@ def complaint(error: ValidationError, body: Any) -> APIError:
     """What pydantic found first, with the parameter's path as OpenAI writes it."""
     found = error.errors(include_url=False, include_input=False, include_context=False)
     paths = [_path(each, body) for each in found]
-    # Of a union's alternatives, that which was understood furthest is what was meant; and what
-    # is there and wrong comes before what is missing
-    path, _ = max(((path, each) for path, each in zip(paths, found)
-                   if each["loc"][:1] == found[0]["loc"][:1]),
-                  key=lambda pair: (pair[0].count(".") + pair[0].count("["),
-                                    pair[1]["type"] != "missing"))
-    meant = [each for each, other in zip(found, paths) if other == path]
+    # Of a union's alternatives, that which was understood furthest is what was meant (a list
+    # that is only too long was right so far); and what is there and wrong comes before what is
+    # missing
+    path, chosen = max(((path, each) for path, each in zip(paths, found)
+                        if each["loc"][:1] == found[0]["loc"][:1]),
+                       key=lambda pair: (pair[1]["type"] == "too_long",
+                                         pair[0].count(".") + pair[0].count("["),
+                                         pair[1]["type"] != "missing"))
+    meant = ([chosen] if chosen["type"] == "too_long" else
+             [each for each, other in zip(found, paths) if other == path])
     reasons = dict.fromkeys(each["msg"].removeprefix("Value error, ") for each in meant)
     code = "missing_required_parameter" if meant[0]["type"] == "missing" else "invalid_value"
     return APIError(400, f"{path or 'The body'} cannot be used: {'; or: '.join(reasons)}.",

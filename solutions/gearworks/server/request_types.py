@@ -1,8 +1,10 @@
 """What a client may ask, field by field; `protocol.validate_request` checks a body by it.
 
 A field that is null counts as absent. Booleans are no numbers, strings neither; NaN and
-infinity are refused. Bounds are OpenAI's, and vLLM's for what OpenAI does not have (top_k,
-min_p, repetition_penalty, stop_token_ids, ignore_eos, priority).
+infinity are refused; 1.0 is a whole number, as in JSON Schema. Bounds are OpenAI's, and vLLM's
+for what OpenAI does not have (top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos,
+priority). Lists that a client makes as long as it likes fail with their first error: to note
+a million of them takes seconds, in which nobody else is answered.
 
 Left out on purpose: pictures and sound, OpenAI's older `functions`, custom (free-form) tools,
 `best_of` and `suffix` of completions.
@@ -10,13 +12,15 @@ Left out on purpose: pictures and sound, OpenAI's older `functions`, custom (fre
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo,
                       WrapValidator, field_validator, model_validator)
 
 INT64 = 2 ** 63
 MOST_TOOLS = 128
+MOST_MESSAGES = 10_000
+MOST_ANSWERS = 1024             # to one request, with all its prompts
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,23 @@ def as_sent(value: Any, check: Any) -> Any:
     return value
 
 
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _all_whole(values: Any) -> Any:
+    is_mixed = isinstance(values, list) and float in set(map(type, values))
+    return list(map(_whole, values)) if is_mixed else values
+
+
+WHOLE = BeforeValidator(_whole)             # for an int: some clients write every number so
+ALL_WHOLE = BeforeValidator(_all_whole)     # for a list of them, which may be long
+
+
+T = TypeVar("T")
+LongList = Annotated[list[T], Field(fail_fast=True)]
+
+
 class TextPart(Object):
     """A part of a message's content; pictures and sound are not supported."""
 
@@ -82,10 +103,10 @@ class Message(Object):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: LongList[ToolCall] | None = None
     tool_call_id: str | None = None
     name: str | None = None
-    content: str | list[TextPart] | None = Field(None, validate_default=True)
+    content: str | LongList[TextPart] | None = Field(None, validate_default=True)
 
     @field_validator("content")
     @classmethod
@@ -102,6 +123,8 @@ class Message(Object):
         return self.content
 
 
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES,
+                                          fail_fast=True)]
 FunctionName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
@@ -172,7 +195,8 @@ class StreamOptions(Object):
     include_usage: bool | None = False
 
 
-TokenId = Annotated[int, Field(ge=0, lt=2 ** 31)]
+TokenId = Annotated[int, Field(ge=0, lt=2 ** 31)]           # in lists that are ALL_WHOLE
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True), ALL_WHOLE]
 StopText = Annotated[str, Field(min_length=1, max_length=1000)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 
@@ -187,22 +211,23 @@ class SamplingRequest(Object):
     model: str | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = 1
-    seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
-    stop: Annotated[list[StopText], BeforeValidator(_listed, json_schema_input_type=(
-        StopText | list[StopText])), Field(max_length=64)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=1000)] | None = None
+    n: Annotated[int, Field(ge=1, le=128), WHOLE] | None = 1
+    seed: Annotated[int, Field(ge=-INT64, lt=INT64), WHOLE] | None = None
+    stop: Annotated[list[StopText], Field(max_length=64, fail_fast=True), BeforeValidator(
+        _listed, json_schema_input_type=StopText | list[StopText])] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1000, fail_fast=True),
+                              ALL_WHOLE] | None = None
     ignore_eos: bool | None = False
     temperature: Annotated[float, Field(ge=0, le=2)] | None = 1.0
     top_p: Annotated[float, Field(ge=0, le=1)] | None = 1.0
-    top_k: Annotated[int, Field(ge=-1, lt=2 ** 31)] | None = 0
+    top_k: Annotated[int, Field(ge=-1, lt=2 ** 31), WHOLE] | None = 0
     min_p: Annotated[float, Field(ge=0, le=1)] | None = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = 1.0
     presence_penalty: Penalty | None = 0.0
     frequency_penalty: Penalty | None = 0.0
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
                      Annotated[float, Field(ge=-100, le=100)]] | None = None
-    priority: Annotated[int, Field(ge=-2 ** 31, lt=2 ** 31)] | None = 0
+    priority: Annotated[int, Field(ge=-2 ** 31, lt=2 ** 31), WHOLE] | None = 0
 
     @property
     def include_usage(self) -> bool:
@@ -218,17 +243,17 @@ class SamplingRequest(Object):
             yield "stop_token_ids", id, 0, limits.vocab_size - 1
 
 
-TokenCount = Annotated[int, Field(ge=1, lt=2 ** 31)]
+TokenCount = Annotated[int, Field(ge=1, lt=2 ** 31), WHOLE]
 
 
 class ChatRequest(SamplingRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Messages
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     response_format: ResponseFormat | None = None
     # as they were sent: a template sees every key, in its order
     tools: Annotated[list[Annotated[Tool, WrapValidator(as_sent)]],
@@ -284,22 +309,36 @@ class ChatRequest(SamplingRequest):
         return self.tools if self.tool_choice == "required" else []
 
 
+def _is_one(prompt: str | list) -> bool:
+    """Whether it is one prompt, a text or ids, and no list of them."""
+    return isinstance(prompt, str) or isinstance(prompt[0], int)
+
+
 class CompletionRequest(SamplingRequest):
     """POST /v1/completions. prompt: a text, ids, or several of either."""
 
-    prompt: (str | Annotated[list[TokenId], Field(min_length=1)]
-             | Annotated[list[str], Field(min_length=1, max_length=1024)]
-             | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]],
-                         Field(min_length=1, max_length=1024)])
-    max_tokens: Annotated[int, Field(ge=0, lt=2 ** 31)] | None = 16
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    prompt: (str | TokenIds
+             | Annotated[list[str], Field(min_length=1, max_length=MOST_ANSWERS,
+                                          fail_fast=True)]
+             | Annotated[list[TokenIds], Field(min_length=1, max_length=MOST_ANSWERS,
+                                               fail_fast=True)])
+    max_tokens: Annotated[int, Field(ge=0, lt=2 ** 31), WHOLE] | None = 16
+    logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     echo: bool | None = False
+
+    @field_validator("prompt")
+    @classmethod
+    def _has_few_answers(cls, prompt: Any, info: ValidationInfo) -> Any:
+        answers = (1 if _is_one(prompt) else len(prompt)) * (info.data.get("n") or 1)
+        if answers > MOST_ANSWERS:
+            raise ValueError(f"with n, that is {answers} answers, and one request can have "
+                             f"{MOST_ANSWERS}")
+        return prompt
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
         """The prompts, as a list even if there is one."""
-        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
-        return [self.prompt] if one else self.prompt
+        return [self.prompt] if _is_one(self.prompt) else self.prompt
 
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""
@@ -315,7 +354,7 @@ class TokenizeRequest(Object):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = True
 
 
@@ -323,7 +362,7 @@ class DetokenizeRequest(Object):
     """POST /detokenize."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Field(fail_fast=True), ALL_WHOLE]
 
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""

@@ -10,19 +10,24 @@ reasoning items of other models are skipped.
 Source: OpenAI's API reference, "Responses".
 """
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Annotated, Any, Literal
 
-from pydantic import (AfterValidator, Discriminator, Field, Tag, WithJsonSchema,
-                      WrapValidator)
+from pydantic import (AfterValidator, BeforeValidator, Discriminator, Field, Tag,
+                      WithJsonSchema, WrapValidator)
 
 from gearworks.server.api_error import APIError
 from gearworks.server.protocol import validate_request
-from gearworks.server.request_types import (MOST_TOOLS, Bounded, ChatRequest, Function,
-                                            JSONObjectFormat, Limits, NamedSchema, Object,
-                                            SamplingRequest, TextFormat, TokenCount, as_sent)
+from gearworks.server.request_types import (MOST_MESSAGES, MOST_TOOLS, WHOLE, Bounded,
+                                            ChatRequest, Function, JSONObjectFormat, Limits,
+                                            LongList, NamedSchema, Object, SamplingRequest,
+                                            TextFormat, TokenCount, as_sent)
+
+
+MOST_METADATA = 16                  # OpenAI's bound
 
 
 class InputText(Object):
@@ -37,7 +42,7 @@ class InputMessage(Object):
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText]
+    content: str | LongList[InputText]
 
 
 class CallItem(Object):
@@ -54,7 +59,7 @@ class OutputItem(Object):
 
     type: Literal["function_call_output"]
     call_id: str
-    output: str | list[InputText]
+    output: str | LongList[InputText]
 
 
 class ReasoningItem(Object):
@@ -99,6 +104,16 @@ class TextSettings(Object):
                       Field(discriminator="type")] | None = None
 
 
+def _few(value: Any) -> Any:
+    if isinstance(value, Mapping) and len(value) > MOST_METADATA:
+        raise ValueError(f"it can have {MOST_METADATA} entries at most")
+    return value
+
+
+Metadata = Annotated[dict[Annotated[str, Field(max_length=64)],
+                          Annotated[str, Field(max_length=512)]], BeforeValidator(_few)]
+
+
 def _off(value: bool) -> bool:
     if value:
         raise ValueError("it can only be false here")
@@ -108,20 +123,21 @@ def _off(value: bool) -> bool:
 class ResponsesRequest(SamplingRequest):
     """POST /v1/responses."""
 
-    input: str | Annotated[list[InputItem], Field(min_length=1)]
+    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES,
+                                                 fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: TokenCount | None = None
-    n: Annotated[int, Field(ge=1, le=1)] | None = 1
+    n: Annotated[int, Field(ge=1, le=1), WHOLE] | None = 1
     text: TextSettings | None = None
     tools: Annotated[list[Annotated[FunctionTool, WrapValidator(as_sent)]],
                      Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
     parallel_tool_calls: bool | None = None
-    include: list[str] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    include: LongList[str] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
     previous_response_id: str | None = None
     store: bool | None = True
-    metadata: dict[str, str] | None = None
+    metadata: Metadata | None = None
     # to go on without these would be to answer something else
     background: Annotated[bool, AfterValidator(_off),
                           WithJsonSchema({"type": "boolean", "const": False})] | None = False
@@ -138,21 +154,24 @@ class ResponsesRequest(SamplingRequest):
 class ResponseStore:
     """The latest responses, with the conversations that led to them."""
 
-    def __init__(self, limit: int = 256):
-        """limit: how many are kept."""
-        self._limit = limit
-        self._kept: OrderedDict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = (
+    def __init__(self, limit: int = 256, most_characters: int = 64 * 2**20):
+        """limit: how many are kept; most_characters: of JSON, all together."""
+        self._limit, self._most_characters = limit, most_characters
+        self._characters = 0
+        self._kept: OrderedDict[str, tuple[dict[str, Any], list[dict[str, Any]], int]] = (
             OrderedDict())
         self._lock = Lock()
 
     def keep(self, response: dict[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
         """Remember a finished response. messages: the conversation before it, without its
         instructions, which do not carry over."""
+        messages = [*messages, *_messages(response["output"])]
+        size = len(json.dumps([response, messages]))
         with self._lock:
-            self._kept[response["id"]] = response, [*messages,
-                                                    *_messages(response["output"])]
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
+            self._kept[response["id"]] = response, messages, size
+            self._characters += size
+            while len(self._kept) > self._limit or self._characters > self._most_characters:
+                self._characters -= self._kept.popitem(last=False)[1][2]
 
     def response(self, id: str) -> dict[str, Any]:
         """A response that is kept. Raises APIError (404) for another one."""
@@ -170,9 +189,10 @@ class ResponseStore:
         """Delete a response. Raises APIError (404) for one that is not kept."""
         self.response(id)
         with self._lock:
-            self._kept.pop(id, None)
+            if id in self._kept:
+                self._characters -= self._kept.pop(id)[2]
 
-    def _found(self, id: str, missing: APIError) -> tuple[dict, list]:
+    def _found(self, id: str, missing: APIError) -> tuple[dict, list, int]:
         with self._lock:
             if id not in self._kept:
                 raise missing

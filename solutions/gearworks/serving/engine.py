@@ -161,8 +161,8 @@ class LLMEngine:
         Whatever the forward pass raises (an error, Ctrl-C) goes on to the caller. Nobody knows
         then which blocks were copied, so all rows' sequences wait to be computed again:
         `self.scheduler.preempt(sequence, plan)`. `step` can be called again, and nothing is
-        lost; if it was `hand_over` that was interrupted, only the request whose token was being
-        chosen, which is aborted.
+        lost. (What interrupts `hand_over` goes on to the caller, too: it has aborted the
+        request whose token was being chosen, and whoever comes after it is computed again.)
         """
         started = time.perf_counter()
         self.guess_ahead()

@@ -27,7 +27,11 @@ class Plan:
 
 
 class Scheduler:
-    """The sequences that run and those that wait, in order of rank, and who gets what."""
+    """The sequences that run and those that wait, in order of rank, and who gets what.
+
+    pool: the blocks. running, waiting: lists of sequences, the first in rank first.
+    max_num_batched_tokens, max_num_seqs: of a step; `places` says how many more may run.
+    """
 
     def __init__(self, pool: BlockPool, *, max_num_batched_tokens: int, max_num_seqs: int,
                  enable_prefix_caching: bool = True, tiled: bool = False):
@@ -122,10 +126,10 @@ class Scheduler:
     def make_room(self, sequence: Sequence, count: int, plan: Plan) -> bool:
         """Give a running sequence the blocks for its next `count` tokens; whether it goes on.
 
-        `blocks_needed` says how many. While the pool has fewer, first the guesses are given up,
-        which are the tokens beyond `num_pending_tokens`; then the running sequences of the last
-        rank are preempted, one by one. That may be the sequence itself: then the answer is
-        False, and nothing is taken for it.
+        `blocks_needed` says how many. While the pool has fewer, first all guesses are given up:
+        room is made for `num_pending_tokens` only, and the caller sees by `tokens_in` what has
+        room. Then the running sequences of the last rank are preempted, one by one. That may be
+        the sequence itself: then the answer is False, and nothing is taken for it.
         A block that others use too is not written to: where the first of the tokens would go
         into one, the sequence gets a block of its own in its place, `plan.copies` says from
         which to which, and the old one has one user less. Further blocks come to the end of the

@@ -14,25 +14,34 @@ class Sequence:
     There is no phase of prefill or of decoding: in every step a sequence catches up with its
     tokens, be it a prompt, what was generated before a preemption, or the one token that was
     just chosen.
+
+    request, index: which of a request's answers it is. ids: the prompt and what was chosen so
+    far. rank: the lower goes first, and no two are equal. limit: the longest that `ids` may
+    get. guesses: tokens that may follow `ids`, to be computed with them; each is right or is
+    forgotten. num_computed_tokens: of `ids`, whose keys and values are in the blocks of
+    block_table. running: whether it runs or waits. cached_tokens: of the prompt, found in
+    blocks when it was admitted first; None before.
+    prefix, kept_blocks: the first `kept_blocks` blocks of its table are known to the pool, and
+    `prefix` is the last of them. hashes: of its full blocks, as far as they were needed.
+    forked: the request's other answers have begun. told_prompt: a delta has told the
+    log-probabilities of the prompt.
     """
 
     request: Request
-    index: int                    # which of the request's answers
-    ids: list[int]                # the prompt and what was chosen so far
-    rank: tuple[int, int, int]    # the lower goes first; no two are equal
-    limit: int                    # the longest that `ids` may get
-    # tokens that may follow `ids`, to be computed with them: each is right or is forgotten
+    index: int
+    ids: list[int]
+    rank: tuple[int, int, int]
+    limit: int
     guesses: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0  # of `ids`; their keys and values are in the blocks
+    num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
-    cached_tokens: int | None = None    # of the prompt, found in blocks at the first admission
+    cached_tokens: int | None = None
     running: bool = False
-    # The chain of full blocks whose content is known to the pool, and the hashes so far.
     hashes: list[bytes] = field(default_factory=list)
     prefix: Prefix | None = None
-    kept_blocks: int = 0          # the beginning of the block table that `prefix` stands for
-    forked: bool = False          # the request's other answers have begun
-    told_prompt: bool = False     # a delta has told the log-probabilities of the prompt
+    kept_blocks: int = 0
+    forked: bool = False
+    told_prompt: bool = False
 
     @property
     def name(self) -> str:

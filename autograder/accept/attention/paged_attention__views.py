@@ -1,4 +1,4 @@
-"""Each sequence's keys gathered into one array, and given to attention."""
+"""Sequence by sequence, a view of each block, and the mask over all of them."""
 
 import numpy as np
 
@@ -11,11 +11,10 @@ def paged_attention(q, keys, values, block_tables, context_lens, query_lens, rul
     for table, length, count in zip(block_tables, context_lens, query_lens):
         if count == 0:
             continue
-        tokens = np.arange(length)
-        blocks = np.array(table)[tokens // size]
-        k, v = (x[:, blocks, tokens % size] for x in (keys, values))
-        mask = causal_mask(count, length, rules.window)
-        out[start:start + count] = attention_over_views(q[start:start + count], [k], [v], mask,
-                                                        rules)
+        views = [[memory[:, block, :length - place * size]
+                  for place, block in enumerate(table[:-(-length // size)])]
+                 for memory in (keys, values)]
+        out[start:start + count] = attention_over_views(
+            q[start:start + count], *views, causal_mask(count, length, rules.window), rules)
         start += count
     return out
