@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from gearworks.attention import QUERY_BLOCK, attention, causal_mask
 from gearworks.config import ModelConfig
@@ -47,9 +46,14 @@ def outlying(rng, T):
     return q, k, v
 
 
-@given(arrays.arrays(np.float32, (3, 4, 6), elements=st.floats(-1e4, 1e4, width=32)),
-       st.sampled_from([8, 4]), st.sampled_from([0, 1, 2, -1]))
-def test_what_is_rounded_comes_back_within_half_a_step(x, bits, axis):
+@given(st.integers(0, 2**32 - 1), st.integers(-60, 60), st.sampled_from([8, 4]),
+       st.sampled_from([0, 1, 2, -1]))
+@settings(deadline=None)
+def test_what_is_rounded_comes_back_within_half_a_step(seed, size, bits, axis):
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal((3, 4, 6)) + 3 * rng.standard_normal((1, 1, 6))) * 2.0**size
+    x = x.astype(np.float32)
+    x[rng.random(x.shape) < 0.3] = rng.choice([0, x[0, 0, 0]])
     codes, scales, minimums = round_along(x, bits, axis)
     assert codes.shape == (3, 4, 6 * bits // 8)
     back = widen(codes, scales, minimums, bits)
