@@ -157,10 +157,12 @@ class RaggedBatch:
         # before the first one writes: all of the step or nothing
         for cache, start, end in parts:
             cache.require_room(layer, end - start)
-        out = np.empty((*q.shape[:2], v.shape[-1]), np.float32)
-        for cache, start, end in parts:
-            out[start:end] = cache.attend(layer, q[start:end], k[start:end], v[start:end])
-        return out
+        attended = [cache.attend(layer, q[start:end], k[start:end], v[start:end])
+                    for cache, start, end in parts]
+        if not attended:
+            return np.empty((0, q.shape[1], v.shape[-1]), np.float32)
+        # a backend's own caches know how its rows are joined
+        return getattr(self.caches[0], "join", np.concatenate)(attended)
 
 
 def hash_blocks(ids: Sequence[int], block_size: int, parent: bytes = b"") -> list[bytes]:

@@ -90,6 +90,25 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
     return linear(rms_norm(x, weights.norm, config.rms_norm_eps), weights.lm_head)
 
 
+def checked_ids(config: ModelConfig, input_ids: np.ndarray,
+                positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The ids and positions of a step as arrays, (T,) each.
+
+    Raises ModelError for ids that the vocabulary does not have, ValueError unless each has a
+    position.
+    """
+    input_ids, positions = np.asarray(input_ids), np.asarray(positions)
+    if input_ids.shape != positions.shape or input_ids.ndim != 1:
+        raise ValueError(f"ids of shape {input_ids.shape} and positions of shape "
+                         f"{positions.shape}; both are (T,)")
+    if len(input_ids) and not 0 <= input_ids.min() <= input_ids.max() < config.vocab_size:
+        raise ModelError("cannot run the model on these token ids",
+                         f"they go from {input_ids.min()} to {input_ids.max()}, and the "
+                         f"vocabulary has {config.vocab_size}",
+                         "does the tokenizer belong to this model?")
+    return input_ids, positions
+
+
 _FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
             "DeepseekV2ForCausalLM": deepseek.forward,
             "DeepseekV3ForCausalLM": deepseek.forward}
@@ -118,15 +137,6 @@ class Model:
         Raises ModelError for ids that the vocabulary does not have, ValueError unless each has
         a position.
         """
-        input_ids, positions = np.asarray(input_ids), np.asarray(positions)
-        if input_ids.shape != positions.shape or input_ids.ndim != 1:
-            raise ValueError(f"ids of shape {input_ids.shape} and positions of shape "
-                             f"{positions.shape}; both are (T,)")
-        if (len(input_ids)
-            and not 0 <= input_ids.min() <= input_ids.max() < self.config.vocab_size):
-            raise ModelError("cannot run the model on these token ids",
-                             f"they go from {input_ids.min()} to {input_ids.max()}, and the "
-                             f"vocabulary has {self.config.vocab_size}",
-                             "does the tokenizer belong to this model?")
+        input_ids, positions = checked_ids(self.config, input_ids, positions)
         run = _FORWARD.get(self.config.architecture, forward)
         return run(self.weights, self.config, input_ids, positions, cache, logits_at)

@@ -23,7 +23,7 @@ from gearworks.kv_cache import BlockPool
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import TokenLogprob, logprobs
 from gearworks.serving.answer import Answer, failure
-from gearworks.serving.paged_cache import PagedBatch, PagedKVCache, bytes_per_token
+from gearworks.serving.paged_cache import bytes_per_token, memory_for
 from gearworks.serving.record import Row, StepRecord
 from gearworks.serving.request import Delta, Request
 from gearworks.serving.scheduler import Plan, Scheduler
@@ -56,9 +56,11 @@ class LLMEngine:
         Raises ModelError for sizes that make no sense, or that memory has no room for.
         """
         model = language_model.model
-        if batch_invariant and model.config.latent is not None:
+        fixed = getattr(model, "has_fixed_shapes", True) and model.config.latent is None
+        if batch_invariant and not fixed:
+            kind = "latent attention" if model.config.latent is not None else "this backend"
             raise ModelError("cannot start the engine",
-                             "latent attention has products of other shapes in every batch",
+                             f"{kind} has products of other shapes in every batch",
                              "leave batch_invariant out")
         for name, value, least in (
                 ("block_size", block_size, 1), ("max_num_seqs", max_num_seqs, 1),
@@ -79,7 +81,7 @@ class LLMEngine:
         self.max_num_seqs = max_num_seqs
         self.speculative_tokens = speculative_tokens
         self.batch_invariant = batch_invariant
-        self.memory = PagedKVCache(model.config, num_blocks, block_size)
+        self.memory = memory_for(model, num_blocks, block_size)
         self.pool = BlockPool(num_blocks, block_size)
         self.scheduler = Scheduler(self.pool, max_num_batched_tokens=max_num_batched_tokens,
                                    max_num_seqs=max_num_seqs,
@@ -204,14 +206,15 @@ class LLMEngine:
             ids += [*sequence.ids[start:], *sequence.guesses][:count]
             positions += range(start, start + count)
         tiles = [self.scheduler.tiles(sequence, count) for sequence, count in plan.rows]
-        batch = PagedBatch(
-            self.memory, [sequence.block_table for (sequence, _), counts
-                          in zip(plan.rows, tiles) for _ in counts],
+        row_counts = [count for counts in tiles for count in counts]
+        batch = self.memory.batch(
+            [sequence.block_table for (sequence, _), counts in zip(plan.rows, tiles)
+             for _ in counts],
             [sequence.num_computed_tokens + before for (sequence, _), counts
              in zip(plan.rows, tiles) for before in accumulate(counts[:-1], initial=0)],
-            [count for counts in tiles for count in counts], self.batch_invariant)
+            row_counts, self.batch_invariant)
         # which rows of a tile meet in an expert is up to them: there each is alone
-        groups = batch.counts if self.model.config.experts is None else [1] * len(ids)
+        groups = row_counts if self.model.config.experts is None else [1] * len(ids)
         shapes = fixed_shapes(groups) if self.batch_invariant else nullcontext()
         # broken weights show in the logits, and `choose` refuses those
         with np.errstate(all="ignore"), shapes:

@@ -8,6 +8,7 @@ size. All float32.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,11 +58,24 @@ class PagedKVCache:
         if not self.keys_hold_values:
             self.values[layer][:, blocks, places] = v.transpose(1, 0, 2)
 
+    def batch(self, block_tables: Sequence[Sequence[int]], starts: Sequence[int],
+              counts: Sequence[int], fixed_shapes: bool = False) -> "PagedBatch":
+        """The sequences of one step; the parameters are those of `PagedBatch`."""
+        return PagedBatch(self, block_tables, starts, counts, fixed_shapes)
+
     def copy_block(self, source: int, target: int) -> None:
         """Give one block the content of another, in all layers."""
         self.keys[:, :, target] = self.keys[:, :, source]
         if not self.keys_hold_values:
             self.values[:, :, target] = self.values[:, :, source]
+
+
+def memory_for(model: Any, num_blocks: int, block_size: int) -> Any:
+    """The memory of an engine: a model that does not compute with NumPy brings its own kind,
+    with the methods `batch` and `copy_block`."""
+    own = getattr(model, "new_paged_cache", None)
+    return (PagedKVCache(model.config, num_blocks, block_size) if own is None
+            else own(num_blocks, block_size))
 
 
 class PagedBatch:
