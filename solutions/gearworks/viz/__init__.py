@@ -17,13 +17,15 @@ from gearworks.viz.formats import FLOAT_FORMATS, FloatFormat, number_formats
 from gearworks.viz.gears import GEARS, engine_map
 from gearworks.viz.hardware import Machine, Workload, memory_budget, roofline
 from gearworks.viz.rotation import rope_rotation
+from gearworks.viz.tiles import attention_tiles
 from gearworks.viz.tokens import merge_stepper, merge_steps, token_borders
 from gearworks.viz.trace import Cell, FigureError, Lane, Line, Mark, Point, Step, Trace
 
 __all__ = ["BatchCounts", "Cell", "Divergence", "FLOAT_FORMATS", "Figure", "FigureError",
            "FloatFormat", "GEARS", "Lane", "Line", "Machine", "Mark", "Pass", "Point",
            "RecordingCache", "RecordingProposer", "Step", "Trace", "Workload",
-           "acceptance_timeline", "attention_explorer", "attention_weights", "batch_timeline",
-           "batching_counts", "cache_growth", "distribution", "engine_map", "first_divergence",
-           "memory_budget", "merge_stepper", "merge_steps", "number_formats", "page_table",
-           "player", "roofline", "rope_rotation", "static_and_continuous", "token_borders"]
+           "acceptance_timeline", "attention_explorer", "attention_tiles", "attention_weights",
+           "batch_timeline", "batching_counts", "cache_growth", "distribution", "engine_map",
+           "first_divergence", "memory_budget", "merge_stepper", "merge_steps",
+           "number_formats", "page_table", "player", "roofline", "rope_rotation",
+           "static_and_continuous", "token_borders"]

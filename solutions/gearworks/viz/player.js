@@ -181,7 +181,31 @@
       make("div", { class: "gw-tables" }, ...tables.map(lane)));
   }
 
-  const VIEWS = { lanes, text: lanes, table, bars, plot, timeline, blocks };
+  function tiles(trace, step) {
+    const groups = new Map();
+    for (const lane of lanesOf(step)) groups.set(lane.group, [...(groups.get(lane.group) ?? []), lane]);
+    const [[name, rows], ...beside] = [...groups];
+    const [title, bars] = beside.pop();
+    const heading = (text) => make("p", { class: "gw-heading" }, text);
+    const square = (cell) => ((cell.size ?? 1) === 0 ? make("span", { class: "gw-gap" }) : make("span", {
+      class: cellClass(trace, cell), role: "listitem", "data-note": cell.note,
+      "aria-label": [cell.note, kindWords(trace, cell.kind), cell.emphasis].filter(Boolean).join(", "),
+    }, cell.text));
+    const row = (label, list) => make("div", { class: "gw-row" }, make("span", { class: "gw-side" }, label), list);
+    const columns = make("div", { class: "gw-cells", "aria-hidden": "true" }, ...(trace.columns ?? []).map((text) =>
+      make("span", { class: text ? "gw-column" : "gw-gap" }, text)));
+    return make("div", { class: "gw-tiles" },
+      make("div", {}, heading(name), make("div", { class: "gw-scroll" }, make("div", { class: "gw-grid" },
+        row("", columns), ...rows.map((lane) => (cellsOf(lane).length ? row(lane.label,
+          make("div", { class: "gw-cells", role: "list", "aria-label": lane.label }, ...cellsOf(lane).map(square)))
+          : make("div", { class: "gw-gap" })))))),
+      make("div", {}, ...beside.flatMap(([text, inside]) => [heading(text), lanes({ ...trace, view: "lanes" }, { lanes: inside })])),
+      make("div", { class: "gw-bytes" }, heading(title), ...bars.map((lane) => make("div", { class: "gw-bar" },
+        label({ label: lane.label, note: cellsOf(lane).map((cell) => cell.text).join(", ") }), make("div", { class: "gw-track" }, ...cellsOf(lane).map((cell) =>
+          make("div", { class: `gw-segment ${kindClass(trace, cell.kind)}`, style: `width: ${percent(cell.size ?? 1)}` })))))));
+  }
+
+  const VIEWS = { lanes, text: lanes, table, bars, plot, timeline, blocks, tiles };
 
   function swatch(trace, kind) {
     const sizes = trace.timeline.flatMap(cellsOf).filter((cell) => cell.kind === kind).map((cell) => cell.size ?? 1);

@@ -14,6 +14,8 @@ by one of a few views:
              before the step, and the step
     blocks   the first lane as a pool of vessels, the others   Step.lanes
              beside it, as tables that point into it
+    tiles    lanes by group: the first as a grid, the last as  Step.lanes, Trace.columns
+             bars of some `size`, the others beside the grid
 
 Every view also shows the step's caption and its named values. A kind is a name that the legend
 explains; its place there decides colour and pattern. Only plain numbers and strings are in a
@@ -32,7 +34,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 from gearworks.errors import GearworksError
 
 SCHEMA = "gearworks.trace/2"
-VIEWS = ("lanes", "text", "table", "bars", "plot", "timeline", "blocks")
+VIEWS = ("lanes", "text", "table", "bars", "plot", "timeline", "blocks", "tiles")
 EMPHASES = ("", "chosen", "new", "faded")
 KINDS = 8                             # as many as there are colours with a pattern of their own
 
@@ -58,8 +60,9 @@ class Cell(_Frozen):
     kind: a key of the trace's legend, or "". emphasis: "", "chosen" (what happens next concerns
     it), "new" or "faded".
     note: what the reader sees on pointing at it. size: its length in a bar, in the unit of the
-    trace's marks; in a timeline its height, and in a vessel how full it is, at most 1. rest: in
-    a timeline, the kind of what is above it.
+    trace's marks; in a timeline its height, in a vessel how full it is, in a bar of the view
+    tiles its length, at most 1; in that view's grid, 0 is a gap. rest: in a timeline, the kind
+    of what is above it.
     A block's first line is its number, by which the pool and the tables belong together.
 
     >>> Cell("he", emphasis="new", note="id 258")
@@ -77,7 +80,8 @@ class Cell(_Frozen):
 @dataclass(frozen=True)
 class Lane(_Frozen):
     """A row of cells with a name. note: a remark on the whole row, shown beside the name.
-    group: in a timeline, a heading above the first lane that has it."""
+    group: in a timeline and beside a grid, a heading above the first lane that has it. In a
+    grid, a lane without cells is a gap."""
 
     label: str
     cells: Sequence[Cell] = ()
@@ -171,6 +175,9 @@ class Trace(_Frozen):
                      f"has {len(lane.cells)} cells", f"there are {len(self.steps)} steps")
             self._check_cells(lane, f"timeline[{j}]")
         for i, step in enumerate(self.steps):
+            groups = len({lane.group for lane in step.lanes})
+            _require(self.view != "tiles" or groups > 1, f"steps[{i}].lanes",
+                     f"has {groups} groups", "the first is drawn as a grid, the last as bars")
             for j, lane in enumerate(step.lanes):
                 if self.view == "table":
                     _require(len(lane.cells) == len(self.columns),
@@ -196,7 +203,7 @@ class Trace(_Frozen):
                      f"use one of {EMPHASES}")
             _require(cell.size >= 0, f"{place}.size", f"is {cell.size}",
                      "a length is not negative")
-            _require(self.view not in ("timeline", "blocks") or cell.size <= 1,
+            _require(self.view not in ("timeline", "blocks", "tiles") or cell.size <= 1,
                      f"{place}.size", f"is {cell.size}", "here it is a share, at most 1")
 
     def _require_kind(self, kind: str, place: str) -> None:
@@ -240,6 +247,8 @@ class Trace(_Frozen):
             lines.append(f"{self.step_name} {label}: {step.caption}" if len(self.steps) > 1
                          else step.caption)
             tables = step.lanes[1 if self.view == "blocks" else 0:]    # they tell the pool, too
+            if self.view == "tiles":                         # captions tell what the grid shows
+                tables = [lane for lane in step.lanes if lane.group != step.lanes[0].group]
             lines += [f"  {_with_remarks(lane.label, [lane.note])}: "
                       f"{self._cells_in_words(lane)}" for lane in tables]
             lines += [f"  {label}: {text}" for label, text in step.values.items()]
