@@ -13,6 +13,7 @@ HOMES = {
     "gguf": "gearworks.formats.gguf",
     "gguf_k_quants": "gearworks.formats.gguf_k_quants",
     "kernels.cpu": "gearworks.kernels.cpu.int4",
+    "kernels.triton": "gearworks.kernels.triton.attention",
     "safetensors": "gearworks.formats.safetensors",
     "scheduler": "gearworks.serving.scheduler",
     "server": "gearworks.server.protocol",
