@@ -9,6 +9,7 @@ from typing import Any
 
 from autograder import judge
 from autograder.checking import checks_of, exercises, methods_of_others
+from autograder.checking.levels import why_not_here
 from autograder.checking.report import Display
 from autograder.checking.running import Report, collected_remarks, run_exercise
 from autograder.judge.diagnosis import with_diagnosis
@@ -59,6 +60,9 @@ def _report(exercise: str, subjects: tuple[Any, ...], seed: int | None) -> Repor
         return Report(exercise, (), sum(check.points for check in checks),
                       problem="This cell needs the definitions themselves, not what they "
                               f"return: {right}.")
+    if missing := why_not_here(exercise):
+        return Report(exercise, (), sum(check.points for check in checks),
+                      problem=f"This exercise cannot be checked here: {missing}")
     if methods_of(exercise):
         subjects = (_part(exercise, subjects[0]),)
     report = with_diagnosis(run_exercise(exercise, subjects, seed=seed), subjects)

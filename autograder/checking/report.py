@@ -132,7 +132,7 @@ def _headline(report: Report) -> str:
 
 
 def _notes(report: Report) -> list[str]:
-    notes = [report.problem] if report.problem else []
+    notes = list(filter(None, [report.problem, report.level]))
     public = [outcome for outcome in report.outcomes if outcome.public]
     possible = sum(outcome.points for outcome in public)
     are_all_public = report.outcomes and len(public) == len(report.outcomes)

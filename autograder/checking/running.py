@@ -20,6 +20,7 @@ import numpy as np
 
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
+from autograder.checking.levels import level_of
 from autograder.checking.learner_code import is_learners, is_not_attempted, own_line
 from autograder.processes.limits import TimeLimit, time_limit
 from autograder.reference.names import components_of
@@ -71,7 +72,7 @@ class Report:
 
     total: the exercise's points, those of checks that were not run included. seed: of the
     public checks. remarks: warnings, and whatever the code wrote to stderr. problem: why
-    nothing could be run.
+    nothing could be run. level: where it ran, if that is not the same everywhere.
     """
 
     exercise: str
@@ -80,6 +81,7 @@ class Report:
     seed: int = 0
     remarks: tuple[str, ...] = ()
     problem: str = ""
+    level: str = ""
 
     @property
     def score(self) -> float:
@@ -185,7 +187,8 @@ def run_exercise(exercise: str, subjects: Sequence[Any], *, public: bool | None 
     wanted = [check for check in checks if public is None or check.public == public]
     with collected_remarks() as remarks:
         outcomes = run_checks(wanted, subjects, seed)
-    return Report(exercise, tuple(outcomes), total, seed, tuple(remarks))
+    return Report(exercise, tuple(outcomes), total, seed, tuple(remarks),
+                  level=level_of(exercise))
 
 
 @contextmanager
