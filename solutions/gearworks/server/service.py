@@ -115,7 +115,7 @@ class Service:
         """Call a function beside the event loop. Raises APIError when it takes too long."""
         working = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         try:
-            # not wait_for: before Python 3.12 it forgets that it was cancelled when the call has
+            # not wait_for: before Python 3.12 it forgets that it was cancelled if the call has
             # just returned, and a client that has gone is answered to the end
             async with asyncio.timeout(PREPARE_SECONDS):
                 return await working
