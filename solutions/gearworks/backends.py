@@ -8,6 +8,7 @@ that stands above it stays as it is. An engine is named everywhere in the same w
             numpy says, but for the order of sums
     fast    as exact, with activations rounded to 8 bits before each product: other last digits,
             now and then another token
+    torch   PyTorch, on the fastest device that it finds: bfloat16 or float16 on a GPU
     auto    exact for a quantized model that it can run, else numpy
 
 In an engine that `autograder assemble` has put together, auto is numpy: it is there to run the
@@ -98,6 +99,21 @@ def _compiled(mode: str) -> Loader:
     return load
 
 
+def _torch(path: Path, progress: Progress, say: Say) -> "Model":
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise NotAvailableError("cannot run the torch engine", f"PyTorch is missing ({error})",
+                                "pip install 'gearworks[truth]', or --engine numpy") from None
+    from gearworks.kernels.torch_model import TorchModel
+
+    model = TorchModel.load(path, progress=progress)
+    kind = str(model.dtype).removeprefix("torch.")
+    say(f"PyTorch computes on {model.device} in {kind}"
+        + (", with Triton's kernels." if model.use_triton else "."))
+    return model
+
+
 LOADERS: dict[str, Loader] = {"numpy": _numpy, "exact": _compiled("exact"),
-                              "fast": _compiled("fast")}
+                              "fast": _compiled("fast"), "torch": _torch}
 NAMES = ("auto", *LOADERS)
