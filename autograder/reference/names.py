@@ -16,6 +16,7 @@ HOMES = {
     "gptq": "gearworks.quantization.gptq",
     "quantization": "gearworks.quantization.rounding",
     "quantized_cache": "gearworks.quantization.quantized_cache",
+    "kernels.cpu": "gearworks.kernels.cpu.int4",
     "safetensors": "gearworks.formats.safetensors",
     "scheduler": "gearworks.serving.scheduler",
     "server": "gearworks.server.protocol",

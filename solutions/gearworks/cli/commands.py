@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gearworks import __version__
+from gearworks.backends import NAMES
 from gearworks.cli import console, load, quantize, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
@@ -78,8 +79,8 @@ def _parser() -> console.Parser:
                                  "Measure this engine beside Hugging Face's, in one run.")
     command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
     command.add_argument("--only", metavar="NAME", action="append",
-                         help="decode, prefill, sampling, speculation, load, tokenizer or "
-                              "memory; may be repeated")
+                         help="decode, prefill, sampling, speculation, load, tokenizer, "
+                              "memory, batching, sharing, race; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
     command.add_argument("--threads", type=console.count,
@@ -99,7 +100,7 @@ def _parser() -> console.Parser:
                               "(default %(default)s)")
     command.add_argument("--json", action="store_true",
                          help="print one JSON object instead of the table")
-    _add_engine(command)
+    _add_engine(command, backends=False)
     command.set_defaults(run=_compare)
 
     command = parser.add_command(
@@ -107,7 +108,7 @@ def _parser() -> console.Parser:
         "Save a model in fewer bits: as a folder in a published layout, or as a GGUF "
         "file. This engine loads both, and so do programs that know the layout.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    _add_engine(command)
+    _add_engine(command, backends=False)
     quantize.add_quantize(command)
     command.set_defaults(run=quantize.quantize)
 
@@ -118,7 +119,7 @@ def _parser() -> console.Parser:
         "same.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
                          help=MODEL_HELP)
-    _add_engine(command)
+    _add_engine(command, backends=False)
     quantize.add_quality(command)
     command.set_defaults(run=quantize.quality)
 
@@ -132,9 +133,27 @@ def _parser() -> console.Parser:
     return parser
 
 
-def _add_engine(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--engine", type=Path, metavar="FOLDER",
-                         help="run an engine of your own gears, made by `autograder assemble`")
+class _Engine(argparse.Action):
+    """Tells what runs a model from whose operators do: a name, or the folder of an engine."""
+
+    def __call__(self, parser, options, value, name=None) -> None:
+        if value in NAMES:
+            options.backend = value
+        else:
+            options.engine = Path(value)
+
+
+def _add_engine(command: argparse.ArgumentParser, backends: bool = True) -> None:
+    own = "an engine of your own gears, the folder that `autograder assemble` made"
+    if not backends:
+        command.add_argument("--engine", type=Path, metavar="FOLDER", help=f"run {own}")
+        return
+    command.set_defaults(engine=None, backend="auto")
+    command.add_argument("--engine", action=_Engine, metavar="ENGINE",
+                         default=argparse.SUPPRESS,
+                         help=f"what runs the model: {', '.join(NAMES)} (default auto: exact "
+                              f"where it can run, else numpy); or {own}; may be given twice, "
+                              "for both")
 
 
 def _runs_in(engine: Path) -> bool:
@@ -223,8 +242,9 @@ def _sampling_params(options: argparse.Namespace):
                           frequency_penalty=options.frequency_penalty)
 
 
-def _load(name: str, chat: bool):
-    """Find and load a model, with a progress bar on standard error. chat: if it is to chat."""
+def _load(name: str, chat: bool, backend: str):
+    """Find and load a model, with a progress bar on standard error.
+    chat: if it is to chat; backend: what runs it, as `backends` names it."""
     from gearworks.hub import find_model
     from gearworks.language_model import LanguageModel
 
@@ -236,7 +256,8 @@ def _load(name: str, chat: bool):
             return tensors
         from tqdm import tqdm
         return tqdm(tensors, desc="Loading", unit=" tensors", leave=False)
-    return LanguageModel.load(path, bar, chat)
+    return LanguageModel.load(path, bar, chat, backend,
+                              lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _generate(options: argparse.Namespace) -> None:
@@ -247,7 +268,7 @@ def _generate(options: argparse.Namespace) -> None:
         raise GearworksError("cannot generate", "the prompt is empty",
                              "give the model at least one character to continue")
     schema = None if options.schema is None else _read_schema(options.schema)
-    model = _load(options.model, options.chat)
+    model = _load(options.model, options.chat, options.backend)
     grammar = None if schema is None else _follow(schema, model)
     settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
                 "grammar": grammar, "on_text": None if options.json else _print_now}
@@ -298,7 +319,7 @@ CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the convers
 
 def _chat(options: argparse.Namespace) -> None:
     params = _sampling_params(options)
-    model = _load(options.model, chat=True)
+    model = _load(options.model, True, options.backend)
     with console.interrupts_raise():
         _converse(model, params, options)
 
@@ -376,7 +397,7 @@ def _summary(generation) -> str:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    return serve.serve(options, lambda: _load(options.model, chat=False))
+    return serve.serve(options, lambda: _load(options.model, False, options.backend))
 
 
 def _bench(options: argparse.Namespace) -> None:
