@@ -44,9 +44,9 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 class PackedMatrix:
     """One quantized matrix of a file, (out, in).
 
-    bits: of the codes. unpack(rows): for some rows, codes (rows, in) of any dtype, scales (rows, groups) float32,
-    and zero points (rows, groups) or None. group_of: which group each input belongs to, (in,),
-    or None where the groups are neighbours and of one size.
+    bits: of its codes. unpack(rows): for some rows, codes (rows, in) of any dtype, scales
+    (rows, groups) float32, and zero points (rows, groups) or None. group_of: which group each
+    input belongs to, (in,), or None where the groups are neighbours and of one size.
     """
 
     shape: tuple[int, int]
