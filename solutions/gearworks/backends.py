@@ -52,14 +52,14 @@ def load_model(path: Path, engine: str = "numpy", progress: Progress = iter,
 
 def _best(path: Path, say: Say) -> str:
     """The engine that `auto` stands for."""
-    from gearworks.formats.gguf_codes import is_quantized
     from gearworks.weights import open_checkpoint
 
     if ASSEMBLED.exists():
         return "numpy"
     config, file = open_checkpoint(Path(path))
+    in_codes = any(map(_in_codes, file.tensors.values()))
     file.close()
-    if not any(is_quantized(getattr(tensor, "type", None)) for tensor in file.tensors.values()):
+    if not in_codes:
         return "numpy"                      # float32 is what NumPy multiplies best
     try:
         _require_numba()
@@ -70,6 +70,17 @@ def _best(path: Path, say: Say) -> str:
         say(f"The NumPy engine runs this model: {error.why}.")
         return "numpy"
     return "exact"
+
+
+def _in_codes(tensor: object) -> bool:
+    """Whether a tensor of an open file is in codes that the kernels can take."""
+    from gearworks.formats.gguf_codes import is_quantized
+    from gearworks.formats.quantized import PackedMatrix
+
+    if not isinstance(tensor, PackedMatrix):
+        return is_quantized(getattr(tensor, "type", None))
+    row = tensor.codes(slice(0, 1))
+    return row is not None and (row.group_size % 16 == 0 or row.scales.shape[1] == 1)
 
 
 def _require_numba() -> None:

@@ -119,7 +119,7 @@ def _parser() -> console.Parser:
         "Save a model in fewer bits: as a folder in a published layout, or as a GGUF "
         "file. This engine loads both, and so do programs that know the layout.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    _add_engine(command)
+    _add_engine(command, backends=False)
     quantize.add_quantize(command)
     command.set_defaults(run=quantize.quantize)
 
@@ -130,7 +130,7 @@ def _parser() -> console.Parser:
         "same.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
                          help=MODEL_HELP)
-    _add_engine(command)
+    _add_engine(command, backends=False)
     quantize.add_quality(command)
     command.set_defaults(run=quantize.quality)
 
