@@ -1,4 +1,4 @@
-"""The compiled kernels beside their definition: layout, products, attention's memory, threads."""
+"""The compiled kernels beside their definition: layout, products, threads."""
 
 import os
 import subprocess
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("numba")
+
+from numba.core.errors import NumbaError
 
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.gguf import BLOCK_FORMATS, TensorType, dequantize
@@ -79,9 +81,9 @@ def multiply(weight, x, quantize, threads=1, alike=False) -> np.ndarray:
     out = np.empty(len(x) * width, np.float32)
     Team(threads).run(run, program, matrix,
                       np.array([(1, 1, 2, quantize, alike, 0, 0)], SHAPE), words,
-                      words.view(np.float32), places, floats, memory, np.zeros(len(x), np.int64),
-                      np.zeros(0, np.int64), np.zeros(0, SEQUENCE), np.zeros(1, np.int64), out,
-                      width)
+                      words.view(np.float32), places, floats, memory,
+                      np.zeros(len(x), np.int64), np.zeros(0, np.int64), np.zeros(0, SEQUENCE),
+                      np.zeros(1, np.int64), out, width)
     return out.reshape(len(x), width)[:, :rows]
 
 
@@ -291,6 +293,14 @@ def test_machine_code_is_kept_where_the_user_can_write(tmp_path):
                            check=True, capture_output=True).stdout.split() for _ in range(2)]
     assert said == [["False", "True", "0"], ["True", "True", "1"]]
     assert list(tmp_path.rglob("*.nbc"))
+
+
+def test_a_kernel_that_reserves_memory_is_refused():
+    @kernel
+    def sums(x):
+        return np.zeros(3) + x[0]
+    with pytest.raises(NumbaError, match="array passed into the function"):
+        sums(np.ones(1))
 
 
 def test_other_sources_have_another_folder(monkeypatch, tmp_path):

@@ -79,8 +79,8 @@ def _parser() -> console.Parser:
                                  "Measure this engine beside Hugging Face's, in one run.")
     command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
     command.add_argument("--only", metavar="NAME", action="append",
-                         help="decode, prefill, sampling, speculation, load, tokenizer or "
-                              "memory; may be repeated")
+                         help="decode, prefill, sampling, speculation, load, tokenizer, memory, "
+                              "batching, sharing or race; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
     command.add_argument("--threads", type=console.count,
@@ -160,7 +160,8 @@ def _add_engine(command: argparse.ArgumentParser, backends: bool = True) -> None
         command.add_argument("--engine", type=Path, metavar="FOLDER", help=f"run {own}")
         return
     command.set_defaults(engine=None, backend="auto")
-    command.add_argument("--engine", action=_Engine, metavar="ENGINE", default=argparse.SUPPRESS,
+    command.add_argument("--engine", action=_Engine, metavar="ENGINE",
+                         default=argparse.SUPPRESS,
                          help=f"what runs the model: {', '.join(NAMES)} (default auto: exact "
                               f"where it can run, else numpy); or {own}; may be given twice, "
                               "for both")

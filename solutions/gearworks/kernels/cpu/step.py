@@ -21,12 +21,12 @@ from gearworks.kernels.cpu.threads import barrier, share
 EMBED, NORM, MULTIPLY, TURN, ATTEND, READY, SWIGLU = range(7)
 NAMES = ("embed", "norm", "multiply", "turn", "attend", "ready", "swiglu")
 
-# What an instruction does, and to what. layer: its number in the caches. matrix: the one that it
-# multiplies by, or that its result is made ready for. source, target: where rows begin in the
-# step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a row.
-# weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
-# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of attention,
-# 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
+# What an instruction does, and to what. layer: its number in the caches. matrix: the one that
+# it multiplies by, or that its result is made ready for. source, target: where rows begin in
+# the step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a
+# row. weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
+# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of
+# attention, 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
 INSTRUCTION = np.dtype([(name, np.int64) for name in (
     "op", "layer", "matrix", "source", "source_stride", "target", "target_stride", "size",
     "weight", "second", "add_to", "window", "wanted")])
@@ -40,7 +40,8 @@ SHAPE = np.dtype([("heads", np.int64), ("kv_heads", np.int64), ("head_dim", np.i
 # Where arrays that several instructions use begin. codes: activations in bytes, in words; the
 # rest in float32: their scales and sums, cosines and sines, a thread's scores and scratch.
 PLACES = np.dtype([(name, np.int64) for name in (
-    "codes", "scales", "sums", "cos", "sin", "scores", "scores_stride", "scratch")])
+    "codes", "scales", "sums", "cos", "sin", "scores", "scores_of_thread", "scores_of_head",
+    "scratch")])
 
 
 @part_of_another
@@ -121,32 +122,35 @@ def turn_heads(one, shape, places, numbers, memory, sequences, tables, part, par
 
 
 @part_of_another
-def attend_all(one, shape, places, memory, sequences, tables, part, parts):
-    """Every query looks at its sequence."""
-    size, heads = shape.head_dim, shape.heads
+def attend_all(one, shape, places, memory, sequences, tables, rows, part, parts):
+    """Every query looks at its sequence: heads that share their keys together, where that
+    leaves something to do for every thread."""
+    size, heads, kv_heads = shape.head_dim, shape.heads, shape.kv_heads
+    together = heads // kv_heads if rows * kv_heads >= 4 * parts else 1
     item = 0
     for sequence in sequences:
         for row in range(sequence.first_row, sequence.first_row + sequence.rows):
             token = sequence.start + row - sequence.first_row
-            for head in range(heads):
+            for head in range(0, heads, together):
                 item += 1
                 if item % parts == part:
-                    attend(sequence, tables, one.layer, head // (heads // shape.kv_heads), token,
-                           one.window, size, memory,
+                    attend(sequence, tables, one.layer, head // (heads // kv_heads), together,
+                           token, one.window, size, memory,
                            one.source + row * one.source_stride + head * size,
-                           places.scores + part * places.scores_stride,
+                           places.scores + part * places.scores_of_thread,
+                           places.scores_of_head,
                            one.target + row * one.target_stride + head * size)
 
 
 @kernel
-def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids, wanted,
-        sequences, tables, logits, logits_stride, meeting, part, parts):
+def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids,
+        wanted, sequences, tables, logits, logits_stride, meeting, part, parts):
     """Run instructions, as the thread `part` of `parts`.
 
     matrices: of `MATRIX`; shapes, all_places: (1,) of `SHAPE` and `PLACES`; words, numbers: the
-    model's one array, as uint32 and as float32; memory, memory_words: the step's, likewise; ids:
-    (T,) int64; wanted: (R,) int64, rows; sequences: (B,) of `SEQUENCE`, and their tables. One
-    without keys has a memory that others write. logits: R rows, one every logits_stride.
+    model's one array, as uint32 and as float32; memory, memory_words: the step's, likewise;
+    ids: (T,) int64; wanted: (R,) int64, rows; sequences: (B,) of `SEQUENCE`, and their tables.
+    One without keys has a memory that others write. logits: R rows, one every logits_stride.
     """
     shape, places = shapes[0], all_places[0]
     for one in program:
@@ -157,9 +161,10 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
             first, last = share(matrix.blocks, part, parts)
             target = logits if one.target == NONE else memory
             product(matrix, words, numbers, first, last,
-                    shape.quantize != 0 and matrix.bits != 32, shape.alike, memory, memory_words,
-                    one.source, one.source_stride, places.codes, places.scales, places.sums, rows,
-                    places.scratch + part * SCRATCH, target, max(one.target, 0),
+                    shape.quantize != 0 and matrix.bits != 32, shape.alike, memory,
+                    memory_words, one.source, one.source_stride, places.codes, places.scales,
+                    places.sums, rows, places.scratch + part * SCRATCH, target,
+                    max(one.target, 0),
                     logits_stride if one.target == NONE else one.target_stride)
             if one.target != NONE:
                 finish_product(one, numbers, memory, LANES * first,
@@ -167,7 +172,7 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
         elif one.op == TURN:
             turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts)
         elif one.op == ATTEND:
-            attend_all(one, shape, places, memory, sequences, tables, part, parts)
+            attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
         else:
             for row in range(first_row, last_row):
                 target = one.target + row * one.target_stride
