@@ -5,14 +5,11 @@ takes a step that is compiled anew, here and now, and kept nowhere.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from unittest.mock import patch
 
-from numba.core.errors import NumbaError
-
-from gearworks.errors import ModelError
 from gearworks.kernels.cpu import model, products, step
-from gearworks.kernels.cpu.compiling import part_of_another
+from gearworks.kernels.cpu.compiling import compiled, part_of_another
 
 
 @contextmanager
@@ -21,17 +18,10 @@ def with_product(int4_matvec: Callable) -> Iterator[None]:
     bits. It is theirs in mode `exact`; all other products stay as they are.
 
     int4_matvec: as `int4.int4_matvec`, compiled or not. The first step takes some ten seconds.
-    Raises ModelError when it cannot be compiled into a step.
     """
-    own = part_of_another(getattr(int4_matvec, "py_func", int4_matvec))
-    with ExitStack() as stack:
-        stack.enter_context(patch.object(products, "int4_matvec", own))
+    own = int4_matvec if hasattr(int4_matvec, "py_func") else compiled(int4_matvec)
+    with patch.object(products, "int4_matvec", own):
         product = part_of_another(products.product.py_func)
-        stack.enter_context(patch.object(step, "product", product))
-        stack.enter_context(patch.object(model, "run", part_of_another(step.run.py_func)))
-        try:
+        with (patch.object(step, "product", product),
+              patch.object(model, "run", part_of_another(step.run.py_func))):
             yield
-        except NumbaError as error:
-            raise ModelError("cannot compile your int4_matvec into a step",
-                             str(error).strip().splitlines()[0],
-                             "plain loops over numbers, which reserve no memory, can be") from None
