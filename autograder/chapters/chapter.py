@@ -35,6 +35,7 @@ BOOK_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input", "remove-o
 EXERCISE_KEYS = {"tags", "minutes", "level", "hints", "methods", "given", "whole", "optional",
                  "exhibit"}
 CELL_KEYS = {"tags", "mystnb"}
+ACCELERATORS = ("", "GPU")
 HINTS = 3
 LEVELS = (1, 2, 3)
 
@@ -123,10 +124,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A chapter's source. stem: the name of its file and notebook, such as "04_transformer"."""
+    """A chapter's source. stem: the name of its file and notebook, such as "04_transformer".
+
+    accelerator: what its notebook asks Colab for, "GPU" or nothing.
+    """
 
     path: Path
     cells: tuple[Cell, ...]
+    accelerator: str = ""
 
     @property
     def stem(self) -> str:
@@ -169,6 +174,11 @@ def read_chapter(path: Path) -> Chapter:
                            "is the YAML at the top of that cell, or of the file, "
                            "right?") from None
 
+    accelerator = notebook.metadata.get("accelerator", "")
+    if accelerator not in ACCELERATORS:
+        raise ChapterError(f"{path.name}: there is no accelerator {accelerator!r}",
+                           "Colab would not know what to give",
+                           "write accelerator: GPU in the head of the file, or nothing")
     lines = text.splitlines()
     cells = []
     for cell, line in zip(notebook.cells, notebook.metadata["source_map"], strict=True):
@@ -176,7 +186,7 @@ def read_chapter(path: Path) -> Chapter:
             line = next(number for number, text in enumerate(lines[line:], start=line + 1)
                         if text.strip())
         cells.append(_read_cell(path, cell, line))
-    chapter = Chapter(path, tuple(cells))
+    chapter = Chapter(path, tuple(cells), accelerator)
     _check_setup(chapter)
     _check_names(chapter)
     return chapter

@@ -50,7 +50,7 @@ INSTALL = """\
 # Installs the course where it is missing, as on Colab, and does nothing where it is there.
 from importlib.util import find_spec
 if not (find_spec("gearworks") and find_spec("autograder")):
-    has_all = all(map(find_spec, ("torch", "transformers", "matplotlib")))
+    has_all = all(map(find_spec, ("torch", "transformers", "matplotlib", "numba")))
     extras = "" if has_all else "[truth,course]"
     %pip install --quiet "gearworks{{extras}} @ git+{homepage}\""""
 
@@ -336,7 +336,8 @@ def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False,
         if description and state != "import":      # the book's page has it, an editor has not
             cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description),
                                            id=f"{id}-in-words"))
-    return new_notebook(cells=cells, metadata=KERNEL)
+    asked = {"accelerator": chapter.accelerator} if chapter.accelerator else {}
+    return new_notebook(cells=cells, metadata=KERNEL | asked)
 
 
 def _metadata(tags: Collection[str]) -> dict:

@@ -119,6 +119,21 @@ def test_a_learner_notebook_has_no_outputs_no_solutions_and_little_metadata(chap
     assert folded.metadata.jupyter.source_hidden
 
 
+def test_a_notebook_asks_for_a_gpu_where_its_chapter_does(tmp_path, learner):
+    """Colab reads it from the notebook's metadata."""
+    chapter = read_chapter(changed(tmp_path, ("  name: python3\n", "  name: python3\n"
+                                              "accelerator: GPU\n")))
+    for edition in (editions.learner_edition(chapter, REPOSITORY),
+                    editions.source_edition(chapter, REPOSITORY)):
+        nbformat.validate(edition)
+        assert edition.metadata.accelerator == "GPU"
+    assert "accelerator" not in learner.metadata
+    with pytest.raises(ChapterError, match="there is no accelerator 'TPU'") as caught:
+        read_chapter(changed(tmp_path, ("  name: python3\n", "  name: python3\n"
+                                        "accelerator: TPU\n")))
+    assert "98_small.md" in caught.value.what
+
+
 def test_pictures_are_inside(learner):
     text = next(cell.source for cell in learner.cells if "<img" in cell.source)
     assert 'alt="A gear, &quot;drawn&quot;"' in text and "../" not in text

@@ -17,7 +17,9 @@ from gearworks.cli.commands import _parser, main
 from gearworks.decoding import generate
 from gearworks.errors import ModelError, NotAvailableError, UsageError
 from gearworks.families.layouts import layout
+from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.model import CompiledModel
+from gearworks.kernels.cpu.own_product import with_product
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.language_model import LanguageModel
 from gearworks.layers import softmax
@@ -321,6 +323,25 @@ def test_smollm2_serves(engines):
         for delta in engine.step():
             answers.setdefault(delta.request_id, []).extend(delta.ids)
     assert [answers[str(number)] for number in range(3)] == [list(answer) for answer in alone]
+
+
+def test_a_step_takes_another_product_while_it_is_asked_to(tiny_model):
+    """A learner's: where it is wrong, so are the logits of one row, and afterwards no more."""
+    numpys, tensors = quantized(tiny_model("Llama", 0)[1], 4)
+    model = CompiledModel.from_tensors(numpys.config, tensors, "exact")
+
+    def logits():
+        return model.forward(np.array([3]), np.array([0]), model.new_cache(1)).copy()
+
+    def negated(words, scales, minimums, x, y):
+        int4_matvec(words, scales, minimums, x, y)
+        for place in range(len(y)):
+            y[place] = -y[place]
+
+    right = logits()
+    with with_product(negated):
+        assert not np.allclose(logits(), right, atol=0.1)
+    assert np.array_equal(logits(), right)
 
 
 # --- engines by name --------------------------------------------------------------------------

@@ -1,0 +1,27 @@
+"""The compiled step with another product in it: a learner's.
+
+A compiled function holds those that it calls. So another one in the place of `int4_matvec`
+takes a step that is compiled anew, here and now, and kept nowhere.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from gearworks.kernels.cpu import model, products, step
+from gearworks.kernels.cpu.compiling import compiled, part_of_another
+
+
+@contextmanager
+def with_product(int4_matvec: Callable) -> Iterator[None]:
+    """While this holds, compiled models take this function for one row times a matrix of four
+    bits. It is theirs in mode `exact`; all other products stay as they are.
+
+    int4_matvec: as `int4.int4_matvec`, compiled or not. The first step takes some ten seconds.
+    """
+    own = int4_matvec if hasattr(int4_matvec, "py_func") else compiled(int4_matvec)
+    with patch.object(products, "int4_matvec", own):
+        product = part_of_another(products.product.py_func)
+        with (patch.object(step, "product", product),
+              patch.object(model, "run", part_of_another(step.run.py_func))):
+            yield
