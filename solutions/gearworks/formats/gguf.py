@@ -473,9 +473,14 @@ class GGUFFile:
         info = self.tensors[name]
         values = dequantize(raw, info.type, info.shape, out)
         if out is not None:
-            start = self.data_start + info.offset
-            let_go(self._data, start, start + info.nbytes)
+            self.release(name)
         return values
+
+    def release(self, name: str) -> None:
+        """Let the operating system have the memory of a tensor's bytes, which were read."""
+        info = self.tensors[name]
+        start = self.data_start + info.offset
+        let_go(self._data, start, start + info.nbytes)
 
     def close(self) -> None:
         """Let go of the file.

@@ -1,0 +1,55 @@
+"""How functions of this package are compiled, and where the machine code is kept.
+
+Numba keeps compiled functions beside their source, and looks at that one file only when it asks
+whether they are still right. Here a function of one module calls those of others, and the
+package may lie where nobody can write. So all of it is kept in a folder of the user's cache
+that is named after the content of all these modules.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numba
+from platformdirs import user_cache_path
+
+# Sums may be taken in any order and products may be fused with them, which lets loops use
+# vectors; nan and infinity keep their meaning, since broken weights must show.
+FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
+
+
+def cache_folder() -> Path:
+    """Where machine code of the modules as they are now belongs.
+    The environment's NUMBA_CACHE_DIR wins over the user's cache."""
+    content = hashlib.sha256()
+    for module in sorted(Path(__file__).parent.glob("*.py")):
+        content.update(module.read_bytes())
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    base = Path(chosen) if chosen else user_cache_path("gearworks", appauthor=False) / "numba"
+    return base / content.hexdigest()[:16]
+
+
+FOLDER = cache_folder()
+
+
+def kernel(function: Callable) -> Callable:
+    """Compile a function at its first call, and keep the machine code.
+
+    It must not touch Python objects: the interpreter's lock is free while it runs. An index
+    outside of an array, or a division by zero, is not noticed.
+    """
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(FOLDER)       # looked at while the function is wrapped
+    try:
+        return numba.njit(function, nogil=True, cache=True, fastmath=FAST_MATH,
+                          error_model="numpy")
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def part_of_another(function: Callable) -> Callable:
+    """A function that becomes part of every kernel that calls it.
+    It is compiled with them, so nothing is kept of it alone."""
+    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy",
+                      inline="never")

@@ -1,0 +1,197 @@
+"""A decoder on compiled kernels, with the interface of `gearworks.model.Model`.
+
+Its weights stay in the codes of their file. Two modes: `exact` computes with float32
+activations, and says what the NumPy engine says, but for the order of its sums; `fast` rounds
+the activations to signed bytes before each product, so that four products are one instruction.
+In `fast` a row's logits have the same bits whatever other rows are in a step.
+
+Shapes: T tokens of a step, R rows whose logits are wanted, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+
+from gearworks.config import ModelConfig
+from gearworks.errors import ModelError
+from gearworks.families.layouts import Part
+from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
+from gearworks.kernels.cpu import step as compiled
+from gearworks.kernels.cpu.arena import Arena, up_to
+from gearworks.kernels.cpu.layout import GROUP, LANES, Form
+from gearworks.kernels.cpu.memory import Recycled, described
+from gearworks.kernels.cpu.store import Weight, WeightStore
+from gearworks.kernels.cpu.threads import Team, default_threads
+from gearworks.kv_cache import Cache, KVCache, Rows
+from gearworks.model import rotations
+from gearworks.quantization.codes import Codes
+from gearworks.quantization.gguf_codes import codes_of, is_quantized
+from gearworks.weights import (
+    Checkpoint, map_names, open_checkpoint, read_into, unpermute_rope)
+
+MODES = ("exact", "fast")
+FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
+class CompiledModel:
+    """A configuration and its weights, ready to run. Its steps run one at a time."""
+
+    def __init__(self, config: ModelConfig, weights: WeightStore, mode: str = "exact",
+                 threads: int | None = None):
+        """mode: "exact" or "fast"; threads: by default `default_threads()`."""
+        if mode not in MODES:
+            raise ValueError(f"the mode is {mode!r}, not one of {MODES}")
+        require_supported(config)
+        self.config = config
+        self.weights = weights
+        self.mode = mode
+        self.threads = default_threads() if threads is None else threads
+        self.shape = weights.shape.copy()
+        self.shape["quantize"] = mode == "fast"
+        self.arena = Arena(config, self.threads)
+        self._team = Team(self.threads)
+        self._logits = Recycled()
+
+    @classmethod
+    def load(cls, path: Path, mode: str = "exact", threads: int | None = None,
+             progress: Callable[[Iterable], Iterable] = iter) -> "CompiledModel":
+        """Load a GGUF file or an HF folder, in the bits that it has.
+
+        Raises ModelError for a family that these kernels do not run; else errors as
+        `weights.load_checkpoint`. progress: wraps the iteration over the matrices.
+        """
+        config, file = open_checkpoint(Path(path))
+        with closing(file):
+            require_supported(config)
+            names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
+            weights = WeightStore(config, _File(config, file, names), progress)
+        return cls(config, weights, mode, threads)
+
+    @classmethod
+    def from_tensors(cls, config: ModelConfig, tensors: Mapping[str, Weight],
+                     mode: str = "exact", threads: int | None = None) -> "CompiledModel":
+        """tensors: by Hugging Face's names, each in codes or in float32."""
+        require_supported(config)
+        return cls(config, WeightStore(config, _Given(tensors)), mode, threads)
+
+    def new_cache(self, capacity: int) -> KVCache:
+        """An empty cache for one sequence of up to `capacity` tokens."""
+        return KVCache(self.config, capacity)
+
+    def forward(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
+                logits_at: Rows = slice(None)) -> np.ndarray:
+        """See `gearworks.model.forward`. input_ids, positions: (T,); returns (R, V).
+
+        Raises as `Model.forward`, and as the cache does.
+        """
+        ids, positions = np.asarray(input_ids, np.int64), np.asarray(positions)
+        if ids.shape != positions.shape or ids.ndim != 1:
+            raise ValueError(f"ids of shape {ids.shape} and positions of shape "
+                             f"{positions.shape}; both are (T,)")
+        V = self.config.vocab_size
+        if len(ids) and not 0 <= ids.min() <= ids.max() < V:
+            raise ModelError("cannot run the model on these token ids",
+                             f"they go from {ids.min()} to {ids.max()}, and the vocabulary has "
+                             f"{V}", "does the tokenizer belong to this model?")
+        wanted = np.arange(len(ids))[logits_at]
+        stride = up_to(V, LANES)
+        out = self._logits.take(len(wanted) * stride)
+        logits = out[:len(wanted) * stride].reshape(-1, stride)[:, :V]
+        if not len(ids):
+            return logits
+        sequences = described(cache, len(ids))
+        arena = self.arena
+        arena.make_room(max(len(ids), len(wanted)),
+                        0 if sequences is None else sequences.longest)
+        cos, sin = rotations(self.config, positions)
+        for name, angles in (("cos", cos), ("sin", sin)):
+            start = arena.plan[0][name]
+            arena.memory[start:start + angles.size] = angles.ravel()
+        if sequences is None:
+            self._run_through(cache, ids, wanted, out, stride)
+        else:
+            self._team.run(compiled.step, self.weights.layers, self.shape, self.weights.words,
+                           self.weights.numbers, arena.plan, arena.memory, arena.words, ids,
+                           wanted, sequences.sequences, sequences.tables, out, stride)
+            sequences.commit()
+        return logits
+
+    def _run_through(self, cache: Cache, ids: np.ndarray, wanted: np.ndarray, out: np.ndarray,
+                     stride: int) -> None:
+        """A step over a cache that only its own `attend` knows, layer by layer."""
+        arena, weights, team = self.arena, self.weights, self._team
+        common = (self.shape, weights.words, weights.numbers, arena.plan, arena.memory,
+                  arena.words)
+        T, d = len(ids), self.config.head_dim
+        H, K = self.config.num_attention_heads, self.config.num_key_value_heads
+        team.run(compiled.first_part, *common, ids)
+        qkv, attended = (self._rows(name, T) for name in ("qkv", "attended"))
+        for number in range(self.config.num_hidden_layers):
+            team.run(compiled.before, weights.layers, number, *common, T)
+            heads = qkv[:, :(H + 2 * K) * d].reshape(T, H + 2 * K, d)
+            q, k, v = heads[:, :H], heads[:, H:H + K], heads[:, H + K:]
+            attended[:, :H * d] = cache.attend(number, q, k, v).reshape(T, H * d)
+            team.run(compiled.after, weights.layers, number, *common, T)
+        team.run(compiled.last_part, *common, wanted, out, stride)
+
+    def _rows(self, name: str, count: int) -> np.ndarray:
+        """An array of the step's memory, (count, stride)."""
+        plan = self.arena.plan[0]
+        start, stride = plan[name], plan[f"{name}_stride"]
+        return self.arena.memory[start:start + count * stride].reshape(count, stride)
+
+
+def require_supported(config: ModelConfig) -> None:
+    """Raise ModelError for a model whose layers are not those of `model.decoder_layer`."""
+    if config.architecture not in FAMILIES:
+        raise ModelError("the CPU's kernels cannot run this model",
+                         f"it is a {config.architecture}, and they run {', '.join(FAMILIES)}",
+                         "--engine numpy, which runs it")
+
+
+class _File:
+    """The tensors of a checkpoint, quantized where the file has them so."""
+
+    def __init__(self, config: ModelConfig, file: Checkpoint, names: Mapping[str, str]):
+        self.config, self.file, self.names = config, file, names
+
+    def form(self, part: Part) -> Form:
+        info = self.file.tensors[self.names[part.name]]
+        if isinstance(self.file, GGUFFile) and is_quantized(info.type):
+            block = BLOCK_FORMATS[info.type]                     # one says it of all
+            return Form.of(codes_of(np.zeros(block.nbytes, np.uint8), info.type,
+                                    (1, block.size)))
+        return Form(32, GROUP, False)
+
+    def read(self, part: Part) -> Weight:
+        name = self.names[part.name]
+        info = self.file.tensors[name]
+        if not (isinstance(self.file, GGUFFile) and is_quantized(info.type)):
+            weight = np.empty(part.shape, np.float32)
+            read_into(weight, self.file, name, self.config)
+            return weight
+        codes = codes_of(self.file.raw(name), info.type, part.shape)
+        self.file.release(name)
+        heads = {"attn_q": self.config.num_attention_heads,
+                 "attn_k": self.config.num_key_value_heads}.get(name.split(".")[-2])
+        if self.config.architecture == "LlamaForCausalLM" and heads is not None:
+            codes = Codes(unpermute_rope(codes.codes, heads),
+                          unpermute_rope(codes.scales, heads),
+                          None if codes.minimums is None
+                          else unpermute_rope(codes.minimums, heads), codes.bits)
+        return codes
+
+
+class _Given:
+    """Tensors that are there."""
+
+    def __init__(self, tensors: Mapping[str, Weight]):
+        self.tensors = tensors
+
+    def form(self, part: Part) -> Form:
+        return Form.of(self.tensors[part.name])
+
+    def read(self, part: Part) -> Weight:
+        return self.tensors[part.name]

@@ -1,0 +1,92 @@
+"""What stands between the products of a step: norms, activations, rotary positions.
+
+Each takes rows of the step's memory; every thread has rows, or heads, of its own.
+"""
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from gearworks.kernels.cpu.compiling import kernel, part_of_another
+
+
+@intrinsic
+def float_of_bits(typing, bits):
+    """The float32 that has these 32 bits."""
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+    return types.float32(types.int32), generate
+
+
+LOG2_E = np.float32(1.4426950408889634)
+# 2^f for f from -0.5 to 0.5: the Taylor series of exp(f · ln 2), to less than a float32's last bit
+SERIES = tuple(np.float32(each) for each in (
+    1.0, 0.6931471805599453, 0.2402265069591007, 0.05550410866482158, 0.009618129107628477,
+    0.0013333558146428443, 0.0001540353039338161, 1.525273380405984e-05))
+
+
+@part_of_another
+def exponential(x):
+    """e to the power of x, float32, as part of a loop that the compiler can vectorize.
+
+    2 to the power of a whole number is the exponent of a float32; a polynomial does the rest.
+    """
+    power = x * LOG2_E
+    if power > np.float32(127):
+        power = np.float32(127)
+    if power < np.float32(-126):
+        power = np.float32(-126)
+    whole = np.floor(power + np.float32(0.5))
+    f = power - whole
+    series = SERIES[7]
+    series = series * f + SERIES[6]
+    series = series * f + SERIES[5]
+    series = series * f + SERIES[4]
+    series = series * f + SERIES[3]
+    series = series * f + SERIES[2]
+    series = series * f + SERIES[1]
+    series = series * f + SERIES[0]
+    return series * float_of_bits(np.int32((np.int32(whole) + 127) << 23))
+
+
+@kernel
+def rms_norm(memory, source, stride, first, last, size, numbers, weight, eps, target,
+             target_stride):
+    """Rows `first` to `last` from `source` on, normed and scaled, from `target` on.
+    What follows a row's `size` numbers there, up to its end, becomes 0."""
+    for row in range(first, last):
+        x = memory[source + row * stride:source + row * stride + size]
+        out = memory[target + row * target_stride:target + (row + 1) * target_stride]
+        squares = np.float32(0)
+        for value in x:
+            squares += value * value
+        inverse = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
+        for place in range(size):
+            out[place] = x[place] * inverse * numbers[weight + place]
+        for place in range(size, target_stride):
+            out[place] = 0
+
+
+@kernel
+def swiglu(memory, gate_up, stride, first, last, size, target, target_stride):
+    """Rows `first` to `last`: silu(gate) · up, each of `size` numbers; zeros behind them."""
+    for row in range(first, last):
+        gate = memory[gate_up + row * stride:gate_up + row * stride + size]
+        up = memory[gate_up + row * stride + size:gate_up + row * stride + 2 * size]
+        out = memory[target + row * target_stride:target + (row + 1) * target_stride]
+        for place in range(size):
+            out[place] = gate[place] / (np.float32(1) + exponential(-gate[place])) * up[place]
+        for place in range(size, target_stride):
+            out[place] = 0
+
+
+@kernel
+def turn(memory, head, size, cos, sin):
+    """Rotate one head in place: element i with element i + d/2."""
+    half = size // 2
+    for place in range(half):
+        first, second = memory[head + place], memory[head + half + place]
+        memory[head + place] = first * memory[cos + place] - second * memory[sin + place]
+        memory[head + half + place] = (second * memory[cos + half + place]
+                                       + first * memory[sin + half + place])

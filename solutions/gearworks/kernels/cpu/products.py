@@ -1,0 +1,359 @@
+"""Products of activations with a matrix in the layout of `layout`, a share of its outputs.
+
+Two ways. With float32 activations a group's codes become float32, and every product is one of
+float32. With activations in signed bytes, four products are one instruction (`lanes.dot4`), and
+only the group's sum becomes float32. Either way a group's codes are unpacked once and meet all
+rows of the step, and a row's result has the same bits whatever other rows are there.
+
+Shapes: T rows of activations. `numbers` and `words` are the model's one array as float32 and as
+uint32; `memory` and `memory_words` likewise those of the step.
+"""
+
+import numpy as np
+
+from gearworks.kernels.cpu.compiling import kernel, part_of_another
+from gearworks.kernels.cpu.int4 import int4_matvec
+from gearworks.kernels.cpu.lanes import (
+    bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
+    signed_byte, splat, store, to_floats)
+from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
+
+ROWS = 32                   # of activations at a time: they stay in the nearest cache
+# Of each thread: a group's unpacked codes, then the sums of so many rows; 16 numbers each
+SCRATCH = (GROUP + ROWS) * LANES
+
+
+@part_of_another
+def unpack_floats(words, at, width, group, tile, tile_at):
+    """Sixteen rows of one group as float32: input by input sixteen lanes, into `tile`.
+
+    at: the group's first word; width: bits of a code.
+    """
+    if width == 4:
+        for word in range(group // 8):
+            codes = load(words, at + LANES * word)
+            for byte in range(4):
+                to = tile_at + LANES * (8 * word + byte)
+                store(tile, to, bits(codes, 8 * byte, 4))
+                store(tile, to + 4 * LANES, bits(codes, 8 * byte + 4, 4))
+    else:
+        for word in range(group // 4):
+            codes = load(words, at + LANES * word)
+            for byte in range(4):
+                store(tile, tile_at + LANES * (4 * word + byte), signed_byte(codes, 8 * byte))
+
+
+@part_of_another
+def unpack_bytes(words, at, width, group, tile, tile_at):
+    """Sixteen rows of one group as bytes from 0 to 255: words of four inputs, into `tile`."""
+    if width == 4:
+        for word in range(group // 8):
+            codes = load(words, at + LANES * word)
+            store(tile, tile_at + 2 * LANES * word, nibbles(codes, 0))
+            store(tile, tile_at + 2 * LANES * word + LANES, nibbles(codes, 1))
+    else:
+        for word in range(group // 4):
+            store(tile, tile_at + LANES * word, flip_signs(load(words, at + LANES * word)))
+
+
+@part_of_another
+def add_floats(total, weights, weights_at, x, at, group):
+    """total + the group's products of one row, input after input."""
+    for place in range(group):
+        total = multiply_add(total, load(weights, weights_at + LANES * place),
+                             everywhere(x, at + place))
+    return total
+
+
+@part_of_another
+def multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums, rows, scratch,
+                    out, out_at, out_stride):
+    """Blocks `first` to `last` of a matrix, times float32 activations.
+
+    x, stride: where `memory` holds the first row, and how far the next is; sums: where it has
+    each row's sum of each group; scratch: where this thread may write; out: an array that gets
+    the results, from out_at on, a row every out_stride.
+    """
+    group, groups = matrix.group, matrix.groups
+    size = group * matrix.bits // 32 * LANES                        # words of a group
+    tile, totals = scratch, scratch + GROUP * LANES
+    zero = splat(np.float32(0))
+    one = splat(np.float32(1))
+    for start in range(0, rows, ROWS):
+        count = min(ROWS, rows - start)
+        for block in range(first, last):
+            for row in range(count):
+                store(memory, totals + LANES * row, zero)
+            for group_number in range(groups):
+                place = block * groups + group_number
+                scale, minimum = one, zero
+                weights, at = memory, tile
+                if matrix.bits == 32:
+                    weights, at = numbers, matrix.words + place * size
+                else:
+                    unpack_floats(words, matrix.words + place * size, matrix.bits, group, memory,
+                                  tile)
+                    scale = load(numbers, matrix.scales + LANES * place)
+                    if matrix.minimums != NONE:
+                        minimum = load(numbers, matrix.minimums + LANES * place)
+                row = 0
+                while row + 4 <= count:
+                    x0 = x + (start + row) * stride + group * group_number
+                    x1, x2, x3 = x0 + stride, x0 + 2 * stride, x0 + 3 * stride
+                    total0, total1, total2, total3 = zero, zero, zero, zero
+                    for number in range(group):
+                        weight = load(weights, at + LANES * number)
+                        total0 = multiply_add(total0, weight, everywhere(memory, x0 + number))
+                        total1 = multiply_add(total1, weight, everywhere(memory, x1 + number))
+                        total2 = multiply_add(total2, weight, everywhere(memory, x2 + number))
+                        total3 = multiply_add(total3, weight, everywhere(memory, x3 + number))
+                    sum_at = sums + (start + row) * groups + group_number
+                    at_total = totals + LANES * row
+                    scaled(memory, at_total, total0, scale, minimum, sum_at)
+                    scaled(memory, at_total + LANES, total1, scale, minimum, sum_at + groups)
+                    scaled(memory, at_total + 2 * LANES, total2, scale, minimum,
+                           sum_at + 2 * groups)
+                    scaled(memory, at_total + 3 * LANES, total3, scale, minimum,
+                           sum_at + 3 * groups)
+                    row += 4
+                while row < count:
+                    total = add_floats(zero, weights, at, memory,
+                                       x + (start + row) * stride + group * group_number, group)
+                    scaled(memory, totals + LANES * row, total, scale, minimum,
+                           sums + (start + row) * groups + group_number)
+                    row += 1
+            for row in range(count):
+                store(out, out_at + (start + row) * out_stride + LANES * block,
+                      load(memory, totals + LANES * row))
+
+
+@part_of_another
+def scaled(memory, at, products, scale, minimum, sum_at):
+    """Add a group to a row's total: scale · sum of x · code + minimum · sum of x."""
+    total = multiply_add(load(memory, at), products, scale)
+    store(memory, at, multiply_add(total, minimum, everywhere(memory, sum_at)))
+
+
+@part_of_another
+def int8_matvec(matrix, words, numbers, first, last, x, out):
+    """As `int4_matvec`, for signed codes of eight bits and a share of the blocks."""
+    group, per_group = matrix.group, matrix.group // 4
+    for block in range(first, last):
+        outputs = out[LANES * block:LANES * (block + 1)]
+        for lane in range(LANES):
+            outputs[lane] = 0
+        for number in range(matrix.groups):
+            place = block * matrix.groups + number
+            at = matrix.words + place * per_group * LANES
+            scales = numbers[matrix.scales + LANES * place:]
+            inputs = x[group * number:group * (number + 1)]
+            sum_of_inputs = np.float32(0)
+            if matrix.minimums != NONE:
+                for value in inputs:
+                    sum_of_inputs += value
+            minimums = numbers[matrix.minimums + LANES * place:]
+            for lane in range(LANES):
+                total = np.float32(0)
+                for word in range(per_group):
+                    codes = words[at + LANES * word + lane]
+                    for byte in range(4):
+                        code = np.int32(np.int8(codes >> 8 * byte & 255))
+                        total += inputs[4 * word + byte] * np.float32(code)
+                outputs[lane] += scales[lane] * total
+                if matrix.minimums != NONE:
+                    outputs[lane] += minimums[lane] * sum_of_inputs
+
+
+@part_of_another
+def multiply_one_row(matrix, words, numbers, first, last, memory, memory_words, x, scales, sums,
+                     out, out_at):
+    """Blocks `first` to `last` of a matrix, times one row of activations in bytes."""
+    group, groups, narrow = matrix.group, matrix.groups, matrix.bits == 4
+    size = group * matrix.bits // 32                                # words of a group
+    below = splat(np.float32(-128))
+    for block in range(first, last):
+        total = splat(np.float32(0))
+        for number in range(groups):
+            place = block * groups + number
+            at, codes_x = matrix.words + place * size * LANES, x + number * group // 4
+            products = no_words()
+            if narrow:
+                for word in range(size):
+                    codes = load(words, at + LANES * word)
+                    products = dot4(products, nibbles(codes, 0),
+                                    everywhere(memory_words, codes_x + 2 * word))
+                    products = dot4(products, nibbles(codes, 1),
+                                    everywhere(memory_words, codes_x + 2 * word + 1))
+            else:
+                for word in range(size):
+                    products = dot4(products, flip_signs(load(words, at + LANES * word)),
+                                    everywhere(memory_words, codes_x + word))
+            scale = load(numbers, matrix.scales + LANES * place)
+            minimum = splat(np.float32(0))
+            if not narrow:
+                minimum = multiply(scale, below)
+            if matrix.minimums != NONE:
+                minimum = added(minimum, load(numbers, matrix.minimums + LANES * place))
+            total = multiply_add(total, to_floats(products),
+                                 multiply(scale, everywhere(memory, scales + number)))
+            total = multiply_add(total, minimum, everywhere(memory, sums + number))
+        store(out, out_at + LANES * block, total)
+
+
+@part_of_another
+def added(a, b):
+    return multiply_add(a, b, splat(np.float32(1)))
+
+
+@part_of_another
+def multiply_bytes(matrix, words, numbers, first, last, memory, memory_words, x, stride, scales,
+                   sums, rows, scratch, out, out_at, out_stride):
+    """As `multiply_floats`, with activations in bytes.
+
+    x, stride: in words of four; scales, sums: where `memory` has each row's scale and sum of
+    each group.
+    """
+    group, groups = matrix.group, matrix.groups
+    size, quads = group * matrix.bits // 32 * LANES, group // 4
+    tile, totals = scratch, scratch + GROUP * LANES
+    zero = splat(np.float32(0))
+    below = splat(np.float32(-128))
+    for start in range(0, rows, ROWS):
+        count = min(ROWS, rows - start)
+        for block in range(first, last):
+            for row in range(count):
+                store(memory, totals + LANES * row, zero)
+            for number in range(groups):
+                place = block * groups + number
+                unpack_bytes(words, matrix.words + place * size, matrix.bits, group,
+                             memory_words, tile)
+                scale = load(numbers, matrix.scales + LANES * place)
+                minimum = zero
+                if matrix.bits == 8:
+                    minimum = multiply(scale, below)
+                if matrix.minimums != NONE:
+                    minimum = added(minimum, load(numbers, matrix.minimums + LANES * place))
+                row = 0
+                while row < count:
+                    x0 = x + (start + row) * stride + quads * number
+                    about = (start + row) * groups + number
+                    at_total = totals + LANES * row
+                    if row + 4 <= count:
+                        x1, x2, x3 = x0 + stride, x0 + 2 * stride, x0 + 3 * stride
+                        products0, products1 = no_words(), no_words()
+                        products2, products3 = no_words(), no_words()
+                        for quad in range(quads):
+                            codes = load(memory_words, tile + LANES * quad)
+                            products0 = dot4(products0, codes,
+                                             everywhere(memory_words, x0 + quad))
+                            products1 = dot4(products1, codes,
+                                             everywhere(memory_words, x1 + quad))
+                            products2 = dot4(products2, codes,
+                                             everywhere(memory_words, x2 + quad))
+                            products3 = dot4(products3, codes,
+                                             everywhere(memory_words, x3 + quad))
+                        add_group(memory, at_total, products0, scale, minimum, scales + about,
+                                  sums + about)
+                        add_group(memory, at_total + LANES, products1, scale, minimum,
+                                  scales + about + groups, sums + about + groups)
+                        add_group(memory, at_total + 2 * LANES, products2, scale, minimum,
+                                  scales + about + 2 * groups, sums + about + 2 * groups)
+                        add_group(memory, at_total + 3 * LANES, products3, scale, minimum,
+                                  scales + about + 3 * groups, sums + about + 3 * groups)
+                        row += 4
+                    else:
+                        products = no_words()
+                        for quad in range(quads):
+                            products = dot4(products, load(memory_words, tile + LANES * quad),
+                                            everywhere(memory_words, x0 + quad))
+                        add_group(memory, at_total, products, scale, minimum, scales + about,
+                                  sums + about)
+                        row += 1
+            for row in range(count):
+                store(out, out_at + (start + row) * out_stride + LANES * block,
+                      load(memory, totals + LANES * row))
+
+
+@part_of_another
+def add_group(memory, at, products, scale, minimum, scale_at, sum_at):
+    """Add a group to a row's total; `multiply_one_row` takes the same steps."""
+    total = multiply_add(load(memory, at), to_floats(products),
+                         multiply(scale, everywhere(memory, scale_at)))
+    store(memory, at, multiply_add(total, minimum, everywhere(memory, sum_at)))
+
+
+@kernel
+def quantize_rows(matrix, memory, memory_words, source, stride, first, last, x, x_stride, scales,
+                  sums):
+    """Activations in signed bytes, for a matrix: a scale and a sum for each of its groups.
+
+    Rows `first` to `last`, from `source` on in `memory`, become words from `x` on in
+    `memory_words`. A group's largest number becomes 127 or -127. The sum is that of the rounded
+    numbers.
+    """
+    group, groups = matrix.group, matrix.groups
+    for row in range(first, last):
+        for number in range(groups):
+            at = source + row * stride + number * group
+            largest = np.float32(0)
+            for place in range(group):
+                largest = max(largest, abs(memory[at + place]))
+            scale = largest / np.float32(127)
+            inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+            total = np.int32(0)
+            to = x + row * x_stride + number * group // 4
+            for word in range(group // 4):
+                packed = np.uint32(0)
+                for byte in range(4):
+                    code = np.int32(np.floor(memory[at + 4 * word + byte] * inverse
+                                             + np.float32(0.5)))
+                    total += code
+                    packed |= np.uint32(code & 255) << np.uint32(8 * byte)
+                memory_words[to + word] = packed
+            memory[scales + row * groups + number] = scale
+            memory[sums + row * groups + number] = scale * np.float32(total)
+
+
+@kernel
+def sum_groups(matrix, memory, source, stride, first, last, sums):
+    """The sum of every group of float32 activations, rows `first` to `last`."""
+    for row in range(first, last):
+        for number in range(matrix.groups):
+            at = source + row * stride + number * matrix.group
+            total = np.float32(0)
+            for place in range(matrix.group):
+                total += memory[at + place]
+            memory[sums + row * matrix.groups + number] = total
+
+
+@kernel
+def product(matrix, words, numbers, first, last, quantized, memory, memory_words, x, stride,
+            x_codes, scales, sums, rows, scratch, out, out_at, out_stride):
+    """Blocks `first` to `last` of a matrix times all rows of a step, in the way that fits.
+
+    quantized: whether the activations are there in bytes, from x_codes on in `memory_words`,
+    a row every stride / 4, with their scales; if not, they are float32, from x on in `memory`.
+    """
+    if quantized:
+        if rows == 1:
+            multiply_one_row(matrix, words, numbers, first, last, memory, memory_words, x_codes,
+                             scales, sums, out, out_at)
+        else:
+            multiply_bytes(matrix, words, numbers, first, last, memory, memory_words, x_codes,
+                           stride // 4, scales, sums, rows, scratch, out, out_at, out_stride)
+    elif rows == 1 and matrix.bits == 4 and matrix.group == GROUP:
+        shape = matrix.blocks, matrix.groups, 4, LANES
+        count = matrix.blocks * matrix.groups * LANES
+        int4_matvec(
+            words[matrix.words:matrix.words + 4 * count].reshape(shape)[first:last],
+            numbers[matrix.scales:matrix.scales + count].reshape(
+                (matrix.blocks, matrix.groups, LANES))[first:last],
+            numbers[matrix.minimums:matrix.minimums + count].reshape(
+                (matrix.blocks, matrix.groups, LANES))[first:last],
+            memory[x:x + matrix.groups * GROUP], out[out_at + LANES * first:
+                                                     out_at + LANES * last])
+    elif rows == 1 and matrix.bits == 8:
+        int8_matvec(matrix, words, numbers, first, last, memory[x:], out[out_at:])
+    else:
+        multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums, rows,
+                        scratch, out, out_at, out_stride)
