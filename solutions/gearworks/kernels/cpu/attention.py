@@ -13,7 +13,7 @@ from numba import carray
 from numba.core import types
 from numba.extending import intrinsic
 
-from gearworks.kernels.cpu.compiling import kernel, part_of_another
+from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.lanes import everywhere, load, multiply_add, splat, store, sum_of
 from gearworks.kernels.cpu.layout import LANES
 from gearworks.kernels.cpu.operators import exponential
@@ -48,7 +48,7 @@ def place_of(sequence, tables, token, size):
     return (block * sequence.block_size + token % sequence.block_size) * size
 
 
-@kernel
+@part_of_another
 def remember(sequence, tables, layer, head, token, size, memory, key, value):
     """Store the key and the value of one token in one head of the sequence's memory."""
     at = layer * sequence.of_layer + head * sequence.of_head + place_of(sequence, tables, token,
@@ -72,7 +72,7 @@ def dot(a, at_a, b, at_b, size):
     return product
 
 
-@kernel
+@part_of_another
 def attend(sequence, tables, layer, head, token, window, size, memory, query, scores, out):
     """One query's attention: `size` numbers from `out` on.
 

@@ -18,10 +18,11 @@ from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.families.layouts import Part
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
-from gearworks.kernels.cpu import step as compiled
-from gearworks.kernels.cpu.arena import Arena, up_to
+from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kernels.cpu.layout import GROUP, LANES, Form
 from gearworks.kernels.cpu.memory import Recycled, described
+from gearworks.kernels.cpu.program import Arena, up_to
+from gearworks.kernels.cpu.step import ATTEND, SHAPE, run
 from gearworks.kernels.cpu.store import Weight, WeightStore
 from gearworks.kernels.cpu.threads import Team, default_threads
 from gearworks.kv_cache import Cache, KVCache, Rows
@@ -48,9 +49,9 @@ class CompiledModel:
         self.weights = weights
         self.mode = mode
         self.threads = default_threads() if threads is None else threads
-        self.shape = weights.shape.copy()
-        self.shape["quantize"] = mode == "fast"
-        self.arena = Arena(config, self.threads)
+        self.shape = np.array([(config.num_attention_heads, config.num_key_value_heads,
+                                config.head_dim, mode == "fast", config.rms_norm_eps, 0)], SHAPE)
+        self.arena = Arena(config, weights, self.threads)
         self._team = Team(self.threads)
         self._logits = Recycled()
 
@@ -105,41 +106,45 @@ class CompiledModel:
         arena = self.arena
         arena.make_room(max(len(ids), len(wanted)),
                         0 if sequences is None else sequences.longest)
-        cos, sin = rotations(self.config, positions)
-        for name, angles in (("cos", cos), ("sin", sin)):
-            start = arena.plan[0][name]
+        for name, angles in zip(("cos", "sin"), rotations(self.config, positions)):
+            start = arena.starts[name]
             arena.memory[start:start + angles.size] = angles.ravel()
         if sequences is None:
-            self._run_through(cache, ids, wanted, out, stride)
+            self._ask(cache, ids, wanted, out, stride)
         else:
-            self._team.run(compiled.step, self.weights.layers, self.shape, self.weights.words,
-                           self.weights.numbers, arena.plan, arena.memory, arena.words, ids,
-                           wanted, sequences.sequences, sequences.tables, out, stride)
+            self._run(arena.program, ids, wanted, sequences.sequences, sequences.tables, out,
+                      stride)
             sequences.commit()
         return logits
 
-    def _run_through(self, cache: Cache, ids: np.ndarray, wanted: np.ndarray, out: np.ndarray,
-                     stride: int) -> None:
-        """A step over a cache that only its own `attend` knows, layer by layer."""
-        arena, weights, team = self.arena, self.weights, self._team
-        common = (self.shape, weights.words, weights.numbers, arena.plan, arena.memory,
-                  arena.words)
-        T, d = len(ids), self.config.head_dim
+    def _run(self, program: np.ndarray, *arguments) -> None:
+        """Run instructions in all threads."""
+        weights, arena = self.weights, self.arena
+        self._team.run(run, program, weights.matrices, self.shape, weights.words,
+                       weights.numbers, arena.places, arena.memory, arena.words, *arguments)
+
+    def _ask(self, cache: Cache, ids: np.ndarray, wanted: np.ndarray, out: np.ndarray,
+             stride: int) -> None:
+        """A step over a cache that only its own `attend` knows: it stops in every layer."""
+        program, T, d = self.arena.program, len(ids), self.config.head_dim
         H, K = self.config.num_attention_heads, self.config.num_key_value_heads
-        team.run(compiled.first_part, *common, ids)
+        without_keys = np.zeros(1, SEQUENCE)
+        without_keys["rows"] = T
+        arguments = (ids, wanted, without_keys, np.zeros(1, np.int64), out, stride)
         qkv, attended = (self._rows(name, T) for name in ("qkv", "attended"))
-        for number in range(self.config.num_hidden_layers):
-            team.run(compiled.before, weights.layers, number, *common, T)
+        start = 0
+        for stop in np.flatnonzero(program["op"] == ATTEND):
+            self._run(program[start:stop], *arguments)
             heads = qkv[:, :(H + 2 * K) * d].reshape(T, H + 2 * K, d)
             q, k, v = heads[:, :H], heads[:, H:H + K], heads[:, H + K:]
-            attended[:, :H * d] = cache.attend(number, q, k, v).reshape(T, H * d)
-            team.run(compiled.after, weights.layers, number, *common, T)
-        team.run(compiled.last_part, *common, wanted, out, stride)
+            attended[:, :H * d] = cache.attend(int(program[stop]["layer"]), q, k,
+                                               v).reshape(T, H * d)
+            start = stop + 1
+        self._run(program[start:], *arguments)
 
     def _rows(self, name: str, count: int) -> np.ndarray:
         """An array of the step's memory, (count, stride)."""
-        plan = self.arena.plan[0]
-        start, stride = plan[name], plan[f"{name}_stride"]
+        start, stride = self.arena.starts[name], self.arena.strides[name]
         return self.arena.memory[start:start + count * stride].reshape(count, stride)
 
 

@@ -1,6 +1,6 @@
 """What stands between the products of a step: norms, activations, rotary positions.
 
-Each takes rows of the step's memory; every thread has rows, or heads, of its own.
+Each takes one row, or one head, of the step's memory.
 """
 
 import numpy as np
@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from gearworks.kernels.cpu.compiling import kernel, part_of_another
+from gearworks.kernels.cpu.compiling import part_of_another
 
 
 @intrinsic
@@ -50,38 +50,33 @@ def exponential(x):
     return series * float_of_bits(np.int32((np.int32(whole) + 127) << 23))
 
 
-@kernel
-def rms_norm(memory, source, stride, first, last, size, numbers, weight, eps, target,
-             target_stride):
-    """Rows `first` to `last` from `source` on, normed and scaled, from `target` on.
-    What follows a row's `size` numbers there, up to its end, becomes 0."""
-    for row in range(first, last):
-        x = memory[source + row * stride:source + row * stride + size]
-        out = memory[target + row * target_stride:target + (row + 1) * target_stride]
-        squares = np.float32(0)
-        for value in x:
-            squares += value * value
-        inverse = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
-        for place in range(size):
-            out[place] = x[place] * inverse * numbers[weight + place]
-        for place in range(size, target_stride):
-            out[place] = 0
+@part_of_another
+def rms_norm(memory, source, size, numbers, weight, eps, target, end):
+    """One row of `size` numbers from `source` on, normed and scaled, from `target` on.
+    What follows there before `end` becomes 0."""
+    squares = np.float32(0)
+    for place in range(size):
+        squares += memory[source + place] * memory[source + place]
+    inverse = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
+    for place in range(size):
+        memory[target + place] = memory[source + place] * inverse * numbers[weight + place]
+    for place in range(target + size, end):
+        memory[place] = 0
 
 
-@kernel
-def swiglu(memory, gate_up, stride, first, last, size, target, target_stride):
-    """Rows `first` to `last`: silu(gate) · up, each of `size` numbers; zeros behind them."""
-    for row in range(first, last):
-        gate = memory[gate_up + row * stride:gate_up + row * stride + size]
-        up = memory[gate_up + row * stride + size:gate_up + row * stride + 2 * size]
-        out = memory[target + row * target_stride:target + (row + 1) * target_stride]
-        for place in range(size):
-            out[place] = gate[place] / (np.float32(1) + exponential(-gate[place])) * up[place]
-        for place in range(size, target_stride):
-            out[place] = 0
+@part_of_another
+def swiglu(memory, gate, size, target, end):
+    """silu(gate) · up of one row, whose `up` follows its `gate`; zeros behind it up to `end`."""
+    up = gate + size
+    for place in range(size):
+        value = memory[gate + place]
+        memory[target + place] = (value / (np.float32(1) + exponential(-value))
+                                  * memory[up + place])
+    for place in range(target + size, end):
+        memory[place] = 0
 
 
-@kernel
+@part_of_another
 def turn(memory, head, size, cos, sin):
     """Rotate one head in place: element i with element i + d/2."""
     half = size // 2

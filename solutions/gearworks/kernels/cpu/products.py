@@ -11,7 +11,7 @@ uint32; `memory` and `memory_words` likewise those of the step.
 
 import numpy as np
 
-from gearworks.kernels.cpu.compiling import kernel, part_of_another
+from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.lanes import (
     bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
@@ -21,6 +21,12 @@ from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
 ROWS = 32                   # of activations at a time: they stay in the nearest cache
 # Of each thread: a group's unpacked codes, then the sums of so many rows; 16 numbers each
 SCRATCH = (GROUP + ROWS) * LANES
+
+
+@part_of_another
+def added(a, b):
+    """a + b."""
+    return multiply_add(a, b, splat(np.float32(1)))
 
 
 @part_of_another
@@ -135,33 +141,33 @@ def scaled(memory, at, products, scale, minimum, sum_at):
 
 
 @part_of_another
-def int8_matvec(matrix, words, numbers, first, last, x, out):
-    """As `int4_matvec`, for signed codes of eight bits and a share of the blocks."""
-    group, per_group = matrix.group, matrix.group // 4
+def int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_at):
+    """As `int4_matvec`, for signed codes of eight bits, and blocks `first` to `last`."""
+    group, per_group, zero = matrix.group, matrix.group // 4, splat(np.float32(0))
     for block in range(first, last):
-        outputs = out[LANES * block:LANES * (block + 1)]
-        for lane in range(LANES):
-            outputs[lane] = 0
+        total = zero
         for number in range(matrix.groups):
             place = block * matrix.groups + number
-            at = matrix.words + place * per_group * LANES
-            scales = numbers[matrix.scales + LANES * place:]
-            inputs = x[group * number:group * (number + 1)]
-            sum_of_inputs = np.float32(0)
+            at, inputs = matrix.words + place * per_group * LANES, x + group * number
+            # four sums: each waits for its own last product only
+            first_bytes, second, third, fourth = zero, zero, zero, zero
+            for word in range(per_group):
+                codes = load(words, at + LANES * word)
+                place_x = inputs + 4 * word
+                first_bytes = multiply_add(first_bytes, signed_byte(codes, 0),
+                                           everywhere(memory, place_x))
+                second = multiply_add(second, signed_byte(codes, 8),
+                                      everywhere(memory, place_x + 1))
+                third = multiply_add(third, signed_byte(codes, 16),
+                                     everywhere(memory, place_x + 2))
+                fourth = multiply_add(fourth, signed_byte(codes, 24),
+                                      everywhere(memory, place_x + 3))
+            products = added(added(first_bytes, second), added(third, fourth))
+            total = multiply_add(total, products, load(numbers, matrix.scales + LANES * place))
             if matrix.minimums != NONE:
-                for value in inputs:
-                    sum_of_inputs += value
-            minimums = numbers[matrix.minimums + LANES * place:]
-            for lane in range(LANES):
-                total = np.float32(0)
-                for word in range(per_group):
-                    codes = words[at + LANES * word + lane]
-                    for byte in range(4):
-                        code = np.int32(np.int8(codes >> 8 * byte & 255))
-                        total += inputs[4 * word + byte] * np.float32(code)
-                outputs[lane] += scales[lane] * total
-                if matrix.minimums != NONE:
-                    outputs[lane] += minimums[lane] * sum_of_inputs
+                total = multiply_add(total, load(numbers, matrix.minimums + LANES * place),
+                                     everywhere(memory, sums + number))
+        store(out, out_at + LANES * block, total)
 
 
 @part_of_another
@@ -198,11 +204,6 @@ def multiply_one_row(matrix, words, numbers, first, last, memory, memory_words, 
                                  multiply(scale, everywhere(memory, scales + number)))
             total = multiply_add(total, minimum, everywhere(memory, sums + number))
         store(out, out_at + LANES * block, total)
-
-
-@part_of_another
-def added(a, b):
-    return multiply_add(a, b, splat(np.float32(1)))
 
 
 @part_of_another
@@ -282,51 +283,48 @@ def add_group(memory, at, products, scale, minimum, scale_at, sum_at):
     store(memory, at, multiply_add(total, minimum, everywhere(memory, sum_at)))
 
 
-@kernel
-def quantize_rows(matrix, memory, memory_words, source, stride, first, last, x, x_stride, scales,
-                  sums):
-    """Activations in signed bytes, for a matrix: a scale and a sum for each of its groups.
+@part_of_another
+def quantize_row(matrix, memory, memory_words, source, x, scales, sums):
+    """One row of activations in signed bytes, for a matrix.
 
-    Rows `first` to `last`, from `source` on in `memory`, become words from `x` on in
-    `memory_words`. A group's largest number becomes 127 or -127. The sum is that of the rounded
-    numbers.
+    From `source` on in `memory`, they become words from `x` on in `memory_words`, with a scale
+    and a sum for each of the matrix's groups, from `scales` and `sums` on. A group's largest
+    number becomes 127 or -127. The sum is that of the rounded numbers.
     """
-    group, groups = matrix.group, matrix.groups
-    for row in range(first, last):
-        for number in range(groups):
-            at = source + row * stride + number * group
-            largest = np.float32(0)
-            for place in range(group):
-                largest = max(largest, abs(memory[at + place]))
-            scale = largest / np.float32(127)
-            inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
-            total = np.int32(0)
-            to = x + row * x_stride + number * group // 4
-            for word in range(group // 4):
-                packed = np.uint32(0)
-                for byte in range(4):
-                    code = np.int32(np.floor(memory[at + 4 * word + byte] * inverse
-                                             + np.float32(0.5)))
-                    total += code
-                    packed |= np.uint32(code & 255) << np.uint32(8 * byte)
-                memory_words[to + word] = packed
-            memory[scales + row * groups + number] = scale
-            memory[sums + row * groups + number] = scale * np.float32(total)
+    group = matrix.group
+    for number in range(matrix.groups):
+        at = source + number * group
+        largest = np.float32(0)
+        for place in range(group):
+            largest = max(largest, abs(memory[at + place]))
+        scale = largest / np.float32(127)
+        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
+        total = np.int32(0)
+        to = x + number * group // 4
+        for word in range(group // 4):
+            packed = np.uint32(0)
+            for byte in range(4):
+                code = np.int32(np.floor(memory[at + 4 * word + byte] * inverse
+                                         + np.float32(0.5)))
+                total += code
+                packed |= np.uint32(code & 255) << np.uint32(8 * byte)
+            memory_words[to + word] = packed
+        memory[scales + number] = scale
+        memory[sums + number] = scale * np.float32(total)
 
 
-@kernel
-def sum_groups(matrix, memory, source, stride, first, last, sums):
-    """The sum of every group of float32 activations, rows `first` to `last`."""
-    for row in range(first, last):
-        for number in range(matrix.groups):
-            at = source + row * stride + number * matrix.group
-            total = np.float32(0)
-            for place in range(matrix.group):
-                total += memory[at + place]
-            memory[sums + row * matrix.groups + number] = total
+@part_of_another
+def sum_groups(matrix, memory, source, sums):
+    """The sum of every group of a row of float32 activations."""
+    for number in range(matrix.groups):
+        at = source + number * matrix.group
+        total = np.float32(0)
+        for place in range(matrix.group):
+            total += memory[at + place]
+        memory[sums + number] = total
 
 
-@kernel
+@part_of_another
 def product(matrix, words, numbers, first, last, quantized, memory, memory_words, x, stride,
             x_codes, scales, sums, rows, scratch, out, out_at, out_stride):
     """Blocks `first` to `last` of a matrix times all rows of a step, in the way that fits.
@@ -353,7 +351,7 @@ def product(matrix, words, numbers, first, last, quantized, memory, memory_words
             memory[x:x + matrix.groups * GROUP], out[out_at + LANES * first:
                                                      out_at + LANES * last])
     elif rows == 1 and matrix.bits == 8:
-        int8_matvec(matrix, words, numbers, first, last, memory[x:], out[out_at:])
+        int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_at)
     else:
         multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums, rows,
                         scratch, out, out_at, out_stride)

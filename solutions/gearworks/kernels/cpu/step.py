@@ -1,227 +1,180 @@
-"""One step of the model, compiled: from token ids to logits, for any mix of sequences.
+"""A step of the model, compiled: it runs a program of a few hundred instructions.
 
-Every thread runs all of this. A product's outputs are shared out by blocks, attention by rows
-and heads, what stands between by rows; a barrier follows wherever one thread needs another's
-result. Nothing here reserves memory: a step's activations have their places in one array, the
-same for all layers (`Plan`).
+An instruction is one operator of one layer: which, with what weights, and where in the step's
+memory its input and its output are. The program is written once (`program`); what changes from
+step to step are the ids, and where the sequences' keys lie. Every thread runs the whole program
+over its own share: of a product the outputs, of attention heads, of everything else rows. After
+every instruction all threads meet. Nothing here reserves memory.
 
-Shapes: T rows of the step, R rows whose logits are wanted; D, H, K, d, F, V as in `model`.
+Shapes: T rows of the step, R rows whose logits are wanted.
 """
 
 import numpy as np
 
 from gearworks.kernels.cpu.attention import attend, remember
 from gearworks.kernels.cpu.compiling import kernel, part_of_another
-from gearworks.kernels.cpu.layout import LANES, MATRIX, NONE
+from gearworks.kernels.cpu.layout import LANES, NONE
 from gearworks.kernels.cpu.operators import rms_norm, swiglu, turn
-from gearworks.kernels.cpu.products import SCRATCH, product, quantize_rows, sum_groups
+from gearworks.kernels.cpu.products import SCRATCH, product, quantize_row, sum_groups
 from gearworks.kernels.cpu.threads import barrier, share
 
-# Norms, biases: where they begin in the model's array, or NONE. window: 0 for all tokens.
-LAYER = np.dtype([("input_layernorm", np.int64), ("post_attention_layernorm", np.int64),
-                  ("qkv_bias", np.int64), ("q_norm", np.int64), ("k_norm", np.int64),
-                  ("window", np.int64), ("qkv", MATRIX), ("o", MATRIX), ("gate_up", MATRIX),
-                  ("down", MATRIX)])
+EMBED, NORM, MULTIPLY, TURN, ATTEND, READY, SWIGLU = range(7)
+NAMES = ("embed", "norm", "multiply", "turn", "attend", "ready", "swiglu")
 
-# quantize: whether activations become bytes before products
-SHAPE = np.dtype([("layers", np.int64), ("hidden", np.int64), ("heads", np.int64),
-                  ("kv_heads", np.int64), ("head_dim", np.int64), ("feed_forward", np.int64),
-                  ("norm", np.int64), ("quantize", np.int64), ("eps", np.float32),
-                  ("unused", np.float32), ("embed", MATRIX), ("head", MATRIX)])
+# What an instruction does, and to what. layer: its number in the caches. matrix: the one that it
+# multiplies by, or that its result is made ready for. source, target: where rows begin in the
+# step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a row.
+# weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
+# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of attention,
+# 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
+INSTRUCTION = np.dtype([(name, np.int64) for name in (
+    "op", "layer", "matrix", "source", "source_stride", "target", "target_stride", "size",
+    "weight", "second", "add_to", "window", "wanted")])
 
-# Where each of a step's arrays begins in its memory. A name that ends in `_stride` says how far
-# a row is from the next. `codes` counts in words, all else in float32, both of the same memory.
-PLAN = np.dtype([(name, np.int64) for name in (
-    "x", "x_stride", "normed", "normed_stride", "qkv", "qkv_stride", "attended",
-    "attended_stride", "output", "gate_up", "gate_up_stride", "hidden", "hidden_stride", "codes",
-    "scales", "sums", "cos", "sin", "scores", "scores_stride", "scratch")])
+SHAPE = np.dtype([("heads", np.int64), ("kv_heads", np.int64), ("head_dim", np.int64),
+                  ("quantize", np.int64), ("eps", np.float32), ("unused", np.float32)])
+
+# Where arrays that several instructions use begin. codes: activations in bytes, in words; the
+# rest in float32: their scales and sums, cosines and sines, a thread's scores and scratch.
+PLACES = np.dtype([(name, np.int64) for name in (
+    "codes", "scales", "sums", "cos", "sin", "scores", "scores_stride", "scratch")])
 
 
 @part_of_another
-def prepare(matrix, shape, plan, memory, memory_words, source, stride, first, last):
-    """Make rows ready for a product: in bytes, or with the sums of their groups."""
+def ready(matrix, shape, places, memory, memory_words, source, stride, row):
+    """Make a row ready for a product: in bytes, or with the sums of its groups."""
+    sums = places.sums + row * matrix.groups
     if shape.quantize and matrix.bits != 32:
-        quantize_rows(matrix, memory, memory_words, source, stride, first, last, plan.codes,
-                      stride // 4, plan.scales, plan.sums)
+        quantize_row(matrix, memory, memory_words, source + row * stride,
+                     places.codes + row * (stride // 4), places.scales + row * matrix.groups,
+                     sums)
     elif matrix.bits != 32:
-        sum_groups(matrix, memory, source, stride, first, last, plan.sums)
+        sum_groups(matrix, memory, source + row * stride, sums)
 
 
 @part_of_another
-def multiply(matrix, shape, words, numbers, plan, memory, memory_words, source, stride, rows,
-             part, parts, out, out_at, out_stride):
-    """This thread's share of a product; returns its first and last output."""
-    first, last = share(matrix.blocks, part, parts)
-    product(matrix, words, numbers, first, last, shape.quantize and matrix.bits != 32, memory,
-            memory_words, source, stride, plan.codes, plan.scales, plan.sums, rows,
-            plan.scratch + part * SCRATCH, out, out_at, out_stride)
-    return LANES * first, min(LANES * last, matrix.rows)
-
-
-@kernel
-def first_part(shapes, words, numbers, plans, memory, memory_words, ids, meeting, part, parts):
-    """The rows of the embedding that the ids name."""
-    matrix, plan = shapes[0].embed, plans[0]
+def embed(matrix, words, numbers, token, memory, target):
+    """The row of the embedding that belongs to a token."""
     per_word, size = 32 // matrix.bits, matrix.group * matrix.bits // 32
-    first, last = share(len(ids), part, parts)
-    for row in range(first, last):
-        block, lane = ids[row] // LANES, ids[row] % LANES
-        for place in range(matrix.columns):
-            number, inside = place // matrix.group, place % matrix.group
-            of_group = block * matrix.groups + number
-            at = matrix.words + (of_group * size + inside // per_word) * LANES + lane
-            if matrix.bits == 32:
-                value = numbers[at]
-            else:
-                word, code = words[at], inside % per_word
-                scale = numbers[matrix.scales + of_group * LANES + lane]
-                if matrix.bits == 4:
-                    value = np.float32(np.int32(word >> (code % 4 * 8 + code // 4 * 4) & 15))
-                else:
-                    value = np.float32(np.int32(np.int8(word >> code * 8 & 255)))
-                value *= scale
-                if matrix.minimums != NONE:
-                    value += numbers[matrix.minimums + of_group * LANES + lane]
-            memory[plan.x + row * plan.x_stride + place] = value
-    barrier(meeting, parts)
+    block, lane = token // LANES, token % LANES
+    for place in range(matrix.columns):
+        number, inside = place // matrix.group, place % matrix.group
+        of_group = block * matrix.groups + number
+        at = matrix.words + (of_group * size + inside // per_word) * LANES + lane
+        if matrix.bits == 32:
+            memory[target + place] = numbers[at]
+            continue
+        word, code = words[at], inside % per_word
+        if matrix.bits == 4:
+            value = np.float32(np.int32(word >> (code % 4 * 8 + code // 4 * 4) & 15))
+        else:
+            value = np.float32(np.int32(np.int8(word >> code * 8 & 255)))
+        value *= numbers[matrix.scales + of_group * LANES + lane]
+        if matrix.minimums != NONE:
+            value += numbers[matrix.minimums + of_group * LANES + lane]
+        memory[target + place] = value
 
 
-@kernel
-def before(layers, number, shapes, words, numbers, plans, memory, memory_words, rows, meeting,
-           part, parts):
-    """Of one layer, what comes before attention: norm, the products q, k and v, rotations."""
-    layer, shape, plan = layers[number], shapes[0], plans[0]
-    first_row, last_row = share(rows, part, parts)
-    rms_norm(memory, plan.x, plan.x_stride, first_row, last_row, shape.hidden, numbers,
-             layer.input_layernorm, shape.eps, plan.normed, plan.normed_stride)
-    prepare(layer.qkv, shape, plan, memory, memory_words, plan.normed, plan.normed_stride,
-            first_row, last_row)
-    barrier(meeting, parts)
-    first, last = multiply(layer.qkv, shape, words, numbers, plan, memory, memory_words,
-                           plan.normed, plan.normed_stride, rows, part, parts, memory, plan.qkv,
-                           plan.qkv_stride)
-    if layer.qkv_bias != NONE:
-        for row in range(rows):
+@part_of_another
+def finish_product(one, numbers, memory, first, last, rows):
+    """What follows a thread's outputs `first` to `last`: the bias, or the residual stream."""
+    for row in range(rows):
+        output = one.target + row * one.target_stride
+        if one.weight != NONE:
             for place in range(first, last):
-                memory[plan.qkv + row * plan.qkv_stride + place] += (
-                    numbers[layer.qkv_bias + place])
-    barrier(meeting, parts)
-    heads, size = shape.heads + shape.kv_heads, shape.head_dim
-    for item in range(part, rows * heads, parts):
-        row, head = item // heads, item % heads
-        at = plan.qkv + row * plan.qkv_stride + head * size
-        norm = layer.q_norm if head < shape.heads else layer.k_norm
-        if norm != NONE:
-            rms_norm(memory, at, size, 0, 1, size, numbers, norm, shape.eps, at, size)
-        turn(memory, at, size, plan.cos + row * size, plan.sin + row * size)
-    barrier(meeting, parts)
+                memory[output + place] += numbers[one.weight + place]
+        if one.add_to != NONE:
+            stream = one.add_to + row * one.target_stride
+            for place in range(first, last):
+                memory[stream + place] += memory[output + place]
 
 
-@kernel
-def attention(layer, number, shape, plan, memory, sequences, tables, rows, meeting, part, parts):
-    """Store the step's keys and values, then let every query look at its sequence."""
+@part_of_another
+def turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts):
+    """Norms and rotations of queries and keys; then keys and values are stored.
+
+    sequences: none, where another will store them.
+    """
     size, heads, kv_heads = shape.head_dim, shape.heads, shape.kv_heads
     item = 0
     for sequence in sequences:
         for row in range(sequence.first_row, sequence.first_row + sequence.rows):
-            token = sequence.start + row - sequence.first_row
-            for head in range(kv_heads):
-                if item % parts == part:
-                    key = plan.qkv + row * plan.qkv_stride + (heads + head) * size
-                    remember(sequence, tables, number, head, token, size, memory, key,
-                             key + kv_heads * size)
+            for head in range(heads + kv_heads):
                 item += 1
-    barrier(meeting, parts)
+                if item % parts != part:
+                    continue
+                at = one.source + row * one.source_stride + head * size
+                norm = one.weight if head < heads else one.second
+                if norm != NONE:
+                    rms_norm(memory, at, size, numbers, norm, shape.eps, at, at)
+                turn(memory, at, size, places.cos + row * size, places.sin + row * size)
+                if head >= heads and sequence.keys:
+                    remember(sequence, tables, one.layer, head - heads,
+                             sequence.start + row - sequence.first_row, size, memory, at,
+                             at + kv_heads * size)
+
+
+@part_of_another
+def attend_all(one, shape, places, memory, sequences, tables, part, parts):
+    """Every query looks at its sequence."""
+    size, heads = shape.head_dim, shape.heads
     item = 0
     for sequence in sequences:
         for row in range(sequence.first_row, sequence.first_row + sequence.rows):
             token = sequence.start + row - sequence.first_row
             for head in range(heads):
-                if item % parts == part:
-                    attend(sequence, tables, number, head // (heads // kv_heads), token,
-                           layer.window, size, memory,
-                           plan.qkv + row * plan.qkv_stride + head * size,
-                           plan.scores + part * plan.scores_stride,
-                           plan.attended + row * plan.attended_stride + head * size)
                 item += 1
-    barrier(meeting, parts)
+                if item % parts == part:
+                    attend(sequence, tables, one.layer, head // (heads // shape.kv_heads), token,
+                           one.window, size, memory,
+                           one.source + row * one.source_stride + head * size,
+                           places.scores + part * places.scores_stride,
+                           one.target + row * one.target_stride + head * size)
 
 
 @kernel
-def after(layers, number, shapes, words, numbers, plans, memory, memory_words, rows, meeting,
-          part, parts):
-    """Of one layer, what comes after it: the output product, norm, feed-forward network."""
-    layer, shape, plan = layers[number], shapes[0], plans[0]
-    first_row, last_row = share(rows, part, parts)
-    prepare(layer.o, shape, plan, memory, memory_words, plan.attended, plan.attended_stride,
-            first_row, last_row)
-    barrier(meeting, parts)
-    first, last = multiply(layer.o, shape, words, numbers, plan, memory, memory_words,
-                           plan.attended, plan.attended_stride, rows, part, parts, memory,
-                           plan.output, plan.x_stride)
-    add_output(plan, memory, rows, first, last)
-    barrier(meeting, parts)
-    rms_norm(memory, plan.x, plan.x_stride, first_row, last_row, shape.hidden, numbers,
-             layer.post_attention_layernorm, shape.eps, plan.normed, plan.normed_stride)
-    prepare(layer.gate_up, shape, plan, memory, memory_words, plan.normed, plan.normed_stride,
-            first_row, last_row)
-    barrier(meeting, parts)
-    multiply(layer.gate_up, shape, words, numbers, plan, memory, memory_words, plan.normed,
-             plan.normed_stride, rows, part, parts, memory, plan.gate_up, plan.gate_up_stride)
-    barrier(meeting, parts)
-    swiglu(memory, plan.gate_up, plan.gate_up_stride, first_row, last_row, shape.feed_forward,
-           plan.hidden, plan.hidden_stride)
-    prepare(layer.down, shape, plan, memory, memory_words, plan.hidden, plan.hidden_stride,
-            first_row, last_row)
-    barrier(meeting, parts)
-    first, last = multiply(layer.down, shape, words, numbers, plan, memory, memory_words,
-                           plan.hidden, plan.hidden_stride, rows, part, parts, memory,
-                           plan.output, plan.x_stride)
-    add_output(plan, memory, rows, first, last)
-    barrier(meeting, parts)
+def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids, wanted,
+        sequences, tables, logits, logits_stride, meeting, part, parts):
+    """Run instructions, as the thread `part` of `parts`.
 
-
-@part_of_another
-def add_output(plan, memory, rows, first, last):
-    """Add this thread's outputs to the residual stream."""
-    for row in range(rows):
-        x = memory[plan.x + row * plan.x_stride:plan.x + (row + 1) * plan.x_stride]
-        output = memory[plan.output + row * plan.x_stride:
-                        plan.output + (row + 1) * plan.x_stride]
-        for place in range(first, last):
-            x[place] += output[place]
-
-
-@kernel
-def last_part(shapes, words, numbers, plans, memory, memory_words, wanted, logits,
-              logits_stride, meeting, part, parts):
-    """The last norm and the logits of the rows that are wanted."""
-    shape, plan = shapes[0], plans[0]
-    first_row, last_row = share(len(wanted), part, parts)
-    for row in range(first_row, last_row):
-        rms_norm(memory, plan.x + wanted[row] * plan.x_stride, 0, 0, 1, shape.hidden, numbers,
-                 shape.norm, shape.eps, plan.normed + row * plan.normed_stride,
-                 plan.normed_stride)
-    prepare(shape.head, shape, plan, memory, memory_words, plan.normed, plan.normed_stride,
-            first_row, last_row)
-    barrier(meeting, parts)
-    multiply(shape.head, shape, words, numbers, plan, memory, memory_words, plan.normed,
-             plan.normed_stride, len(wanted), part, parts, logits, 0, logits_stride)
-    barrier(meeting, parts)
-
-
-@kernel
-def step(layers, shapes, words, numbers, plans, memory, memory_words, ids, wanted, sequences,
-         tables, logits, logits_stride, meeting, part, parts):
-    """All of it, for sequences whose memory the compiled code knows."""
-    first_part(shapes, words, numbers, plans, memory, memory_words, ids, meeting, part, parts)
-    shape, plan, rows = shapes[0], plans[0], len(ids)
-    for number in range(shape.layers):
-        before(layers, number, shapes, words, numbers, plans, memory, memory_words, rows,
-               meeting, part, parts)
-        attention(layers[number], number, shape, plan, memory, sequences, tables, rows, meeting,
-                  part, parts)
-        after(layers, number, shapes, words, numbers, plans, memory, memory_words, rows, meeting,
-              part, parts)
-    last_part(shapes, words, numbers, plans, memory, memory_words, wanted, logits, logits_stride,
-              meeting, part, parts)
+    matrices: of `MATRIX`; shapes, all_places: (1,) of `SHAPE` and `PLACES`; words, numbers: the
+    model's one array, as uint32 and as float32; memory, memory_words: the step's, likewise; ids:
+    (T,) int64; wanted: (R,) int64, rows; sequences: (B,) of `SEQUENCE`, and their tables. One
+    without keys has a memory that others write. logits: R rows, one every logits_stride.
+    """
+    shape, places = shapes[0], all_places[0]
+    for one in program:
+        matrix = matrices[one.matrix]
+        rows = len(wanted) if one.wanted else len(ids)
+        first_row, last_row = share(rows, part, parts)
+        if one.op == MULTIPLY:
+            first, last = share(matrix.blocks, part, parts)
+            target = logits if one.target == NONE else memory
+            product(matrix, words, numbers, first, last,
+                    shape.quantize != 0 and matrix.bits != 32, memory, memory_words, one.source,
+                    one.source_stride, places.codes, places.scales, places.sums, rows,
+                    places.scratch + part * SCRATCH, target, max(one.target, 0),
+                    logits_stride if one.target == NONE else one.target_stride)
+            if one.target != NONE:
+                finish_product(one, numbers, memory, LANES * first,
+                               min(LANES * last, matrix.rows), rows)
+        elif one.op == TURN:
+            turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts)
+        elif one.op == ATTEND:
+            attend_all(one, shape, places, memory, sequences, tables, part, parts)
+        else:
+            for row in range(first_row, last_row):
+                target = one.target + row * one.target_stride
+                if one.op == EMBED:
+                    embed(matrix, words, numbers, ids[row], memory, target)
+                    continue
+                source = one.source
+                source += (wanted[row] if one.wanted else row) * one.source_stride
+                if one.op == NORM:
+                    rms_norm(memory, source, one.size, numbers, one.weight, shape.eps, target,
+                             target + one.target_stride)
+                elif one.op == SWIGLU:
+                    swiglu(memory, source, one.size, target, target + one.target_stride)
+                ready(matrix, shape, places, memory, memory_words, one.target,
+                      one.target_stride, row)
+        barrier(meeting, parts)

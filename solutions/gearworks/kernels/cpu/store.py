@@ -14,15 +14,9 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.families.layouts import Part, layout
 from gearworks.kernels.cpu.layout import LANES, MATRIX, NONE, Form, aligned, pack
-from gearworks.kernels.cpu.step import LAYER, SHAPE
 from gearworks.quantization.codes import Codes
 
 Weight = Codes | np.ndarray                 # in codes, or float32
-
-# From a field of `families.layouts` to that of a record
-_MATRICES = {"qkv_proj": "qkv", "o_proj": "o", "gate_up_proj": "gate_up", "down_proj": "down",
-             "embed_tokens": "embed", "lm_head": "head"}
-
 
 class Source(Protocol):
     """Where tensors come from: a file, or a dictionary."""
@@ -57,62 +51,49 @@ class Place:
 class WeightStore:
     """All weights of a model.
 
-    words: (n,) uint32, all of them; numbers: the same bytes as float32; layers: (L,) of `LAYER`;
-    shape: (1,) of `SHAPE`.
+    words: (n,) uint32, all of them; numbers: the same bytes as float32; matrices: (m,) of
+    `MATRIX`; layers, model: for each field of `families.layouts` a matrix's number, or where a
+    vector begins.
     """
 
     def __init__(self, config: ModelConfig, source: Source,
                  progress: Callable[[Iterable], Iterable] = iter):
-        """progress: wraps the iteration over the matrices, as `tqdm` does."""
+        """progress: wraps the iteration over the tensors, as `tqdm` does."""
         model, layers = layout(config)
         self._used = 0
-        self.layers = np.zeros(config.num_hidden_layers, LAYER)
-        self.shape = np.zeros(1, SHAPE)
-        shape = self.shape[0]
-        for name, value in (
-                ("layers", config.num_hidden_layers), ("hidden", config.hidden_size),
-                ("heads", config.num_attention_heads), ("kv_heads", config.num_key_value_heads),
-                ("head_dim", config.head_dim), ("feed_forward", config.intermediate_size),
-                ("eps", config.rms_norm_eps)):
-            shape[name] = value
-        for name in ("qkv_bias", "q_norm", "k_norm"):
-            self.layers[name] = NONE
-        places = []
-        for number, fields in enumerate(layers):
-            self.layers[number]["window"] = config.window(number) or 0
-            places += [self._place(self.layers[number], field, parts, source)
-                       for field, parts in fields.items()]
-        places += [self._place(shape, field, parts, source) for field, parts in model.items()]
-        if "lm_head" not in model:
-            shape["head"] = shape["embed"]
+        self._matrices: list[tuple[int, ...]] = []
+        places: list[Place] = []
+        self.layers = [{name: self._reserve(parts, source, places)
+                        for name, parts in fields.items()} for fields in layers]
+        self.model = {name: self._reserve(parts, source, places)
+                      for name, parts in model.items()}
+        self.model.setdefault("lm_head", self.model["embed_tokens"])
+        self.matrices = np.array(self._matrices, MATRIX)
         self.words = aligned(self._used)
         self.numbers = self.words.view(np.float32)
         for place in progress(places):
             self._fill(place, source)
 
-    def _place(self, record: np.ndarray, field: str, parts: Sequence[Part],
-               source: Source) -> Place:
-        """Decide where tensors go, and note it in a record."""
+    def _reserve(self, parts: Sequence[Part], source: Source, places: list[Place]) -> int:
+        """Decide where tensors go; returns a matrix's number, or where a vector begins."""
         start = self._used
         if len(parts[0].shape) == 1:
-            record[field] = start
+            places.append(Place(parts, None, start))
             self._used += -(-sum(part.shape[0] for part in parts) // LANES) * LANES
-            return Place(parts, None, start)
+            return start
         form = source.form(parts[0])
         for part in parts[1:]:
             form = form.joined(source.form(part))
+        places.append(Place(parts, form, start))
         rows, columns = sum(part.shape[0] for part in parts), parts[0].shape[1]
-        sizes = [int(np.prod(shape)) if shape else 0 for shape in form.shapes(rows, columns)]
-        self._used += sum(sizes)
-        matrix = record[_MATRICES[field]]
-        blocks, groups = form.shapes(rows, columns)[0][:2]
-        for name, value in (
-                ("rows", rows), ("columns", columns), ("blocks", blocks), ("groups", groups),
-                ("group", form.group), ("bits", form.bits), ("words", start),
-                ("scales", start + sizes[0] if sizes[1] else NONE),
-                ("minimums", start + sizes[0] + sizes[1] if sizes[2] else NONE)):
-            matrix[name] = value
-        return Place(parts, form, start)
+        shapes = form.shapes(rows, columns)
+        words, scales, minimums = (int(np.prod(shape)) if shape else 0 for shape in shapes)
+        self._used += words + scales + minimums
+        blocks, groups = shapes[0][:2]
+        self._matrices.append((
+            rows, columns, blocks, groups, form.group, form.bits, start,
+            start + words if scales else NONE, start + words + scales if minimums else NONE))
+        return len(self._matrices) - 1
 
     def _fill(self, place: Place, source: Source) -> None:
         """Bring tensors to their place."""
