@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gearworks.backends import load_model
 from gearworks.config.fields import says_nothing
 from gearworks.config.settings import GENERATION_REFUSED
 from gearworks.decoding import Generation, generate
@@ -15,7 +16,7 @@ from gearworks.formats.gguf import GGUFFile
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
-from gearworks.weights import load_checkpoint, open_checkpoint
+from gearworks.weights import open_checkpoint
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path, progress: Callable[[Iterable], Iterable] = iter,
-             chat: bool = False) -> "LanguageModel":
+             chat: bool = False, engine: str = "numpy",
+             say: Callable[[str], None] = lambda line: None) -> "LanguageModel":
         """Load a GGUF file or a Hugging Face folder; progress, errors as `load_checkpoint`.
 
         chat: whether it is to chat, for which it needs a chat template. Whatever can be refused
-        without the weights is refused before they are read.
+        without the weights is refused before they are read. engine: what runs the model, as
+        `backends` names it; say: is told in a line what that has to say.
 
         A text ends at every EOS id of generation_config.json (of config.json, where there is no
         such file), and at the tokenizer's own EOS too, as in vLLM. Hugging Face's generate runs
@@ -70,7 +73,7 @@ class LanguageModel:
                              "fetch tokenizer.json and the weights again, from one place")
         if chat:
             _chat_text(settings, [{"role": "user", "content": "?"}])
-        return cls(Model(*load_checkpoint(path, progress)), tokenizer, settings,
+        return cls(load_model(path, engine, progress, say), tokenizer, settings,
                    frozenset(eos_ids))
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from gearworks import __version__
+from gearworks.backends import NAMES
 from gearworks.cli import console, load, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
@@ -99,7 +100,7 @@ def _parser() -> console.Parser:
                               "(default %(default)s)")
     command.add_argument("--json", action="store_true",
                          help="print one JSON object instead of the table")
-    _add_engine(command)
+    _add_engine(command, backends=False)
     command.set_defaults(run=_compare)
 
     load.add_load(parser)
@@ -112,9 +113,26 @@ def _parser() -> console.Parser:
     return parser
 
 
-def _add_engine(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--engine", type=Path, metavar="FOLDER",
-                         help="run an engine of your own gears, made by `autograder assemble`")
+class _Engine(argparse.Action):
+    """Tells what runs a model from whose operators do: a name, or the folder of an engine."""
+
+    def __call__(self, parser, options, value, name=None) -> None:
+        if value in NAMES:
+            options.backend = value
+        else:
+            options.engine = Path(value)
+
+
+def _add_engine(command: argparse.ArgumentParser, backends: bool = True) -> None:
+    own = "an engine of your own gears, the folder that `autograder assemble` made"
+    if not backends:
+        command.add_argument("--engine", type=Path, metavar="FOLDER", help=f"run {own}")
+        return
+    command.set_defaults(engine=None, backend="auto")
+    command.add_argument("--engine", action=_Engine, metavar="ENGINE", default=argparse.SUPPRESS,
+                         help=f"what runs the model: {', '.join(NAMES)} (default auto: exact "
+                              f"where it can run, else numpy); or {own}; may be given twice, "
+                              "for both")
 
 
 def _runs_in(engine: Path) -> bool:
@@ -203,8 +221,9 @@ def _sampling_params(options: argparse.Namespace):
                           frequency_penalty=options.frequency_penalty)
 
 
-def _load(name: str, chat: bool):
-    """Find and load a model, with a progress bar on standard error. chat: if it is to chat."""
+def _load(name: str, chat: bool, backend: str):
+    """Find and load a model, with a progress bar on standard error.
+    chat: if it is to chat; backend: what runs it, as `backends` names it."""
     from gearworks.hub import find_model
     from gearworks.language_model import LanguageModel
 
@@ -216,7 +235,8 @@ def _load(name: str, chat: bool):
             return tensors
         from tqdm import tqdm
         return tqdm(tensors, desc="Loading", unit=" tensors", leave=False)
-    return LanguageModel.load(path, bar, chat)
+    return LanguageModel.load(path, bar, chat, backend,
+                              lambda line: print(line, file=sys.stderr, flush=True))
 
 
 def _generate(options: argparse.Namespace) -> None:
@@ -227,7 +247,7 @@ def _generate(options: argparse.Namespace) -> None:
         raise GearworksError("cannot generate", "the prompt is empty",
                              "give the model at least one character to continue")
     schema = None if options.schema is None else _read_schema(options.schema)
-    model = _load(options.model, options.chat)
+    model = _load(options.model, options.chat, options.backend)
     grammar = None if schema is None else _follow(schema, model)
     settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
                 "grammar": grammar, "on_text": None if options.json else _print_now}
@@ -278,7 +298,7 @@ CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the convers
 
 def _chat(options: argparse.Namespace) -> None:
     params = _sampling_params(options)
-    model = _load(options.model, chat=True)
+    model = _load(options.model, True, options.backend)
     with console.interrupts_raise():
         _converse(model, params, options)
 
@@ -356,7 +376,7 @@ def _summary(generation) -> str:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    return serve.serve(options, lambda: _load(options.model, chat=False))
+    return serve.serve(options, lambda: _load(options.model, False, options.backend))
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -94,8 +94,8 @@ _SPLIT = {TensorType.Q4_0: (4, _q4_0), TensorType.Q4_1: (4, _q4_1), TensorType.Q
           TensorType.Q6_K: (6, _q6_k)}
 
 
-def is_quantized(type: TensorType) -> bool:
-    """Whether a tensor of this type is made of codes."""
+def is_quantized(type: TensorType | None) -> bool:
+    """Whether a tensor of this type is made of codes; None for a file that is no GGUF."""
     return type in _SPLIT
 
 

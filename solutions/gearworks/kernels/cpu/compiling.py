@@ -33,23 +33,29 @@ def cache_folder() -> Path:
 FOLDER = cache_folder()
 
 
+def is_compiled() -> bool:
+    """Whether machine code of these modules is kept, perhaps that of another processor."""
+    return any(FOLDER.rglob("*.nbc"))
+
+
 def kernel(function: Callable) -> Callable:
     """Compile a function at its first call, and keep the machine code.
 
     It must not touch Python objects: the interpreter's lock is free while it runs. An index
     outside of an array, or a division by zero, is not noticed.
     """
+    compiled = part_of_another(function)
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(FOLDER)       # looked at while the function is wrapped
+    numba.config.CACHE_DIR = str(FOLDER)       # looked at in the next line, and never later
     try:
-        return numba.njit(function, nogil=True, cache=True, fastmath=FAST_MATH,
-                          error_model="numpy")
+        compiled.enable_caching()
+    except RuntimeError:
+        pass                                   # there is no file to which it could belong
     finally:
         numba.config.CACHE_DIR = before
+    return compiled
 
 
 def part_of_another(function: Callable) -> Callable:
-    """A function that becomes part of every kernel that calls it.
-    It is compiled with them, so nothing is kept of it alone."""
-    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy",
-                      inline="never")
+    """Compile a function as part of the kernels that call it: nothing is kept of it alone."""
+    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy")

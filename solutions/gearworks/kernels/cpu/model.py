@@ -19,6 +19,7 @@ from gearworks.errors import ModelError
 from gearworks.families.layouts import Part
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.attention import SEQUENCE
+from gearworks.kernels.cpu.compiling import is_compiled
 from gearworks.kernels.cpu.layout import GROUP, LANES, Form
 from gearworks.kernels.cpu.memory import Recycled, described
 from gearworks.kernels.cpu.program import Arena, up_to
@@ -76,6 +77,15 @@ class CompiledModel:
         """tensors: by Hugging Face's names, each in codes or in float32."""
         require_supported(config)
         return cls(config, WeightStore(config, _Given(tensors)), mode, threads)
+
+    def warm_up(self, say: Callable[[str], None] = lambda line: None) -> None:
+        """Run a step of one token, for which the kernels are compiled or found.
+
+        say: is told when they have to be compiled, which happens once on a machine.
+        """
+        if not is_compiled():
+            say("Compiling the kernels for this processor, once: some ten seconds …")
+        self.forward(np.zeros(1, np.int64), np.zeros(1, np.int64), self.new_cache(1))
 
     def new_cache(self, capacity: int) -> KVCache:
         """An empty cache for one sequence of up to `capacity` tokens."""
