@@ -12,6 +12,7 @@ HOMES = {
     "engine": "gearworks.serving.engine",
     "gguf": "gearworks.formats.gguf",
     "gguf_k_quants": "gearworks.formats.gguf_k_quants",
+    "kernels.cpu": "gearworks.kernels.cpu.int4",
     "safetensors": "gearworks.formats.safetensors",
     "scheduler": "gearworks.serving.scheduler",
     "server": "gearworks.server.protocol",
