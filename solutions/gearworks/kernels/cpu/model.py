@@ -51,7 +51,7 @@ class CompiledModel:
         self.mode = mode
         self.threads = default_threads() if threads is None else threads
         self.shape = np.array([(config.num_attention_heads, config.num_key_value_heads,
-                                config.head_dim, mode == "fast", config.rms_norm_eps, 0)], SHAPE)
+                                config.head_dim, mode == "fast", False, config.rms_norm_eps, 0)], SHAPE)
         self.arena = Arena(config, weights, self.threads)
         self._team = Team(self.threads)
         self._logits = Recycled()
@@ -119,6 +119,7 @@ class CompiledModel:
         for name, angles in zip(("cos", "sin"), rotations(self.config, positions)):
             start = arena.starts[name]
             arena.memory[start:start + angles.size] = angles.ravel()
+        self.shape["alike"] = getattr(cache, "fixed_shapes", False)
         if sequences is None:
             self._ask(cache, ids, wanted, out, stride)
         else:

@@ -325,12 +325,13 @@ def sum_groups(matrix, memory, source, sums):
 
 
 @part_of_another
-def product(matrix, words, numbers, first, last, quantized, memory, memory_words, x, stride,
-            x_codes, scales, sums, rows, scratch, out, out_at, out_stride):
+def product(matrix, words, numbers, first, last, quantized, alike, memory, memory_words, x,
+            stride, x_codes, scales, sums, rows, scratch, out, out_at, out_stride):
     """Blocks `first` to `last` of a matrix times all rows of a step, in the way that fits.
 
     quantized: whether the activations are there in bytes, from x_codes on in `memory_words`,
     a row every stride / 4, with their scales; if not, they are float32, from x on in `memory`.
+    alike: whether the order of sums must not depend on the number of rows.
     """
     if quantized:
         if rows == 1:
@@ -339,7 +340,7 @@ def product(matrix, words, numbers, first, last, quantized, memory, memory_words
         else:
             multiply_bytes(matrix, words, numbers, first, last, memory, memory_words, x_codes,
                            stride // 4, scales, sums, rows, scratch, out, out_at, out_stride)
-    elif rows == 1 and matrix.bits == 4 and matrix.group == GROUP:
+    elif rows == 1 and not alike and matrix.bits == 4 and matrix.group == GROUP:
         shape = matrix.blocks, matrix.groups, 4, LANES
         count = matrix.blocks * matrix.groups * LANES
         int4_matvec(
@@ -350,7 +351,7 @@ def product(matrix, words, numbers, first, last, quantized, memory, memory_words
                 (matrix.blocks, matrix.groups, LANES))[first:last],
             memory[x:x + matrix.groups * GROUP], out[out_at + LANES * first:
                                                      out_at + LANES * last])
-    elif rows == 1 and matrix.bits == 8:
+    elif rows == 1 and not alike and matrix.bits == 8:
         int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_at)
     else:
         multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums, rows,

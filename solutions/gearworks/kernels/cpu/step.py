@@ -31,8 +31,11 @@ INSTRUCTION = np.dtype([(name, np.int64) for name in (
     "op", "layer", "matrix", "source", "source_stride", "target", "target_stride", "size",
     "weight", "second", "add_to", "window", "wanted")])
 
+# quantize: whether activations become bytes before a product; alike: whether a row alone is
+# computed as one of several is, to the last bit
 SHAPE = np.dtype([("heads", np.int64), ("kv_heads", np.int64), ("head_dim", np.int64),
-                  ("quantize", np.int64), ("eps", np.float32), ("unused", np.float32)])
+                  ("quantize", np.int64), ("alike", np.int64), ("eps", np.float32),
+                  ("unused", np.float32)])
 
 # Where arrays that several instructions use begin. codes: activations in bytes, in words; the
 # rest in float32: their scales and sums, cosines and sines, a thread's scores and scratch.
@@ -151,8 +154,8 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
             first, last = share(matrix.blocks, part, parts)
             target = logits if one.target == NONE else memory
             product(matrix, words, numbers, first, last,
-                    shape.quantize != 0 and matrix.bits != 32, memory, memory_words, one.source,
-                    one.source_stride, places.codes, places.scales, places.sums, rows,
+                    shape.quantize != 0 and matrix.bits != 32, shape.alike, memory, memory_words,
+                    one.source, one.source_stride, places.codes, places.scales, places.sums, rows,
                     places.scratch + part * SCRATCH, target, max(one.target, 0),
                     logits_stride if one.target == NONE else one.target_stride)
             if one.target != NONE:
