@@ -117,14 +117,15 @@ def attend(sequence, tables, layer, head, token, window, size, memory, query, sc
             at += run
         store(memory, out + chunk, mixed)
     for place in range(whole, size):
-        mixed = np.float32(0)
-        at = first
-        while at <= token:
-            there = base + place_of(sequence, tables, at, size) + place
-            run = min(sequence.block_size - at % sequence.block_size, token + 1 - at)
-            for number in range(run):
-                mixed += values[there + number * size] * weights[at - first + number]
-            at += run
-        memory[out + place] = mixed
+        memory[out + place] = 0
+    at = first
+    while at <= token and whole < size:
+        there = base + place_of(sequence, tables, at, size)
+        run = min(sequence.block_size - at % sequence.block_size, token + 1 - at)
+        for number in range(run):                # token after token, whatever lies together
+            for place in range(whole, size):
+                memory[out + place] += (values[there + number * size + place]
+                                        * weights[at - first + number])
+        at += run
     for place in range(size):
         memory[out + place] *= inverse

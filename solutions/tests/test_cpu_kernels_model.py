@@ -1,0 +1,330 @@
+"""The compiled model: NumPy's logits, the laws of batches and caches, and what a step costs."""
+
+import json
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+
+from numba.core import types
+from numba.core.runtime import _nrt_python, rtsys
+
+from gearworks import backends
+from gearworks.decoding import generate
+from gearworks.errors import ModelError, NotAvailableError, UsageError
+from gearworks.families.layouts import layout
+from gearworks.kernels.cpu.model import CompiledModel
+from gearworks.kernels.cpu.step import run
+from gearworks.kv_cache import KVCache, RaggedBatch
+from gearworks.language_model import LanguageModel
+from gearworks.layers import softmax
+from gearworks.model import Model
+from gearworks.quantization.codes import Codes
+from gearworks.serving.engine import LLMEngine
+from gearworks.serving.paged_cache import PagedBatch, PagedKVCache
+from gearworks.serving.request import Request
+from gearworks.weights import load_checkpoint, reserve
+
+HELD = json.loads((Path(__file__).parent / "data" / "llamacpp_smollm2.json")
+                  .read_text(encoding="utf-8"))["perplexity"]
+ROPE = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+FAMILIES = [
+    ("Llama", {}), ("Llama", {"head_dim": 10, "hidden_size": 36, "vocab_size": 37}),
+    ("Llama", {"rope_parameters": ROPE, "tie_word_embeddings": True}),
+    ("Llama", {"num_key_value_heads": 6, "head_dim": 34, "intermediate_size": 23}),
+    ("Qwen2", {}), ("Qwen2", {"use_sliding_window": True, "sliding_window": 7,
+                              "max_window_layers": 1}),
+    ("Qwen3", {"head_dim": 16}), ("Mistral", {"sliding_window": 5}),
+    ("Mistral", {"sliding_window": None, "num_attention_heads": 3, "num_key_value_heads": 1})]
+
+
+def to_codes(weight: np.ndarray, bits: int, group: int) -> Codes:
+    """Rounded to the nearest code, whatever group size divides."""
+    groups = weight.reshape(len(weight), -1, group)
+    low, high = groups.min(axis=-1, keepdims=True), groups.max(axis=-1, keepdims=True)
+    scale = np.maximum(high - low, 1e-6) / np.float32((1 << bits) - 1)
+    codes = np.clip(np.rint((groups - low) / scale), 0, (1 << bits) - 1).astype(np.uint8)
+    return Codes(codes.reshape(weight.shape), scale[..., 0], low[..., 0], bits)
+
+
+def quantized(folder: Path, bits: int) -> tuple[Model, dict]:
+    """A model in NumPy whose weights are those of codes, and the tensors by name, in codes."""
+    config, weights = load_checkpoint(folder)
+    twin, places = reserve(config)
+    _, original = reserve(config)
+    Model(config, weights)
+    model, layers = layout(config)
+    tensors: dict[str, Codes | np.ndarray] = {}
+    parts = [(holder, field, part) for holder, fields in
+             zip((weights, *weights.layers), (model, *layers))
+             for field, several in fields.items() for part in several]
+    rows: dict[tuple[int, str], int] = {}
+    for holder, field, part in parts:
+        start = rows.get((id(holder), field), 0)
+        rows[id(holder), field] = start + part.shape[0]
+        tensor = np.array(getattr(holder, field)[start:start + part.shape[0]])
+        if tensor.ndim == 2:
+            columns = tensor.shape[1]
+            group = next((size for size in (32, 16) if columns % size == 0), columns)
+            tensor = to_codes(tensor, 8 if "embed" in part.name else bits, group)
+        tensors[part.name] = tensor
+        places[part.name][...] = tensor if isinstance(tensor, np.ndarray) else (
+            tensor.dequantize())
+    assert original.keys() == tensors.keys()
+    return Model(config, twin), tensors
+
+
+def whole(model, ids: np.ndarray, cache=None) -> np.ndarray:
+    cache = model.new_cache(len(ids)) if cache is None else cache
+    return np.array(model.forward(ids, np.arange(len(ids)), cache))
+
+
+def in_parts(model, ids: np.ndarray, borders, cache) -> np.ndarray:
+    return np.concatenate([np.array(model.forward(ids[start:end], np.arange(start, end), cache))
+                           for start, end in zip([0, *borders], [*borders, len(ids)])])
+
+
+@pytest.mark.parametrize("family, settings", FAMILIES, ids=lambda part: str(part)[:40])
+def test_exact_gives_numpys_logits(tiny_model, rng, family, settings):
+    _, folder = tiny_model(family, len(str(settings)), **settings)
+    plain = Model.load(folder)
+    for bits, threads in ((32, 1), (4, 2), (8, 3)):
+        if bits == 32:
+            model, numpys = CompiledModel.load(folder, threads=threads), plain
+        else:
+            numpys, tensors = quantized(folder, bits)
+            model = CompiledModel.from_tensors(plain.config, tensors, threads=threads)
+        ids = rng.integers(0, plain.config.vocab_size, 45)
+        expected = whole(numpys, ids)
+        assert np.abs(expected).max() > 0.5
+        np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=2e-5)
+        cache = model.new_cache(45)
+        np.testing.assert_allclose(in_parts(model, ids, [1, 2, 30, 31], cache), expected, rtol=0,
+                                   atol=2e-5)
+        assert cache.lengths == [45] * plain.config.num_hidden_layers
+        cache.truncate(20)
+        logits = model.forward(ids[20:], np.arange(20, 45), cache, logits_at=[-1, 3])
+        np.testing.assert_allclose(logits, expected[[-1, 23]], rtol=0, atol=2e-5)
+
+
+@pytest.fixture(params=FAMILIES[::4], ids=lambda part: str(part)[:40])
+def coded(request, tiny_model):
+    family, settings = request.param
+    _, folder = tiny_model(family, len(str(settings)), **settings)
+    numpys, tensors = quantized(folder, 4)
+    return lambda mode, threads=2: CompiledModel.from_tensors(numpys.config, tensors, mode,
+                                                              threads)
+
+
+def test_fast_is_near_exact_and_has_laws_of_its_own(coded, rng):
+    """The same bits whole, in parts, in any company, in blocks, by any number of threads."""
+    exact, fast = coded("exact"), coded("fast")
+    texts = [rng.integers(0, exact.config.vocab_size, length) for length in (29, 1, 14, 40)]
+    expected = [whole(fast, ids) for ids in texts]
+    gap = np.abs(expected[0] - whole(exact, texts[0])).max()
+    assert 0 < gap < 0.1 * np.abs(expected[0]).max()
+    assert np.array_equal(whole(coded("fast", 3), texts[0]), expected[0])
+    for borders in ([1], [7, 8, 9], [28], list(range(1, 29))):
+        assert np.array_equal(in_parts(fast, texts[0], borders, fast.new_cache(29)), expected[0])
+
+    def together(batch, counts, starts):
+        ids = np.concatenate([ids[start:start + count]
+                              for ids, start, count in zip(texts, starts, counts)])
+        positions = np.concatenate([np.arange(start, start + count)
+                                    for start, count in zip(starts, counts)])
+        return np.split(np.array(fast.forward(ids, positions, batch)), np.cumsum(counts)[:-1])
+
+    caches = [fast.new_cache(40) for _ in texts]
+    memory = PagedKVCache(fast.config, num_blocks=40, block_size=4)
+    memory.keys[:] = memory.values[:] = np.nan             # what nobody wrote means nothing
+    free = rng.permutation(40).tolist()
+    tables = [[free.pop() for _ in range(-(-len(ids) // 4))] for ids in texts]
+    starts = [0, 0, 0, 0]
+    for counts in ([5, 1, 14, 0], [23, 0, 0, 39], [1, 0, 0, 1]):
+        for batch in (RaggedBatch(caches, counts), PagedBatch(memory, tables, starts, counts)):
+            for got, right, start in zip(together(batch, counts, starts), expected, starts):
+                assert np.array_equal(got, right[start:start + len(got)])
+        starts = [start + count for start, count in zip(starts, counts)]
+    assert [len(cache) for cache in caches] == [len(ids) for ids in texts]
+
+
+def test_a_batch_invariant_engine_gives_the_same_bits(coded, rng):
+    exact = coded("exact")
+    memory = PagedKVCache(exact.config, num_blocks=8, block_size=8)
+    ids = rng.integers(0, exact.config.vocab_size, 20)
+
+    def one(rows, fixed):
+        batch = PagedBatch(memory, [[3, 1, 0]], [0], [19], fixed)
+        exact.forward(ids[:19], np.arange(19), batch)
+        tables, starts, counts = [[3, 1, 0]], [19], [1]
+        if rows > 1:
+            tables, starts, counts = tables + [[5]], starts + [0], counts + [rows - 1]
+        step = np.concatenate([ids[19:], ids[:rows - 1]])
+        positions = np.concatenate([[19], np.arange(rows - 1)])
+        return np.array(exact.forward(step, positions,
+                                      PagedBatch(memory, tables, starts, counts, fixed)))[0]
+    assert np.array_equal(one(1, True), one(6, True))
+
+
+class Recorded(KVCache):
+    """A cache of a kind that the compiled step does not know."""
+
+    def attend(self, layer, q, k, v):
+        self.seen = [*getattr(self, "seen", []), layer]
+        return super().attend(layer, q, k, v)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_other_caches_are_asked(coded, rng, mode):
+    model = coded(mode)
+    ids = rng.integers(0, model.config.vocab_size, 30)
+    cache = Recorded(model.config, 30)
+    atol = 2e-5 if mode == "exact" else 0.05
+    np.testing.assert_allclose(in_parts(model, ids, [11, 12], cache), whole(model, ids), rtol=0,
+                               atol=atol)
+    assert cache.seen == 3 * list(range(model.config.num_hidden_layers))
+
+
+def test_a_step_refuses_what_the_model_refuses(coded):
+    model = coded("exact", 1)
+    cache = model.new_cache(4)
+    with pytest.raises(ModelError, match="vocabulary has"):
+        model.forward(np.array([model.config.vocab_size]), np.array([0]), cache)
+    with pytest.raises(ValueError, match="both are"):
+        model.forward(np.array([1, 2]), np.array([0]), cache)
+    with pytest.raises(ModelError, match="cache is full"):
+        model.forward(np.arange(5), np.arange(5), cache)
+    with pytest.raises(ValueError, match="counts add up"):
+        model.forward(np.arange(2), np.arange(2), RaggedBatch([cache], [1]))
+    assert len(cache) == 0
+    assert model.forward(np.array([], int), np.array([], int), cache).shape == (
+        0, model.config.vocab_size)
+    with pytest.raises(ValueError, match="mode"):
+        coded("quick")
+
+
+def test_a_decode_step_reserves_no_memory(coded):
+    """Numba's own counter, the arena's, and what NumPy tells tracemalloc."""
+    _nrt_python.memsys_enable_stats()
+    for mode in ("exact", "fast"):
+        model = coded(mode)
+        cache = model.new_cache(60)
+        logits = model.forward(np.arange(20), np.arange(20), cache, [-1])
+        for position in range(20, 24):                       # the arena finds its size
+            logits = model.forward(np.array([3]), np.array([position]), cache)
+        before = model.arena.reserved, model._logits.reserved
+        allocated = rtsys.get_allocation_stats().alloc
+        tracemalloc.start()
+        try:
+            for position in range(24, 30):
+                logits = model.forward(np.array([logits[0].argmax()]), np.array([position]),
+                                       cache)
+            arrays = [trace for trace in tracemalloc.take_snapshot().traces
+                      if trace.domain == np.lib.tracemalloc_domain]
+        finally:
+            tracemalloc.stop()
+        assert sum(trace.size for trace in arrays) < 8_000       # ids, positions and the like
+        assert (model.arena.reserved, model._logits.reserved) == before
+        # Numba notes each of a call's arrays for each thread; the step itself reserves nothing
+        arguments = sum(isinstance(kind, types.Array) for kind in run.signatures[0])
+        assert rtsys.get_allocation_stats().alloc - allocated == 6 * model.threads * arguments
+
+
+def test_logits_that_are_kept_stay(coded):
+    model = coded("exact")
+    cache, kept = model.new_cache(12), []
+    for position in range(12):
+        kept.append(model.forward(np.array([position]), np.array([position]), cache)[0])
+    np.testing.assert_allclose(np.stack(kept), whole(model, np.arange(12)), rtol=0, atol=2e-5)
+
+
+# --- SmolLM2, from its file of four bits ------------------------------------------------------
+
+@pytest.fixture(scope="module")
+def engines(smollm2_gguf):
+    return {mode: LanguageModel.load(smollm2_gguf, engine=mode) for mode in ("exact", "fast")}
+
+
+def test_smollm2_keeps_its_bits(engines):
+    for engine in engines.values():
+        weights = engine.model.weights
+        assert weights.words.nbytes < 112e6                 # 540 MB as float32
+        assert sorted(set(weights.matrices["bits"])) == [4, 8]
+
+
+def test_smollm2_exact_says_what_numpy_says(engines, smollm2_gguf):
+    numpys = LanguageModel.load(smollm2_gguf)
+    for text in HELD:
+        ids = np.array(text["ids"][:200])
+        expected, got = whole(numpys.model, ids), whole(engines["exact"].model, ids)
+        np.testing.assert_allclose(got, expected, rtol=0, atol=5e-4)
+    messages = [{"role": "user", "content": "Name three rivers in Europe, and one in Asia."}]
+    assert engines["exact"].chat(messages, max_tokens=64).ids == numpys.chat(
+        messages, max_tokens=64).ids
+
+
+def test_smollm2_fast_is_near(engines):
+    """On held texts: KL to exact below 0.02 on average, the same first choice 93 times in 100."""
+    divergences, agreed = [], []
+    for text in HELD:
+        ids = np.array(text["ids"])[:400]
+        exact, fast = (whole(engines[mode].model, ids).astype(np.float64)
+                       for mode in ("exact", "fast"))
+        p, q = softmax(exact), softmax(fast)
+        divergences.append((p * (np.log(p) - np.log(q))).sum(axis=-1))
+        agreed.append(exact.argmax(axis=-1) == fast.argmax(axis=-1))
+    print("KL", np.concatenate(divergences).mean(), "top-1", np.concatenate(agreed).mean())
+    assert np.concatenate(divergences).mean() < 0.02
+    assert np.concatenate(agreed).mean() > 0.93
+
+
+def test_smollm2_serves(engines):
+    """What the server's engine gives each request is what it gets alone."""
+    fast = engines["fast"]
+    prompts = ["One, two, three, four,", "The capital of Italy is", "def add(a, b):\n    return"]
+    ids = [fast.tokenizer.encode(prompt) for prompt in prompts]
+    alone = [generate(fast.model, fast.tokenizer, prompt, max_tokens=12,
+                      eos_ids=fast.eos_ids).ids for prompt in prompts]
+    engine = LLMEngine(fast, block_size=16, max_model_len=128)
+    for number, prompt in enumerate(ids):
+        engine.add_request(Request(prompt, max_tokens=12, id=str(number)))
+    answers: dict[str, list[int]] = {}
+    while engine.has_unfinished():
+        for delta in engine.step():
+            answers.setdefault(delta.request_id, []).extend(delta.ids)
+    assert [answers[str(number)] for number in range(3)] == [list(answer) for answer in alone]
+
+
+# --- engines by name --------------------------------------------------------------------------
+
+def test_auto_takes_what_can_run(smollm2_gguf, tiny_model, monkeypatch):
+    lines = []
+    assert backends._best(smollm2_gguf, lines.append) == "exact" and not lines
+    for family in ("Llama", "GPT2"):                        # float32
+        assert backends._best(tiny_model(family, 0)[1], lines.append) == "numpy"
+    assert not lines
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert backends._best(smollm2_gguf, lines.append) == "numpy"
+    assert len(lines) == 1 and "Numba" in lines[0]
+    with pytest.raises(NotAvailableError, match="Numba"):
+        backends.load_model(smollm2_gguf, "fast")
+
+
+def test_an_assembled_engine_runs_its_own_operators(smollm2_gguf, monkeypatch, tmp_path):
+    (tmp_path / "gears.json").write_text("{}")
+    monkeypatch.setattr(backends, "ASSEMBLED", tmp_path / "gears.json")
+    assert backends._best(smollm2_gguf, print) == "numpy"
+
+
+def test_engines_are_refused_by_name_and_family(tiny_model):
+    _, folder = tiny_model("GPT2", 0)
+    with pytest.raises(UsageError, match="quick"):
+        backends.load_model(folder, "quick")
+    for family in ("GPT2", "Mixtral", "Gemma3"):
+        with pytest.raises(ModelError, match="--engine numpy"):
+            backends.load_model(tiny_model(family, 0)[1], "exact")
