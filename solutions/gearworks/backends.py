@@ -50,7 +50,7 @@ def load_model(path: Path, engine: str = "numpy", progress: Progress = iter,
 
 def _best(path: Path, say: Say) -> str:
     """The engine that `auto` stands for."""
-    from gearworks.quantization.gguf_codes import is_quantized
+    from gearworks.formats.gguf_codes import is_quantized
     from gearworks.weights import open_checkpoint
 
     if ASSEMBLED.exists():

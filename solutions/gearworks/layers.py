@@ -9,7 +9,7 @@ work).
 
 import numpy as np
 
-from gearworks.kernels.products import matmul
+from gearworks.products import matmul
 
 LOWEST = np.finfo(np.float32).min
 

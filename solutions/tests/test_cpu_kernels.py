@@ -19,8 +19,8 @@ from gearworks.kernels.cpu.layout import LANES, MATRIX, NONE, Form, aligned, pac
 from gearworks.kernels.cpu.products import SCRATCH
 from gearworks.kernels.cpu.step import INSTRUCTION, MULTIPLY, PLACES, READY, SHAPE, run
 from gearworks.kernels.cpu.threads import Team, barrier
-from gearworks.quantization.codes import Codes
-from gearworks.quantization.gguf_codes import codes_of, is_quantized
+from gearworks.formats.codes import Codes
+from gearworks.formats.gguf_codes import codes_of, is_quantized
 
 # bits, dtype, group (0: one for a row), whether there are minimums
 KINDS = [(4, np.uint8, 32, True), (4, np.int8, 32, False), (4, np.uint8, 64, True),

@@ -23,7 +23,7 @@ from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.language_model import LanguageModel
 from gearworks.layers import softmax
 from gearworks.model import Model
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.paged_cache import PagedBatch, PagedKVCache
 from gearworks.serving.request import Request

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gearworks import layers
 from gearworks.kernels import products
-from gearworks.kernels.products import BLOCK, EVEN, FEW, MANY, fixed_shapes, matmul
+from gearworks.products import BLOCK, EVEN, FEW, MANY, fixed_shapes, matmul
 
 
 def float64(a, b):

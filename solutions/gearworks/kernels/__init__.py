@@ -1,1 +1,1 @@
-"""The inner loops: what the operators of `layers` are computed with."""
+"""Operators of the decoder for particular machines, beside NumPy's: other code, same results."""

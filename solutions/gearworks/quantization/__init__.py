@@ -1,1 +1,1 @@
-"""Weights and caches in fewer bits: what is stored, how it is found, what it costs in quality."""
+"""Weights and caches in fewer bits: what is stored, how it is found, what it costs."""

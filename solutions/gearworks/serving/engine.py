@@ -18,7 +18,7 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.decoding import room_for
 from gearworks.errors import ModelError
-from gearworks.kernels.products import fixed_shapes
+from gearworks.products import fixed_shapes
 from gearworks.kv_cache import BlockPool
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import TokenLogprob, logprobs

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gearworks.errors import ModelError
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 
 LANES = 16                  # rows of a block
 GROUP = 32                  # inputs that share a scale, at most

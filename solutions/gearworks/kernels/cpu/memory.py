@@ -12,7 +12,6 @@ import numpy as np
 
 from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kv_cache import Cache, KVCache, RaggedBatch
-from gearworks.serving.paged_cache import PagedBatch
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,9 @@ def described(cache: Cache, rows: int) -> Described | None:
             raise ValueError(f"{rows} tokens came in, and the counts add up to "
                              f"{cache.borders[-1]}")
         return _contiguous(cache.caches, cache.borders)
-    if type(cache) is PagedBatch and _plain(cache.memory):
+    # by its parts: the room of serving stands above this one
+    if all(hasattr(cache, name) for name in ("memory", "block_tables", "slot_mapping")) and (
+            _plain(cache.memory)):
         if rows != len(cache.slot_mapping):
             raise ValueError(f"{rows} tokens came in, and the counts add up to "
                              f"{len(cache.slot_mapping)}")
@@ -76,7 +77,7 @@ def _contiguous(caches: Sequence[KVCache], borders: Sequence[int]) -> Described:
     return Described(sequences, np.zeros(1, np.int64), caches, longest)
 
 
-def _paged(batch: PagedBatch) -> Described:
+def _paged(batch: Cache) -> Described:
     sequences = np.zeros(len(batch.counts), SEQUENCE)
     tables: list[int] = []
     first = 0

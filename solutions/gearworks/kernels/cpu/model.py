@@ -28,8 +28,8 @@ from gearworks.kernels.cpu.store import Weight, WeightStore
 from gearworks.kernels.cpu.threads import Team, default_threads
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.model import rotations
-from gearworks.quantization.codes import Codes
-from gearworks.quantization.gguf_codes import codes_of, is_quantized
+from gearworks.formats.codes import Codes
+from gearworks.formats.gguf_codes import codes_of, is_quantized
 from gearworks.weights import (
     Checkpoint, map_names, open_checkpoint, read_into, unpermute_rope)
 

@@ -14,7 +14,7 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.families.layouts import Part, layout
 from gearworks.kernels.cpu.layout import LANES, MATRIX, NONE, Form, aligned, pack
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 
 Weight = Codes | np.ndarray                 # in codes, or float32
 

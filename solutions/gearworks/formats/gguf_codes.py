@@ -16,7 +16,7 @@ from gearworks.formats.gguf import BLOCK_FORMATS, TensorType
 from gearworks.formats.gguf_blocks import unpack_five_bits
 from gearworks.formats.gguf_k_quants import (
     BIT_SHIFTS, PAIR_SHIFTS, sub_block_scales, unpack_bit_pairs, unpack_nibbles)
-from gearworks.quantization.codes import Codes
+from gearworks.formats.codes import Codes
 
 Block = tuple[np.ndarray, np.ndarray, np.ndarray | None]         # codes, scales, minimums
 
