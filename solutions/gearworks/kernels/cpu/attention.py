@@ -9,9 +9,9 @@ Shapes: d head size, S keys that a query sees. All float32.
 
 import numpy as np
 from llvmlite import ir
-from numba import carray
 from numba.core import types
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 
 from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.lanes import everywhere, load, multiply_add, splat, store, sum_of
@@ -28,17 +28,18 @@ SEQUENCE = np.dtype([(name, np.int64) for name in (
 
 
 @intrinsic
-def pointer(typing, address):
-    """An address as a pointer."""
+def numbers_at(typing, address, size):
+    """The `size` float32 numbers in memory from an address on, as an array."""
+    kind = types.Array(types.float32, 1, "C")
+
     def generate(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], ir.IntType(8).as_pointer())
-    return types.voidptr(types.int64), generate
-
-
-@part_of_another
-def numbers_at(address, size):
-    """The float32 numbers in memory from an address on, as an array."""
-    return carray(pointer(address), (size,), np.float32)
+        address, size = arguments
+        array = context.make_array(kind)(context, builder)
+        width = context.get_constant(types.intp, 4)
+        populate_array(array, data=builder.inttoptr(address, ir.FloatType().as_pointer()),
+                       shape=[size], strides=[width], itemsize=width, meminfo=None)
+        return array._getvalue()
+    return kind(types.int64, types.intp), generate
 
 
 @part_of_another
@@ -53,10 +54,13 @@ def remember(sequence, tables, layer, head, token, size, memory, key, value):
     """Store the key and the value of one token in one head of the sequence's memory."""
     at = layer * sequence.of_layer + head * sequence.of_head + place_of(sequence, tables, token,
                                                                         size)
-    keys, values = numbers_at(sequence.keys, at + size), numbers_at(sequence.values, at + size)
+    keys = numbers_at(sequence.keys, at + size)[at:]
+    values = numbers_at(sequence.values, at + size)[at:]
+    new_key, new_value = memory[key:key + size], memory[value:value + size]
     for place in range(size):
-        keys[at + place] = memory[key + place]
-        values[at + place] = memory[value + place]
+        keys[place] = new_key[place]
+    for place in range(size):
+        values[place] = new_value[place]
 
 
 @part_of_another

@@ -58,4 +58,5 @@ def kernel(function: Callable) -> Callable:
 
 def part_of_another(function: Callable) -> Callable:
     """Compile a function as part of the kernels that call it: nothing is kept of it alone."""
-    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy")
+    # without Numba's runtime nothing is counted, and a function that reserves memory is refused
+    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy", _nrt=False)

@@ -168,6 +168,36 @@ def to_floats(typing, words):
 
 
 @intrinsic
+def rounded(typing, lanes):
+    """The nearest integers; a half goes up."""
+    def generate(context, builder, signature, arguments):
+        half = ir.Constant(_FLOATS, [0.5] * LANES)
+        whole = _call(builder, "llvm.floor.v16f32", _FLOATS, builder.fadd(arguments[0], half))
+        return builder.fptosi(whole, _INTS)
+    return WORDS(lanes), generate
+
+
+@intrinsic
+def store_bytes(typing, array, index, words):
+    """The lowest byte of each of sixteen integers, as four words of an array from `index` on."""
+    def generate(context, builder, signature, arguments):
+        array, index, value = arguments
+        narrow = ir.VectorType(ir.IntType(8), LANES)
+        pointer = _place(context, builder, signature.args[0], array, index, narrow)
+        builder.store(builder.trunc(value, narrow), pointer, align=4)
+        return context.get_dummy_value()
+    return types.void(array, types.intp, words), generate
+
+
+@intrinsic
+def add_words(typing, a, b):
+    """a + b, integers."""
+    def generate(context, builder, signature, arguments):
+        return builder.add(*arguments)
+    return WORDS(a, b), generate
+
+
+@intrinsic
 def multiply(typing, a, b):
     """a · b, float32."""
     def generate(context, builder, signature, arguments):

@@ -54,12 +54,15 @@ def exponential(x):
 def rms_norm(memory, source, size, numbers, weight, eps, target, end):
     """One row of `size` numbers from `source` on, normed and scaled, from `target` on.
     What follows there before `end` becomes 0."""
+    # slices, since an index that might be negative keeps a loop from using vectors
+    x, out = memory[source:source + size], memory[target:target + size]
+    scales = numbers[weight:weight + size]
     squares = np.float32(0)
     for place in range(size):
-        squares += memory[source + place] * memory[source + place]
+        squares += x[place] * x[place]
     inverse = np.float32(1) / np.sqrt(squares / np.float32(size) + eps)
     for place in range(size):
-        memory[target + place] = memory[source + place] * inverse * numbers[weight + place]
+        out[place] = x[place] * inverse * scales[place]
     for place in range(target + size, end):
         memory[place] = 0
 
@@ -67,11 +70,11 @@ def rms_norm(memory, source, size, numbers, weight, eps, target, end):
 @part_of_another
 def swiglu(memory, gate, size, target, end):
     """silu(gate) · up of one row, whose `up` follows its `gate`; zeros behind it up to `end`."""
-    up = gate + size
+    gates, ups = memory[gate:gate + size], memory[gate + size:gate + 2 * size]
+    out = memory[target:target + size]
     for place in range(size):
-        value = memory[gate + place]
-        memory[target + place] = (value / (np.float32(1) + exponential(-value))
-                                  * memory[up + place])
+        out[place] = (gates[place] / (np.float32(1) + exponential(-gates[place]))
+                      * ups[place])
     for place in range(target + size, end):
         memory[place] = 0
 
@@ -80,8 +83,9 @@ def swiglu(memory, gate, size, target, end):
 def turn(memory, head, size, cos, sin):
     """Rotate one head in place: element i with element i + d/2."""
     half = size // 2
+    firsts, seconds = memory[head:head + half], memory[head + half:head + size]
+    cosines, sines = memory[cos:cos + size], memory[sin:sin + size]
     for place in range(half):
-        first, second = memory[head + place], memory[head + half + place]
-        memory[head + place] = first * memory[cos + place] - second * memory[sin + place]
-        memory[head + half + place] = (second * memory[cos + half + place]
-                                       + first * memory[sin + half + place])
+        first, second = firsts[place], seconds[place]
+        firsts[place] = first * cosines[place] - second * sines[place]
+        seconds[place] = second * cosines[half + place] + first * sines[half + place]

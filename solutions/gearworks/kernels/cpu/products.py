@@ -14,8 +14,8 @@ import numpy as np
 from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.lanes import (
-    bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
-    signed_byte, splat, store, to_floats)
+    add_words, bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
+    rounded, signed_byte, splat, store, store_bytes, sum_of, to_floats)
 from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
 
 ROWS = 32                   # of activations at a time: they stay in the nearest cache
@@ -50,16 +50,60 @@ def unpack_floats(words, at, width, group, tile, tile_at):
 
 
 @part_of_another
-def unpack_bytes(words, at, width, group, tile, tile_at):
-    """Sixteen rows of one group as bytes from 0 to 255: words of four inputs, into `tile`."""
-    if width == 4:
-        for word in range(group // 8):
-            codes = load(words, at + LANES * word)
-            store(tile, tile_at + 2 * LANES * word, nibbles(codes, 0))
-            store(tile, tile_at + 2 * LANES * word + LANES, nibbles(codes, 1))
+def group_bytes(words, at, narrow, whole):
+    """Sixteen rows of one group as bytes from 0 to 255: eight vectors of words of four inputs.
+
+    narrow: whether codes have four bits; whole: whether the group has 32 inputs, else 16, for
+    which the last four vectors are 0.
+    """
+    a, b = load(words, at), load(words, at + LANES)
+    c, d, e, f, g, h = no_words(), no_words(), no_words(), no_words(), no_words(), no_words()
+    if whole or not narrow:
+        c, d = load(words, at + 2 * LANES), load(words, at + 3 * LANES)
+    if narrow:
+        a, b, c, d, e, f, g, h = (nibbles(a, 0), nibbles(a, 1), nibbles(b, 0), nibbles(b, 1),
+                                  nibbles(c, 0), nibbles(c, 1), nibbles(d, 0), nibbles(d, 1))
     else:
-        for word in range(group // 4):
-            store(tile, tile_at + LANES * word, flip_signs(load(words, at + LANES * word)))
+        a, b, c, d = flip_signs(a), flip_signs(b), flip_signs(c), flip_signs(d)
+        if whole:
+            e, f = load(words, at + 4 * LANES), load(words, at + 5 * LANES)
+            g, h = load(words, at + 6 * LANES), load(words, at + 7 * LANES)
+            e, f, g, h = flip_signs(e), flip_signs(f), flip_signs(g), flip_signs(h)
+    return a, b, c, d, e, f, g, h
+
+
+@part_of_another
+def group_products(codes, x, at):
+    """The sum of a group's products with one row of activations, from word `at` of x on.
+    Where the group has 16 inputs, the next four words meet codes of 0."""
+    a, b, c, d, e, f, g, h = codes
+    first = dot4(no_words(), a, everywhere(x, at))
+    second = dot4(no_words(), b, everywhere(x, at + 1))
+    first = dot4(first, c, everywhere(x, at + 2))
+    second = dot4(second, d, everywhere(x, at + 3))
+    first = dot4(first, e, everywhere(x, at + 4))
+    second = dot4(second, f, everywhere(x, at + 5))
+    first = dot4(first, g, everywhere(x, at + 6))
+    second = dot4(second, h, everywhere(x, at + 7))
+    return add_words(first, second)
+
+
+@part_of_another
+def group_minimum(scale, numbers, minimums, at, narrow):
+    """A group's minimums for codes from 0 on, those of 8 bits after their signs are flipped."""
+    minimum = splat(np.float32(0))
+    if minimums != NONE:
+        minimum = load(numbers, minimums + at)
+    if not narrow:
+        minimum = multiply_add(minimum, scale, splat(np.float32(-128)))
+    return minimum
+
+
+@part_of_another
+def with_group(total, products, scale, minimum, x_scale, x_sum):
+    """A row's total and one group more."""
+    total = multiply_add(total, to_floats(products), multiply(scale, x_scale))
+    return multiply_add(total, minimum, x_sum)
 
 
 @part_of_another
@@ -173,36 +217,22 @@ def int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_a
 @part_of_another
 def multiply_one_row(matrix, words, numbers, first, last, memory, memory_words, x, scales, sums,
                      out, out_at):
-    """Blocks `first` to `last` of a matrix, times one row of activations in bytes."""
-    group, groups, narrow = matrix.group, matrix.groups, matrix.bits == 4
-    size = group * matrix.bits // 32                                # words of a group
-    below = splat(np.float32(-128))
+    """As `multiply_bytes`, for one row, whose totals stay in a register."""
+    groups, quads, narrow, whole = (matrix.groups, matrix.group // 4, matrix.bits == 4,
+                                    matrix.group == GROUP)
+    size = matrix.group * matrix.bits // 32 * LANES
+    minimums, place = matrix.minimums, first * groups
+    at, scale_at = matrix.words + place * size, matrix.scales + LANES * place
     for block in range(first, last):
         total = splat(np.float32(0))
         for number in range(groups):
-            place = block * groups + number
-            at, codes_x = matrix.words + place * size * LANES, x + number * group // 4
-            products = no_words()
-            if narrow:
-                for word in range(size):
-                    codes = load(words, at + LANES * word)
-                    products = dot4(products, nibbles(codes, 0),
-                                    everywhere(memory_words, codes_x + 2 * word))
-                    products = dot4(products, nibbles(codes, 1),
-                                    everywhere(memory_words, codes_x + 2 * word + 1))
-            else:
-                for word in range(size):
-                    products = dot4(products, flip_signs(load(words, at + LANES * word)),
-                                    everywhere(memory_words, codes_x + word))
-            scale = load(numbers, matrix.scales + LANES * place)
-            minimum = splat(np.float32(0))
-            if not narrow:
-                minimum = multiply(scale, below)
-            if matrix.minimums != NONE:
-                minimum = added(minimum, load(numbers, matrix.minimums + LANES * place))
-            total = multiply_add(total, to_floats(products),
-                                 multiply(scale, everywhere(memory, scales + number)))
-            total = multiply_add(total, minimum, everywhere(memory, sums + number))
+            codes = group_bytes(words, at, narrow, whole)
+            scale = load(numbers, scale_at)
+            minimum = group_minimum(scale, numbers, minimums, LANES * place, narrow)
+            total = with_group(total, group_products(codes, memory_words, x + quads * number),
+                               scale, minimum, everywhere(memory, scales + number),
+                               everywhere(memory, sums + number))
+            at, scale_at, place = at + size, scale_at + LANES, place + 1
         store(out, out_at + LANES * block, total)
 
 
@@ -214,73 +244,32 @@ def multiply_bytes(matrix, words, numbers, first, last, memory, memory_words, x,
     x, stride: in words of four; scales, sums: where `memory` has each row's scale and sum of
     each group.
     """
-    group, groups = matrix.group, matrix.groups
-    size, quads = group * matrix.bits // 32 * LANES, group // 4
-    tile, totals = scratch, scratch + GROUP * LANES
-    zero = splat(np.float32(0))
-    below = splat(np.float32(-128))
+    groups, quads, narrow, whole = (matrix.groups, matrix.group // 4, matrix.bits == 4,
+                                    matrix.group == GROUP)
+    size = matrix.group * matrix.bits // 32 * LANES
+    words_at, scales_at, minimums = matrix.words, matrix.scales, matrix.minimums
     for start in range(0, rows, ROWS):
         count = min(ROWS, rows - start)
         for block in range(first, last):
             for row in range(count):
-                store(memory, totals + LANES * row, zero)
+                store(memory, scratch + LANES * row, splat(np.float32(0)))
             for number in range(groups):
                 place = block * groups + number
-                unpack_bytes(words, matrix.words + place * size, matrix.bits, group,
-                             memory_words, tile)
-                scale = load(numbers, matrix.scales + LANES * place)
-                minimum = zero
-                if matrix.bits == 8:
-                    minimum = multiply(scale, below)
-                if matrix.minimums != NONE:
-                    minimum = added(minimum, load(numbers, matrix.minimums + LANES * place))
-                row = 0
-                while row < count:
-                    x0 = x + (start + row) * stride + quads * number
-                    about = (start + row) * groups + number
-                    at_total = totals + LANES * row
-                    if row + 4 <= count:
-                        x1, x2, x3 = x0 + stride, x0 + 2 * stride, x0 + 3 * stride
-                        products0, products1 = no_words(), no_words()
-                        products2, products3 = no_words(), no_words()
-                        for quad in range(quads):
-                            codes = load(memory_words, tile + LANES * quad)
-                            products0 = dot4(products0, codes,
-                                             everywhere(memory_words, x0 + quad))
-                            products1 = dot4(products1, codes,
-                                             everywhere(memory_words, x1 + quad))
-                            products2 = dot4(products2, codes,
-                                             everywhere(memory_words, x2 + quad))
-                            products3 = dot4(products3, codes,
-                                             everywhere(memory_words, x3 + quad))
-                        add_group(memory, at_total, products0, scale, minimum, scales + about,
-                                  sums + about)
-                        add_group(memory, at_total + LANES, products1, scale, minimum,
-                                  scales + about + groups, sums + about + groups)
-                        add_group(memory, at_total + 2 * LANES, products2, scale, minimum,
-                                  scales + about + 2 * groups, sums + about + 2 * groups)
-                        add_group(memory, at_total + 3 * LANES, products3, scale, minimum,
-                                  scales + about + 3 * groups, sums + about + 3 * groups)
-                        row += 4
-                    else:
-                        products = no_words()
-                        for quad in range(quads):
-                            products = dot4(products, load(memory_words, tile + LANES * quad),
-                                            everywhere(memory_words, x0 + quad))
-                        add_group(memory, at_total, products, scale, minimum, scales + about,
-                                  sums + about)
-                        row += 1
+                codes = group_bytes(words, words_at + place * size, narrow, whole)
+                scale = load(numbers, scales_at + LANES * place)
+                minimum = group_minimum(scale, numbers, minimums, LANES * place, narrow)
+                x_at, about = x + start * stride + quads * number, start * groups + number
+                total_at = scratch
+                for row in range(count):
+                    total = with_group(load(memory, total_at),
+                                       group_products(codes, memory_words, x_at),
+                                       scale, minimum, everywhere(memory, scales + about),
+                                       everywhere(memory, sums + about))
+                    store(memory, total_at, total)
+                    x_at, about, total_at = x_at + stride, about + groups, total_at + LANES
             for row in range(count):
                 store(out, out_at + (start + row) * out_stride + LANES * block,
-                      load(memory, totals + LANES * row))
-
-
-@part_of_another
-def add_group(memory, at, products, scale, minimum, scale_at, sum_at):
-    """Add a group to a row's total; `multiply_one_row` takes the same steps."""
-    total = multiply_add(load(memory, at), to_floats(products),
-                         multiply(scale, everywhere(memory, scale_at)))
-    store(memory, at, multiply_add(total, minimum, everywhere(memory, sum_at)))
+                      load(memory, scratch + LANES * row))
 
 
 @part_of_another
@@ -293,34 +282,30 @@ def quantize_row(matrix, memory, memory_words, source, x, scales, sums):
     """
     group = matrix.group
     for number in range(matrix.groups):
-        at = source + number * group
+        at, to = source + number * group, x + number * (group // 4)
+        numbers = memory[at:at + group]
         largest = np.float32(0)
-        for place in range(group):
-            largest = max(largest, abs(memory[at + place]))
+        for value in numbers:
+            largest = max(largest, abs(value))
         scale = largest / np.float32(127)
-        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
-        total = np.int32(0)
-        to = x + number * group // 4
-        for word in range(group // 4):
-            packed = np.uint32(0)
-            for byte in range(4):
-                code = np.int32(np.floor(memory[at + 4 * word + byte] * inverse
-                                         + np.float32(0.5)))
-                total += code
-                packed |= np.uint32(code & 255) << np.uint32(8 * byte)
-            memory_words[to + word] = packed
+        inverse = splat(np.float32(127) / largest if largest > 0 else np.float32(0))
+        total = no_words()
+        for half in range(group // LANES):
+            codes = rounded(multiply(load(memory, at + LANES * half), inverse))
+            store_bytes(memory_words, to + 4 * half, codes)
+            total = add_words(total, codes)
         memory[scales + number] = scale
-        memory[sums + number] = scale * np.float32(total)
+        memory[sums + number] = scale * sum_of(to_floats(total))
 
 
 @part_of_another
 def sum_groups(matrix, memory, source, sums):
     """The sum of every group of a row of float32 activations."""
+    group = matrix.group
     for number in range(matrix.groups):
-        at = source + number * matrix.group
         total = np.float32(0)
-        for place in range(matrix.group):
-            total += memory[at + place]
+        for value in memory[source + number * group:source + (number + 1) * group]:
+            total += value
         memory[sums + number] = total
 
 

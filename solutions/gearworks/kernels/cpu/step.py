@@ -82,14 +82,17 @@ def embed(matrix, words, numbers, token, memory, target):
 def finish_product(one, numbers, memory, first, last, rows):
     """What follows a thread's outputs `first` to `last`: the bias, or the residual stream."""
     for row in range(rows):
-        output = one.target + row * one.target_stride
+        start = one.target + row * one.target_stride
+        outputs = memory[start + first:start + last]
         if one.weight != NONE:
-            for place in range(first, last):
-                memory[output + place] += numbers[one.weight + place]
+            bias = numbers[one.weight + first:one.weight + last]
+            for place in range(len(outputs)):
+                outputs[place] += bias[place]
         if one.add_to != NONE:
-            stream = one.add_to + row * one.target_stride
-            for place in range(first, last):
-                memory[stream + place] += memory[output + place]
+            start = one.add_to + row * one.target_stride
+            stream = memory[start + first:start + last]
+            for place in range(len(outputs)):
+                stream[place] += outputs[place]
 
 
 @part_of_another
