@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("numba")
 
+from numba.core.errors import NumbaError
+
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.gguf import BLOCK_FORMATS, TensorType, dequantize
 from gearworks.kernels.cpu import compiling
@@ -291,6 +293,14 @@ def test_machine_code_is_kept_where_the_user_can_write(tmp_path):
                            check=True, capture_output=True).stdout.split() for _ in range(2)]
     assert said == [["False", "True", "0"], ["True", "True", "1"]]
     assert list(tmp_path.rglob("*.nbc"))
+
+
+def test_a_kernel_that_reserves_memory_is_refused():
+    @kernel
+    def sums(x):
+        return np.zeros(3) + x[0]
+    with pytest.raises(NumbaError, match="array passed into the function"):
+        sums(np.ones(1))
 
 
 def test_other_sources_have_another_folder(monkeypatch, tmp_path):

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from gearworks.kernels.cpu.compiling import kernel
+from gearworks.kernels.cpu.compiling import compiled
 
 
-@kernel
+@compiled
 def int4_matvec(words, scales, minimums, x, y):
     for block in range(len(words)):
         out = y[16 * block:16 * block + 16]

@@ -14,9 +14,12 @@ from numba.extending import intrinsic
 from numba.np.arrayobj import populate_array
 
 from gearworks.kernels.cpu.compiling import part_of_another
-from gearworks.kernels.cpu.lanes import everywhere, load, multiply_add, splat, store, sum_of
+from gearworks.kernels.cpu.lanes import (
+    added, everywhere, exponential, highest, largest_of, load, multiply_add, splat, store, store_sums,
+    sum_of)
 from gearworks.kernels.cpu.layout import LANES
-from gearworks.kernels.cpu.operators import exponential
+
+TOGETHER = 64               # tokens whose keys, then values, meet all heads before the next
 
 # One sequence of a step. keys, values: addresses of its memory; of_layer, of_head: how far one
 # layer and one head are from the next, in numbers; block_size: tokens that lie together; table:
@@ -64,72 +67,157 @@ def remember(sequence, tables, layer, head, token, size, memory, key, value):
 
 
 @part_of_another
-def dot(a, at_a, b, at_b, size):
-    """The product of two rows of `size` numbers."""
-    total = splat(np.float32(0))
-    whole = size // LANES * LANES
-    for place in range(0, whole, LANES):
-        total = multiply_add(total, load(a, at_a + place), load(b, at_b + place))
-    product = sum_of(total)
-    for place in range(whole, size):
-        product += a[at_a + place] * b[at_b + place]
-    return product
+def lane_sums(a, at_a, b, at_b, size):
+    """The product of two rows of `size` numbers, in sixteen sums; what follows whole vectors of
+    them is left out."""
+    first, second = splat(np.float32(0)), splat(np.float32(0))
+    place = 0
+    while place + 2 * LANES <= size:                # two sums: neither waits for the other
+        first = multiply_add(first, load(a, at_a + place), load(b, at_b + place))
+        second = multiply_add(second, load(a, at_a + place + LANES),
+                              load(b, at_b + place + LANES))
+        place += 2 * LANES
+    if place + LANES <= size:
+        first = multiply_add(first, load(a, at_a + place), load(b, at_b + place))
+    return added(first, second)
 
 
 @part_of_another
-def attend(sequence, tables, layer, head, token, window, size, memory, query, scores, out):
-    """One query's attention: `size` numbers from `out` on.
+def score(memory, query, keys, at, stride, count, size, scores):
+    """The products of a query with `count` keys."""
+    number = 0
+    while number + 4 <= count:
+        key = at + number * stride
+        store_sums(memory, scores + number, lane_sums(memory, query, keys, key, size),
+                   lane_sums(memory, query, keys, key + stride, size),
+                   lane_sums(memory, query, keys, key + 2 * stride, size),
+                   lane_sums(memory, query, keys, key + 3 * stride, size))
+        number += 4
+    while number < count:
+        memory[scores + number] = sum_of(lane_sums(memory, query, keys, at + number * stride,
+                                                   size))
+        number += 1
+    whole = size // LANES * LANES
+    if whole < size:
+        for number in range(count):
+            for place in range(whole, size):
+                memory[scores + number] += (memory[query + place]
+                                            * keys[at + number * stride + place])
+
+
+@part_of_another
+def softmax(memory, scores, count, scale):
+    """Scores, times scale, become weights; returns their sum.
+    They are read and written in whole vectors; what is behind them means nothing."""
+    largest = np.float32(-np.inf)
+    whole = count // LANES * LANES
+    if whole:
+        peaks = load(memory, scores)
+        for number in range(LANES, whole, LANES):
+            peaks = highest(peaks, load(memory, scores + number))
+        largest = largest_of(peaks)
+    for number in range(whole, count):
+        largest = max(largest, memory[scores + number])
+    factor, shift = splat(scale), splat(-largest * scale)
+    for number in range(0, count, LANES):
+        store(memory, scores + number,
+              exponential(multiply_add(shift, load(memory, scores + number), factor)))
+    total = np.float32(0)
+    for weight in memory[scores:scores + count]:
+        total += weight
+    return total
+
+
+@part_of_another
+def mix_four(values, at, stride, memory, weights, count, out):
+    """Add `count` rows of 64 values, each times its weight, to `out`."""
+    first, second = load(memory, out), load(memory, out + LANES)
+    third, fourth = load(memory, out + 2 * LANES), load(memory, out + 3 * LANES)
+    for number in range(count):
+        weight = everywhere(memory, weights + number)
+        first = multiply_add(first, load(values, at), weight)
+        second = multiply_add(second, load(values, at + LANES), weight)
+        third = multiply_add(third, load(values, at + 2 * LANES), weight)
+        fourth = multiply_add(fourth, load(values, at + 3 * LANES), weight)
+        at += stride
+    store(memory, out, first)
+    store(memory, out + LANES, second)
+    store(memory, out + 2 * LANES, third)
+    store(memory, out + 3 * LANES, fourth)
+
+
+@part_of_another
+def mix_some(values, at, stride, memory, weights, count, out, size):
+    """As `mix_four`, for rows of any size: token after token, so that the sums' order is one."""
+    for number in range(count):
+        weight = memory[weights + number]
+        for place in range(size):
+            memory[out + place] += values[at + place] * weight
+        at += stride
+
+
+@part_of_another
+def attend(sequence, tables, layer, kv_head, heads, token, window, size, memory, query, scores,
+           stride, out):
+    """The attention of `heads` neighbouring heads of one token, which share a key/value head.
 
     token: the query's place in its sequence; window: how many tokens it sees, itself included,
-    0 for all; scores: where S numbers can be kept.
+    0 for all; query, out: where `memory` has the first head's query, and gets its result;
+    scores: where S numbers can be kept for each head, one head every `stride`.
     """
     first = max(0, token + 1 - window) if window else 0
     count = token + 1 - first
-    base = layer * sequence.of_layer + head * sequence.of_head
+    base = layer * sequence.of_layer + kv_head * sequence.of_head
     keys, values = numbers_at(sequence.keys, 1), numbers_at(sequence.values, 1)
     scale = np.float32(1) / np.sqrt(np.float32(size))
+    for head in range(heads):
+        for place in range(size):
+            memory[out + head * size + place] = 0
 
-    largest = np.float32(-np.inf)
     at = first
     while at <= token:
+        run = run_from(sequence, at, token)
         there = base + place_of(sequence, tables, at, size)
-        run = min(sequence.block_size - at % sequence.block_size, token + 1 - at)
-        for number in range(run):
-            score = dot(memory, query, keys, there + number * size, size) * scale
-            memory[scores + at - first + number] = score
-            largest = max(largest, score)
+        for head in range(heads):
+            score(memory, query + head * size, keys, there, size, run, size,
+                  scores + head * stride + at - first)
         at += run
 
-    total = np.float32(0)
-    weights = memory[scores:scores + count]
-    for number in range(count):
-        weights[number] = exponential(weights[number] - largest)
-    for number in range(count):
-        total += weights[number]
-    inverse = np.float32(1) / total
+    for head in range(heads):
+        # behind the scores, and all that is written with them
+        memory[scores + (head + 1) * stride - 1] = softmax(memory, scores + head * stride, count,
+                                                           scale)
 
-    whole = size // LANES * LANES
-    for chunk in range(0, whole, LANES):
-        mixed = splat(np.float32(0))
-        at = first
-        while at <= token:
-            there = base + place_of(sequence, tables, at, size) + chunk
-            run = min(sequence.block_size - at % sequence.block_size, token + 1 - at)
-            for number in range(run):
-                mixed = multiply_add(mixed, load(values, there + number * size),
-                                     everywhere(memory, scores + at - first + number))
-            at += run
-        store(memory, out + chunk, mixed)
-    for place in range(whole, size):
-        memory[out + place] = 0
     at = first
-    while at <= token and whole < size:
+    while at <= token:
+        run = run_from(sequence, at, token)
         there = base + place_of(sequence, tables, at, size)
-        run = min(sequence.block_size - at % sequence.block_size, token + 1 - at)
-        for number in range(run):                # token after token, whatever lies together
-            for place in range(whole, size):
-                memory[out + place] += (values[there + number * size + place]
-                                        * weights[at - first + number])
+        for head in range(heads):
+            mix(values, there, size, memory, scores + head * stride + at - first, run,
+                out + head * size)
         at += run
-    for place in range(size):
-        memory[out + place] *= inverse
+
+    for head in range(heads):
+        inverse = np.float32(1) / memory[scores + (head + 1) * stride - 1]
+        mixed = memory[out + head * size:out + (head + 1) * size]
+        for place in range(size):
+            mixed[place] *= inverse
+
+
+@part_of_another
+def run_from(sequence, at, last):
+    """How many tokens from `at` on, up to the last one, are read at once: they lie together,
+    and are few enough to stay in the nearest cache until all heads have seen them."""
+    return min(sequence.block_size - at % sequence.block_size, TOGETHER - at % TOGETHER,
+               last + 1 - at)
+
+
+@part_of_another
+def mix(values, there, size, memory, weights, count, out):
+    """Add `count` rows of values, each times its weight, to `out`."""
+    place = 0
+    while place + 4 * LANES <= size:
+        mix_four(values, there + place, size, memory, weights, count, out + place)
+        place += 4 * LANES
+    if place < size:
+        mix_some(values, there + place, size, memory, weights, count, out + place, size - place)

@@ -38,25 +38,34 @@ def is_compiled() -> bool:
     return any(FOLDER.rglob("*.nbc"))
 
 
-def kernel(function: Callable) -> Callable:
+def compiled(function: Callable) -> Callable:
     """Compile a function at its first call, and keep the machine code.
 
     It must not touch Python objects: the interpreter's lock is free while it runs. An index
     outside of an array, or a division by zero, is not noticed.
     """
-    compiled = part_of_another(function)
+    return _kept(numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy"))
+
+
+def kernel(function: Callable) -> Callable:
+    """As `compiled`, for a function that reserves no memory: one that does is refused."""
+    return _kept(part_of_another(function))
+
+
+def part_of_another(function: Callable) -> Callable:
+    """As `kernel`, for a part of the kernels that call it: nothing is kept of it alone."""
+    # without Numba's runtime nobody counts who holds an array, which takes calls in inner loops
+    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy", _nrt=False)
+
+
+def _kept(function: Callable) -> Callable:
+    """A compiled function whose machine code is kept for other processes."""
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(FOLDER)       # looked at in the next line, and never later
     try:
-        compiled.enable_caching()
+        function.enable_caching()
     except RuntimeError:
         pass                                   # there is no file to which it could belong
     finally:
         numba.config.CACHE_DIR = before
-    return compiled
-
-
-def part_of_another(function: Callable) -> Callable:
-    """Compile a function as part of the kernels that call it: nothing is kept of it alone."""
-    # without Numba's runtime nothing is counted, and a function that reserves memory is refused
-    return numba.njit(function, nogil=True, fastmath=FAST_MATH, error_model="numpy", _nrt=False)
+    return function

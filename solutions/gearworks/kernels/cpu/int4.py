@@ -5,10 +5,10 @@ Shapes: a block is 16 outputs, a group 32 inputs; the layout is that of `layout`
 
 import numpy as np
 
-from gearworks.kernels.cpu.compiling import kernel
+from gearworks.kernels.cpu.compiling import compiled
 
 
-@kernel
+@compiled
 def int4_matvec(words, scales, minimums, x, y):
     """Multiply a matrix in codes of four bits by a vector, and write the result to y.
 

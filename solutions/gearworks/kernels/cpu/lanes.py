@@ -189,12 +189,70 @@ def store_bytes(typing, array, index, words):
     return types.void(array, types.intp, words), generate
 
 
+LOG2_E = 1.4426950408889634
+# 2^f for f from -0.5 to 0.5, highest power first: the Taylor series of exp(f · ln 2), to less
+# than the last bit of a float32
+SERIES = (1.525273380405984e-05, 0.0001540353039338161, 0.0013333558146428443,
+          0.009618129107628477, 0.05550410866482158, 0.2402265069591007, 0.6931471805599453, 1.0)
+
+
+@intrinsic
+def exponential(typing, lanes):
+    """e to the power of each number.
+
+    2 to the power of a whole number is a float32 with no more than an exponent; a polynomial
+    does the rest. Powers beyond what a float32 can hold become the largest, or the smallest.
+    """
+    def number(value: float) -> ir.Constant:
+        return ir.Constant(_FLOATS, [value] * LANES)
+
+    def generate(context, builder, signature, arguments):
+        power = builder.fmul(arguments[0], number(LOG2_E))
+        for sign, bound in ((">", 127.0), ("<", -126.0)):             # nan stays
+            beyond = builder.fcmp_ordered(sign, power, number(bound))
+            power = builder.select(beyond, number(bound), power)
+        whole = _call(builder, "llvm.floor.v16f32", _FLOATS, builder.fadd(power, number(0.5)))
+        rest = builder.fsub(power, whole)
+        series = number(SERIES[0])
+        for factor in SERIES[1:]:
+            series = builder.fadd(builder.fmul(series, rest, flags=["contract"]),
+                                  number(factor), flags=["contract"])
+        exponent = builder.add(builder.fptosi(whole, _INTS), _constant(127))
+        two_to_whole = builder.bitcast(builder.shl(exponent, _constant(23)), _FLOATS)
+        return builder.fmul(series, two_to_whole)
+    return FLOATS(lanes), generate
+
+
+@intrinsic
+def highest(typing, a, b):
+    """Of each pair of float32 the larger."""
+    def generate(context, builder, signature, arguments):
+        return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
+    return FLOATS(a, b), generate
+
+
+@intrinsic
+def divide(typing, a, b):
+    """a / b, float32."""
+    def generate(context, builder, signature, arguments):
+        return builder.fdiv(*arguments)
+    return FLOATS(a, b), generate
+
+
 @intrinsic
 def add_words(typing, a, b):
     """a + b, integers."""
     def generate(context, builder, signature, arguments):
         return builder.add(*arguments)
     return WORDS(a, b), generate
+
+
+@intrinsic
+def added(typing, a, b):
+    """a + b, float32."""
+    def generate(context, builder, signature, arguments):
+        return builder.fadd(*arguments)
+    return FLOATS(a, b), generate
 
 
 @intrinsic
@@ -214,22 +272,64 @@ def multiply_add(typing, total, a, b):
     return FLOATS(total, a, b), generate
 
 
+def _picked(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+    """Lanes of two vectors: from 0 on those of a, then those of b."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INT, len(lanes)), lanes))
+
+
+def _halved(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    """The first half of a vector's lanes, each with the lane half its width away added."""
+    half = value.type.count // 2
+    low, high = (_picked(builder, value, value, list(range(first, first + half)))
+                 for first in (0, half))
+    return builder.fadd(low, high)
+
+
 @intrinsic
 def sum_of(typing, lanes):
     """The sum of sixteen float32, by halves: always in the same order."""
     def generate(context, builder, signature, arguments):
-        value, width = arguments[0], LANES
-        while width > 1:
-            width //= 2
-            indices = ir.VectorType(_INT, width)
-            empty = ir.Constant(value.type, ir.Undefined)
-            low, high = (builder.shuffle_vector(value, empty,
-                                                ir.Constant(indices, list(range(first,
-                                                                                first + width))))
-                         for first in (0, width))
-            value = builder.fadd(low, high)
+        value = arguments[0]
+        while value.type.count > 1:
+            value = _halved(builder, value)
         return builder.extract_element(value, ir.Constant(_INT, 0))
     return types.float32(lanes), generate
+
+
+@intrinsic
+def largest_of(typing, lanes):
+    """The largest of sixteen float32."""
+    def generate(context, builder, signature, arguments):
+        value = arguments[0]
+        while value.type.count > 1:
+            half = value.type.count // 2
+            low, high = (_picked(builder, value, value, list(range(first, first + half)))
+                         for first in (0, half))
+            value = builder.select(builder.fcmp_ordered(">", low, high), low, high)
+        return builder.extract_element(value, ir.Constant(_INT, 0))
+    return types.float32(lanes), generate
+
+
+@intrinsic
+def store_sums(typing, array, index, a, b, c, d):
+    """The sums of four vectors, as four elements of an array; each has the bits of `sum_of`."""
+    def generate(context, builder, signature, arguments):
+        array, index, *vectors = arguments
+        a, b, c, d = (_halved(builder, vector) for vector in vectors)        # 8 lanes each
+        eights = [_picked(builder, *pair, list(range(16))) for pair in ((a, b), (c, d))]
+        low = [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
+        fours = builder.fadd(_picked(builder, *eights, low),
+                             _picked(builder, *eights, [lane + 4 for lane in low]))
+        # of every four lanes, which belong to one vector, the first gets the sum
+        twos = builder.fadd(fours, _picked(builder, fours, fours,
+                                           [min(lane + 2, 15) for lane in range(LANES)]))
+        ones = builder.fadd(twos, _picked(builder, twos, twos,
+                                          [min(lane + 1, 15) for lane in range(LANES)]))
+        four = ir.VectorType(_FLOAT, 4)
+        pointer = _place(context, builder, signature.args[0], array, index, four)
+        builder.store(_picked(builder, ones, ones, [0, 4, 8, 12]), pointer, align=4)
+        return context.get_dummy_value()
+    return types.void(array, types.intp, a, b, c, d), generate
 
 
 @intrinsic

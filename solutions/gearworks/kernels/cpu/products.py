@@ -14,19 +14,13 @@ import numpy as np
 from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.lanes import (
-    add_words, bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
+    add_words, added, bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
     rounded, signed_byte, splat, store, store_bytes, sum_of, to_floats)
 from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
 
 ROWS = 32                   # of activations at a time: they stay in the nearest cache
 # Of each thread: a group's unpacked codes, then the sums of so many rows; 16 numbers each
 SCRATCH = (GROUP + ROWS) * LANES
-
-
-@part_of_another
-def added(a, b):
-    """a + b."""
-    return multiply_add(a, b, splat(np.float32(1)))
 
 
 @part_of_another

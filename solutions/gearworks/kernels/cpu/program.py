@@ -71,11 +71,12 @@ class Arena:
         widths = {"x": D, "output": D, "normed": D, "qkv": (heads + 2 * kv_heads) * d,
                   "attended": heads * d, "gate_up": 2 * F, "hidden": F}
         self.strides = {name: up_to(width, 2 * LANES) for name, width in widths.items()}
+        of_head = up_to(self.context, LINE) + LINE         # scores, and behind them their sum
         widest = max(self.strides[name] for name in ("normed", "attended", "hidden"))
         sizes = {name: rows * stride for name, stride in self.strides.items()}
         sizes |= {"codes": rows * widest // 4, "scales": rows * widest // 16,
                   "sums": rows * widest // 16, "cos": rows * d, "sin": rows * d,
-                  "scores": self.threads * up_to(self.context, LINE),
+                  "scores": self.threads * heads // kv_heads * of_head,
                   "scratch": self.threads * SCRATCH}
         # Gates are made when queries, keys and values have been used
         sizes["qkv"] = max(sizes["qkv"], sizes.pop("gate_up"))
@@ -87,7 +88,8 @@ class Arena:
         for name in PLACES.names:
             if name in self.starts:
                 self.places[name] = self.starts[name]
-        self.places["scores_stride"] = up_to(self.context, LINE)
+        self.places["scores_of_head"] = of_head
+        self.places["scores_of_thread"] = heads // kv_heads * of_head
         return used
 
 

@@ -40,7 +40,8 @@ SHAPE = np.dtype([("heads", np.int64), ("kv_heads", np.int64), ("head_dim", np.i
 # Where arrays that several instructions use begin. codes: activations in bytes, in words; the
 # rest in float32: their scales and sums, cosines and sines, a thread's scores and scratch.
 PLACES = np.dtype([(name, np.int64) for name in (
-    "codes", "scales", "sums", "cos", "sin", "scores", "scores_stride", "scratch")])
+    "codes", "scales", "sums", "cos", "sin", "scores", "scores_of_thread", "scores_of_head",
+    "scratch")])
 
 
 @part_of_another
@@ -121,20 +122,23 @@ def turn_heads(one, shape, places, numbers, memory, sequences, tables, part, par
 
 
 @part_of_another
-def attend_all(one, shape, places, memory, sequences, tables, part, parts):
-    """Every query looks at its sequence."""
-    size, heads = shape.head_dim, shape.heads
+def attend_all(one, shape, places, memory, sequences, tables, rows, part, parts):
+    """Every query looks at its sequence: heads that share their keys together, where that
+    leaves something to do for every thread."""
+    size, heads, kv_heads = shape.head_dim, shape.heads, shape.kv_heads
+    together = heads // kv_heads if rows * kv_heads >= 4 * parts else 1
     item = 0
     for sequence in sequences:
         for row in range(sequence.first_row, sequence.first_row + sequence.rows):
             token = sequence.start + row - sequence.first_row
-            for head in range(heads):
+            for head in range(0, heads, together):
                 item += 1
                 if item % parts == part:
-                    attend(sequence, tables, one.layer, head // (heads // shape.kv_heads), token,
-                           one.window, size, memory,
+                    attend(sequence, tables, one.layer, head // (heads // kv_heads), together,
+                           token, one.window, size, memory,
                            one.source + row * one.source_stride + head * size,
-                           places.scores + part * places.scores_stride,
+                           places.scores + part * places.scores_of_thread,
+                           places.scores_of_head,
                            one.target + row * one.target_stride + head * size)
 
 
@@ -167,7 +171,7 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
         elif one.op == TURN:
             turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts)
         elif one.op == ATTEND:
-            attend_all(one, shape, places, memory, sequences, tables, part, parts)
+            attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
         else:
             for row in range(first_row, last_row):
                 target = one.target + row * one.target_stride
