@@ -69,8 +69,8 @@ def one_code(int4_matvec, rng):
                      of=f"a matrix with the code {codes[row, column]} in row {row}, column "
                         f"{column}, and 0 elsewhere, times x", axes=OUTPUT,
                      hint="Block row // 16, lane row % 16; group column // 32, in it word "
-                          "column % 32 // 8. Within a word, four inputs lie in the low halves of "
-                          "its bytes, and the next four in the high halves.")
+                          "column % 32 // 8. Within a word, four inputs lie in the low halves "
+                          "of its bytes, and the next four in the high halves.")
 
 
 @check(INT4, points=2, public=True)
@@ -102,8 +102,9 @@ def minimums_alone(int4_matvec, rng):
     expect_close(multiplied(int4_matvec, codes, scales, minimums, x),
                  true_product(codes, scales, minimums, x), axes=OUTPUT,
                  of="a matrix whose codes are all 0, with minimums,",
-                 hint="A weight is scale · code + minimum, so each input of a group is multiplied "
-                      "by the minimum too: once for each input, not once for the group.")
+                 hint="A weight is scale · code + minimum, so each input of a group is "
+                      "multiplied by the minimum too: once for each input, not once for the "
+                      "group.")
 
 
 @check(INT4, points=2, public=True)
@@ -113,7 +114,8 @@ def whole_matrix(int4_matvec, rng):
         codes, scales, minimums = matrix(rng, blocks, groups)
         x = float32(rng, 32 * groups)
         expect_close(multiplied(int4_matvec, codes, scales, minimums, x),
-                     true_product(codes, scales, minimums, x), atol=1e-4, rtol=1e-4, axes=OUTPUT,
+                     true_product(codes, scales, minimums, x), atol=1e-4, rtol=1e-4,
+                     axes=OUTPUT,
                      of=f"a matrix of {16 * blocks} rows and {32 * groups} columns times x",
                      hint="Each group has a scale and a minimum of its own in every lane, "
                           "scales[block, group, lane]; an output is the sum over its groups.")
@@ -144,7 +146,7 @@ def small_inputs(int4_matvec, rng):
 
 @check(INT4, points=2, public=False)
 def parts_of_a_matrix(int4_matvec, rng):
-    """A share of the blocks gives that share of the outputs: so two threads can work at once."""
+    """A share of the blocks gives that share of the outputs: two threads can work at once."""
     codes, scales, minimums = matrix(rng, 5, 3)
     x = float32(rng, 96)
     words, scales_by, minimums_by = words_of(codes), by_lane(scales), by_lane(minimums)

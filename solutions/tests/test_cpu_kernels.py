@@ -1,4 +1,4 @@
-"""The compiled kernels beside their definition: layout, products, attention's memory, threads."""
+"""The compiled kernels beside their definition: layout, products, threads."""
 
 import os
 import subprocess
@@ -81,9 +81,9 @@ def multiply(weight, x, quantize, threads=1, alike=False) -> np.ndarray:
     out = np.empty(len(x) * width, np.float32)
     Team(threads).run(run, program, matrix,
                       np.array([(1, 1, 2, quantize, alike, 0, 0)], SHAPE), words,
-                      words.view(np.float32), places, floats, memory, np.zeros(len(x), np.int64),
-                      np.zeros(0, np.int64), np.zeros(0, SEQUENCE), np.zeros(1, np.int64), out,
-                      width)
+                      words.view(np.float32), places, floats, memory,
+                      np.zeros(len(x), np.int64), np.zeros(0, np.int64), np.zeros(0, SEQUENCE),
+                      np.zeros(1, np.int64), out, width)
     return out.reshape(len(x), width)[:, :rows]
 
 

@@ -102,8 +102,8 @@ def test_exact_gives_numpys_logits(tiny_model, rng, family, settings):
         assert np.abs(expected).max() > 0.5
         np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=2e-5)
         cache = model.new_cache(45)
-        np.testing.assert_allclose(in_parts(model, ids, [1, 2, 30, 31], cache), expected, rtol=0,
-                                   atol=2e-5)
+        np.testing.assert_allclose(in_parts(model, ids, [1, 2, 30, 31], cache), expected,
+                                   rtol=0, atol=2e-5)
         assert cache.lengths == [45] * plain.config.num_hidden_layers
         cache.truncate(20)
         logits = model.forward(ids[20:], np.arange(20, 45), cache, logits_at=[-1, 3])
@@ -128,7 +128,8 @@ def test_fast_is_near_exact_and_has_laws_of_its_own(coded, rng):
     assert 0 < gap < 0.1 * np.abs(expected[0]).max()
     assert np.array_equal(whole(coded("fast", 3), texts[0]), expected[0])
     for borders in ([1], [7, 8, 9], [28], list(range(1, 29))):
-        assert np.array_equal(in_parts(fast, texts[0], borders, fast.new_cache(29)), expected[0])
+        parts = in_parts(fast, texts[0], borders, fast.new_cache(29))
+        assert np.array_equal(parts, expected[0])
 
     def together(batch, counts, starts):
         ids = np.concatenate([ids[start:start + count]
@@ -265,7 +266,7 @@ def test_smollm2_exact_says_what_numpy_says(engines, smollm2_gguf):
 
 
 def test_smollm2_fast_is_near(engines):
-    """On held texts: KL to exact below 0.02 on average, the same first choice 93 times in 100."""
+    """On held texts: KL to exact below 0.01 on average, and 96 of 100 first choices."""
     divergences, agreed = [], []
     for text in HELD:
         ids = np.array(text["ids"])[:400]
@@ -275,14 +276,14 @@ def test_smollm2_fast_is_near(engines):
         divergences.append((p * (np.log(p) - np.log(q))).sum(axis=-1))
         agreed.append(exact.argmax(axis=-1) == fast.argmax(axis=-1))
     print("KL", np.concatenate(divergences).mean(), "top-1", np.concatenate(agreed).mean())
-    assert np.concatenate(divergences).mean() < 0.02
-    assert np.concatenate(agreed).mean() > 0.93
+    assert np.concatenate(divergences).mean() < 0.01
+    assert np.concatenate(agreed).mean() > 0.96
 
 
 def test_smollm2_serves(engines):
     """What the server's engine gives each request is what it gets alone."""
     fast = engines["fast"]
-    prompts = ["One, two, three, four,", "The capital of Italy is", "def add(a, b):\n    return"]
+    prompts = ["One, two, three, four,", "The capital of Italy is", "def add(a, b):\n    re"]
     ids = [fast.tokenizer.encode(prompt) for prompt in prompts]
     alone = [generate(fast.model, fast.tokenizer, prompt, max_tokens=12,
                       eos_ids=fast.eos_ids).ids for prompt in prompts]

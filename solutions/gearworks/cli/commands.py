@@ -129,7 +129,8 @@ def _add_engine(command: argparse.ArgumentParser, backends: bool = True) -> None
         command.add_argument("--engine", type=Path, metavar="FOLDER", help=f"run {own}")
         return
     command.set_defaults(engine=None, backend="auto")
-    command.add_argument("--engine", action=_Engine, metavar="ENGINE", default=argparse.SUPPRESS,
+    command.add_argument("--engine", action=_Engine, metavar="ENGINE",
+                         default=argparse.SUPPRESS,
                          help=f"what runs the model: {', '.join(NAMES)} (default auto: exact "
                               f"where it can run, else numpy); or {own}; may be given twice, "
                               "for both")

@@ -1,8 +1,8 @@
 """GGUF's blocks as `Codes`: the numbers of a file as they are, not yet multiplied.
 
-What `formats.gguf` multiplies out, this keeps apart: the small integers, a scale for each group,
-and a minimum where the format has one. `codes_of(…).dequantize()` is what `dequantize` gives,
-but for the last bit of a float32 in formats with minimums.
+What `formats.gguf` multiplies out, this keeps apart: the small integers, a scale for each
+group, and a minimum where the format has one. `codes_of(…).dequantize()` is what `dequantize`
+gives, but for the last bit of a float32 in formats with minimums.
 
 Shapes: n blocks. Source: ggml-common.h in the ggml repository.
 """
@@ -55,7 +55,8 @@ def _q8_0(blocks: np.ndarray) -> Block:
 
 def _q2_k(blocks: np.ndarray) -> Block:
     scales = _half(blocks, 80) * (blocks[:, :16] & 15)
-    return unpack_bit_pairs(blocks[:, 16:80]), scales, -_half(blocks, 82) * (blocks[:, :16] >> 4)
+    minimums = -_half(blocks, 82) * (blocks[:, :16] >> 4)
+    return unpack_bit_pairs(blocks[:, 16:80]), scales, minimums
 
 
 def _q3_k(blocks: np.ndarray) -> Block:

@@ -1,1 +1,1 @@
-"""Operators of the decoder for particular machines, beside NumPy's: other code, same results."""
+"""The decoder's operators for particular machines, beside NumPy's: other code, same results."""

@@ -1,8 +1,8 @@
 """Attention of a step's rows over keys that lie in one piece or in blocks.
 
 Every query is computed by itself, key after key from the first one that it sees. So its result
-has the same bits however a text was cut into steps, wherever its blocks lie, and whoever else is
-in the step.
+has the same bits however a text was cut into steps, wherever its blocks lie, and whoever else
+is in the step.
 
 Shapes: d head size, S keys that a query sees. All float32.
 """
@@ -15,8 +15,8 @@ from numba.np.arrayobj import populate_array
 
 from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.lanes import (
-    added, everywhere, exponential, highest, largest_of, load, multiply_add, splat, store, store_sums,
-    sum_of)
+    added, everywhere, exponential, highest, largest_of, load, multiply_add, splat, store,
+    store_sums, sum_of)
 from gearworks.kernels.cpu.layout import LANES
 
 TOGETHER = 64               # tokens whose keys, then values, meet all heads before the next
@@ -148,7 +148,7 @@ def mix_four(values, at, stride, memory, weights, count, out):
 
 @part_of_another
 def mix_some(values, at, stride, memory, weights, count, out, size):
-    """As `mix_four`, for rows of any size: token after token, so that the sums' order is one."""
+    """As `mix_four`, for rows of any size: token after token, so that the order is one."""
     for number in range(count):
         weight = memory[weights + number]
         for place in range(size):
@@ -185,8 +185,8 @@ def attend(sequence, tables, layer, kv_head, heads, token, window, size, memory,
 
     for head in range(heads):
         # behind the scores, and all that is written with them
-        memory[scores + (head + 1) * stride - 1] = softmax(memory, scores + head * stride, count,
-                                                           scale)
+        memory[scores + (head + 1) * stride - 1] = softmax(memory, scores + head * stride,
+                                                           count, scale)
 
     at = first
     while at <= token:

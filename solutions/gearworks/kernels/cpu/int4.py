@@ -18,8 +18,8 @@ def int4_matvec(words, scales, minimums, x, y):
     groups, 16) float32; a weight is scale · code + minimum. x: (32 · groups,) float32; y:
     (16 · blocks,) float32, overwritten.
 
-    Compiled by Numba: plain loops over numbers, no temporary arrays. The matrix is read once, in
-    the order in which it lies.
+    Compiled by Numba: plain loops over numbers, no temporary arrays. The matrix is read once,
+    in the order in which it lies.
 
     >>> words = np.full((1, 1, 4, 16), 0x20, np.uint32)       # input 4 of 8 has the code 2
     >>> scales, minimums = np.full((2, 1, 1, 16), 0.5, np.float32)

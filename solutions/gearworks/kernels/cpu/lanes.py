@@ -46,9 +46,9 @@ WORDS, FLOATS = Lanes(types.uint32), Lanes(types.float32)
 def _splat(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """The same number in every lane."""
     vector = ir.VectorType(value.type, LANES)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_INT, 0))
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined),
-                                  ir.Constant(_INTS, [0] * LANES))
+    empty = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(empty, value, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(first, empty, ir.Constant(_INTS, [0] * LANES))
 
 
 def _constant(number: int) -> ir.Constant:
@@ -179,7 +179,7 @@ def rounded(typing, lanes):
 
 @intrinsic
 def store_bytes(typing, array, index, words):
-    """The lowest byte of each of sixteen integers, as four words of an array from `index` on."""
+    """The lowest bytes of sixteen integers, as four words of an array from `index` on."""
     def generate(context, builder, signature, arguments):
         array, index, value = arguments
         narrow = ir.VectorType(ir.IntType(8), LANES)
@@ -193,7 +193,8 @@ LOG2_E = 1.4426950408889634
 # 2^f for f from -0.5 to 0.5, highest power first: the Taylor series of exp(f · ln 2), to less
 # than the last bit of a float32
 SERIES = (1.525273380405984e-05, 0.0001540353039338161, 0.0013333558146428443,
-          0.009618129107628477, 0.05550410866482158, 0.2402265069591007, 0.6931471805599453, 1.0)
+          0.009618129107628477, 0.05550410866482158, 0.2402265069591007, 0.6931471805599453,
+          1.0)
 
 
 @intrinsic

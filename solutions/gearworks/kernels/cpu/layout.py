@@ -1,12 +1,12 @@
 """Where the bits of a weight matrix lie, so that a thread reads them in one stream.
 
 A kernel computes sixteen outputs side by side, one in each lane. So the codes of sixteen
-neighbouring rows belong together: for some inputs a word of 32 bits of row 0, then one of row 1,
-and so on. A word is four bytes, for neighbouring inputs, the lowest byte first. With codes of 8
-bits a byte is a code. With codes of 4 bits a word holds eight inputs: the low four bits of byte j
-are input j, the high four bits input j + 4. Inputs form groups with a scale (and perhaps a
-minimum) for each row. Weights that are not quantized stand here as words of 32 bits, one input
-each.
+neighbouring rows belong together: for some inputs a word of 32 bits of row 0, then one of row
+1, and so on. A word is four bytes, for neighbouring inputs, the lowest byte first. With codes
+of 8 bits a byte is a code. With codes of 4 bits a word holds eight inputs: the low four bits of
+byte j are input j, the high four bits input j + 4. Inputs form groups with a scale (and perhaps
+a minimum) for each row. Weights that are not quantized stand here as words of 32 bits, one
+input each.
 
     one block: 16 rows           one group: 32 inputs, or 16
     group 0   word 0: lanes 0 to 15 | word 1: lanes 0 to 15 | …    (of 4 bits: 4 words)
@@ -30,8 +30,8 @@ LANES = 16                  # rows of a block
 GROUP = 32                  # inputs that share a scale, at most
 NONE = -1                   # where a matrix has no minimums
 
-# Where a matrix lies. rows, columns: as used; blocks, groups: of it; group: inputs of one; bits:
-# of a code, 4, 8 or 32; words, scales, minimums: first elements of each in the one array.
+# Where a matrix lies. rows, columns: as used; blocks, groups: of it; group: inputs of one;
+# bits: of a code, 4, 8 or 32; words, scales, minimums: first elements of each in the one array.
 MATRIX = np.dtype([(name, np.int64) for name in (
     "rows", "columns", "blocks", "groups", "group", "bits", "words", "scales", "minimums")])
 

@@ -50,8 +50,9 @@ class CompiledModel:
         self.weights = weights
         self.mode = mode
         self.threads = default_threads() if threads is None else threads
-        self.shape = np.array([(config.num_attention_heads, config.num_key_value_heads,
-                                config.head_dim, mode == "fast", False, config.rms_norm_eps, 0)], SHAPE)
+        self.shape = np.array(
+            [(config.num_attention_heads, config.num_key_value_heads, config.head_dim,
+              mode == "fast", False, config.rms_norm_eps, 0)], SHAPE)
         self.arena = Arena(config, weights, self.threads)
         self._team = Team(self.threads)
         self._logits = Recycled()

@@ -14,8 +14,8 @@ import numpy as np
 from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.lanes import (
-    add_words, added, bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles, no_words,
-    rounded, signed_byte, splat, store, store_bytes, sum_of, to_floats)
+    add_words, added, bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles,
+    no_words, rounded, signed_byte, splat, store, store_bytes, sum_of, to_floats)
 from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
 
 ROWS = 32                   # of activations at a time: they stay in the nearest cache
@@ -135,8 +135,8 @@ def multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums
                 if matrix.bits == 32:
                     weights, at = numbers, matrix.words + place * size
                 else:
-                    unpack_floats(words, matrix.words + place * size, matrix.bits, group, memory,
-                                  tile)
+                    unpack_floats(words, matrix.words + place * size, matrix.bits, group,
+                                  memory, tile)
                     scale = load(numbers, matrix.scales + LANES * place)
                     if matrix.minimums != NONE:
                         minimum = load(numbers, matrix.minimums + LANES * place)

@@ -45,7 +45,7 @@ class Arena:
         self.strides: dict[str, int] = {}
 
     def make_room(self, rows: int, context: int) -> None:
-        """Reserve memory for steps of `rows` rows over `context` tokens, if there is not enough.
+        """Have memory for steps of `rows` rows over `context` tokens.
 
         What is reserved is at least twice what was there, so that a growing text does not
         reserve at each step.
@@ -102,9 +102,9 @@ def write_program(config: ModelConfig, weights: WeightStore, starts: dict[str, i
     program: list[dict[str, int]] = []
     D, F = config.hidden_size, config.intermediate_size
 
-    def add(op: int, matrix: int = 0, source: str = "x", target: str | None = "x", layer: int = 0,
-            size: int = 0, weight: int = NONE, second: int = NONE, add_to: int = NONE,
-            window: int = 0, wanted: bool = False) -> None:
+    def add(op: int, matrix: int = 0, source: str = "x", target: str | None = "x",
+            layer: int = 0, size: int = 0, weight: int = NONE, second: int = NONE,
+            add_to: int = NONE, window: int = 0, wanted: bool = False) -> None:
         program.append({
             "op": op, "layer": layer, "matrix": matrix, "source": starts[source],
             "source_stride": strides[source],

@@ -21,12 +21,12 @@ from gearworks.kernels.cpu.threads import barrier, share
 EMBED, NORM, MULTIPLY, TURN, ATTEND, READY, SWIGLU = range(7)
 NAMES = ("embed", "norm", "multiply", "turn", "attend", "ready", "swiglu")
 
-# What an instruction does, and to what. layer: its number in the caches. matrix: the one that it
-# multiplies by, or that its result is made ready for. source, target: where rows begin in the
-# step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a row.
-# weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
-# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of attention,
-# 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
+# What an instruction does, and to what. layer: its number in the caches. matrix: the one that
+# it multiplies by, or that its result is made ready for. source, target: where rows begin in
+# the step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a
+# row. weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
+# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of
+# attention, 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
 INSTRUCTION = np.dtype([(name, np.int64) for name in (
     "op", "layer", "matrix", "source", "source_stride", "target", "target_stride", "size",
     "weight", "second", "add_to", "window", "wanted")])
@@ -143,14 +143,14 @@ def attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
 
 
 @kernel
-def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids, wanted,
-        sequences, tables, logits, logits_stride, meeting, part, parts):
+def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids,
+        wanted, sequences, tables, logits, logits_stride, meeting, part, parts):
     """Run instructions, as the thread `part` of `parts`.
 
     matrices: of `MATRIX`; shapes, all_places: (1,) of `SHAPE` and `PLACES`; words, numbers: the
-    model's one array, as uint32 and as float32; memory, memory_words: the step's, likewise; ids:
-    (T,) int64; wanted: (R,) int64, rows; sequences: (B,) of `SEQUENCE`, and their tables. One
-    without keys has a memory that others write. logits: R rows, one every logits_stride.
+    model's one array, as uint32 and as float32; memory, memory_words: the step's, likewise;
+    ids: (T,) int64; wanted: (R,) int64, rows; sequences: (B,) of `SEQUENCE`, and their tables.
+    One without keys has a memory that others write. logits: R rows, one every logits_stride.
     """
     shape, places = shapes[0], all_places[0]
     for one in program:
@@ -161,9 +161,10 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
             first, last = share(matrix.blocks, part, parts)
             target = logits if one.target == NONE else memory
             product(matrix, words, numbers, first, last,
-                    shape.quantize != 0 and matrix.bits != 32, shape.alike, memory, memory_words,
-                    one.source, one.source_stride, places.codes, places.scales, places.sums, rows,
-                    places.scratch + part * SCRATCH, target, max(one.target, 0),
+                    shape.quantize != 0 and matrix.bits != 32, shape.alike, memory,
+                    memory_words, one.source, one.source_stride, places.codes, places.scales,
+                    places.sums, rows, places.scratch + part * SCRATCH, target,
+                    max(one.target, 0),
                     logits_stride if one.target == NONE else one.target_stride)
             if one.target != NONE:
                 finish_product(one, numbers, memory, LANES * first,

@@ -1,8 +1,8 @@
 """The weights of a model in one array, in the layout of the kernels.
 
 Names and shapes are those of `families.layouts`: matrices that read the same input (q, k and v;
-gate and up) are one. How many bits each takes is known from the file's table alone, so the array
-is reserved once, and no weight is ever held as float32 that the file holds in fewer bits.
+gate and up) are one. How many bits each takes is known from the file's table alone, so the
+array is reserved once, and no weight is ever held as float32 that the file holds in fewer bits.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -137,5 +137,6 @@ def _unsigned(weight: Codes) -> Codes:
     below = np.float32(1 << weight.bits - 1)
     codes = (weight.codes.astype(np.int16) + np.int16(below)).astype(np.uint8)
     minimums = -below * weight.scales
-    return Codes(codes, weight.scales,
-                 minimums if weight.minimums is None else weight.minimums + minimums, weight.bits)
+    if weight.minimums is not None:
+        minimums += weight.minimums
+    return Codes(codes, weight.scales, minimums, weight.bits)

@@ -1,9 +1,9 @@
 """Several threads that run one step together.
 
 Every thread calls the same compiled function and takes its own share of the outputs. Where one
-needs what the others made, all meet at a `barrier`. A step has hundreds of such places and takes
-a few milliseconds, so who waits there does not go to sleep: it looks again and again, and lets
-others have the processor only when it has waited for long.
+needs what the others made, all meet at a `barrier`. A step has hundreds of such places and
+takes a few milliseconds, so who waits there does not go to sleep: it looks again and again, and
+lets others have the processor only when it has waited for long.
 """
 
 import os
