@@ -25,6 +25,7 @@ from typing import Any
 import batches
 import numpy as np
 import psutil
+import race
 import torch
 from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
@@ -35,6 +36,7 @@ from transformers import AutoModelForCausalLM, utils
 from gearworks import hub
 from gearworks.decoding import Context
 from gearworks.errors import GearworksError
+from gearworks.kernels.cpu.model import CompiledModel
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams, choose
 from gearworks.serving.engine import LLMEngine
@@ -371,10 +373,48 @@ def peak_memory(command: Sequence[str], stdin: bytes = b"") -> float:
     return peak
 
 
+def racing(setting: Setting) -> list[Result]:
+    """Our engines on the file of four bits, beside NumPy, Hugging Face and llama.cpp."""
+    path = hub.smollm2_gguf()
+    fast, exact = (race.Ours(CompiledModel.load(path, mode, setting.threads))
+                   for mode in ("fast", "exact"))
+    numpys, hf = race.Ours(setting.ours.model), race.HuggingFace(setting.theirs)
+    llama, name = race.llama_cpp(path, setting.threads)
+    weights = race.memory_reads(path.stat().st_size, setting.threads)
+    one, one_exact, one_numpy, one_llama, one_hf, limit = alternate(
+        fast.token, exact.token, numpys.token, llama.token, hf.token, weights)
+    long, long_exact, long_llama, long_hf = alternate(
+        fast.prompt, exact.prompt, llama.prompt, hf.prompt, rounds=7)
+    eight, many, many_llama = alternate(
+        lambda: fast.token(8), lambda: fast.token(32), lambda: llama.token(32), rounds=5)
+    best = [min(pair) for pair in zip(long_llama, long_hf)]
+    loaded, first, used = zip(*(race.loading("fast") for _ in range(3)))
+    return [
+        Result.of("race: decode, fast", "tokens/s", one, name, one_llama, 1.2, amount=1),
+        Result.of("race: decode, exact", "tokens/s", one_exact, name, one_llama, 1.0, amount=1),
+        Result.of("race: decode, exact", "tokens/s", one_exact, "the NumPy engine", one_numpy,
+                  1.5, amount=1),
+        Result.of("race: decode, exact", "tokens/s", one_exact, "HF generate", one_hf, 6.0,
+                  amount=1),
+        Result.of("race: decode, fast", "tokens/s", one, "memory bandwidth", limit, 0.5,
+                  amount=1),
+        Result.of("race: prefill of 512, fast", "s", long, f"the faster of HF and {name}", best,
+                  1.0),
+        Result.of("race: prefill of 512, exact", "s", long_exact, "HF forward", long_hf, 1.0),
+        Result.of("race: 8 side by side, fast", "tokens/s", [each / 8 for each in eight],
+                  "one alone", one[:len(eight)], 4.0, amount=1),
+        Result.of("race: 32 side by side, fast", "tokens/s", [each / 32 for each in many],
+                  name, [each / 32 for each in many_llama], 2.0, amount=1),
+        Result.of("race: load, fast", "s", loaded, "bound", [1.5] * 3, 1.0),
+        Result.of("race: load, and the first token", "s", first, "bound", [2.5] * 3, 1.0),
+        Result.of("race: memory, fast", "MB", [each / 1e6 for each in used], "bound",
+                  [250.0] * 3, 1.0)]
+
+
 MEASUREMENTS: dict[str, Callable[[Setting], list[Result]]] = {
     "decode": decode, "prefill": prefill, "sampling": sampling, "speculation": speculation,
     "load": load, "tokenizer": tokenizer, "memory": memory, "batching": batching,
-    "sharing": sharing}
+    "sharing": sharing, "race": racing}
 
 
 def alternate(*sides: Callable[[], float], rounds: int = ROUNDS) -> list[tuple[float, ...]]:

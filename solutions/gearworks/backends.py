@@ -44,7 +44,8 @@ def load_model(path: Path, engine: str = "numpy", progress: Progress = iter,
         engine = _best(path, say)
     if engine not in LOADERS:
         raise UsageError(f"there is no engine {engine!r:.80}",
-                         f"engines are {', '.join(NAMES)}", "--engine numpy, which runs every model")
+                         f"engines are {', '.join(NAMES)}",
+                         "--engine numpy, which runs every model")
     return LOADERS[engine](Path(path), progress, say)
 
 
