@@ -79,8 +79,8 @@ def _parser() -> console.Parser:
                                  "Measure this engine beside Hugging Face's, in one run.")
     command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
     command.add_argument("--only", metavar="NAME", action="append",
-                         help="decode, prefill, sampling, speculation, load, tokenizer, memory, "
-                              "batching, sharing or race; may be repeated")
+                         help="decode, prefill, sampling, speculation, load, tokenizer, "
+                              "memory, batching, sharing, race; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
     command.add_argument("--threads", type=console.count,
