@@ -100,19 +100,21 @@ def finish_product(one, numbers, memory, first, last, rows):
 
 
 @part_of_another
-def turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts):
+def turn_heads(one, shape, places, numbers, memory, sequences, tables, rows, part, parts):
     """Norms and rotations of queries and keys; then keys and values are stored.
 
     sequences: none, where another will store them.
     """
     size, heads, kv_heads = shape.head_dim, shape.heads, shape.kv_heads
-    item = 0
+    first_row, last_row = share(rows, part, parts)
+    first_head, last_head = 0, heads + kv_heads
+    if rows == 1:
+        first_row, last_row = 0, 1
+        first_head, last_head = share(heads + kv_heads, part, parts)
     for sequence in sequences:
-        for row in range(sequence.first_row, sequence.first_row + sequence.rows):
-            for head in range(heads + kv_heads):
-                item += 1
-                if item % parts != part:
-                    continue
+        end = sequence.first_row + sequence.rows
+        for row in range(max(first_row, sequence.first_row), min(last_row, end)):
+            for head in range(first_head, last_head):
                 at = one.source + row * one.source_stride + head * size
                 norm = one.weight if head < heads else one.second
                 if norm != NONE:
@@ -178,7 +180,8 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
                 finish_product(one, numbers, memory, LANES * first,
                                min(LANES * last, matrix.rows), rows)
         elif one.op == TURN:
-            turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts)
+            turn_heads(one, shape, places, numbers, memory, sequences, tables, rows, part,
+                       parts)
         elif one.op == ATTEND:
             attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
         else:
