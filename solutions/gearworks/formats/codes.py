@@ -1,5 +1,42 @@
-"""A matrix in small integers: `formats.codes`, under the name that the methods know it by."""
+"""A matrix in small integers, whatever file or method they come from.
 
-from gearworks.formats.codes import Codes
+GGUF's blocks, int8 rows, int4 groups: all of them say scale · code + minimum, with one scale
+(and perhaps one minimum) for some neighbours of a row. Kernels are written for this one form.
+"""
 
-__all__ = ["Codes"]
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Codes:
+    """One weight matrix, (out, in), in codes of `bits` bits.
+
+    codes: (out, in), uint8 for codes from 0 on, int8 for signed ones; not packed. scales:
+    (out, groups) float32, one for each in/groups neighbours of a row. minimums: as scales, what
+    a code of 0 stands for, or None where that is 0.
+    """
+
+    codes: np.ndarray
+    scales: np.ndarray
+    minimums: np.ndarray | None
+    bits: int
+
+    @property
+    def group_size(self) -> int:
+        """How many neighbours of a row share a scale."""
+        return self.codes.shape[1] // self.scales.shape[1]
+
+    def dequantize(self) -> np.ndarray:
+        """The matrix, (out, in) float32.
+
+        >>> Codes(np.array([[0, 1, 2, 3]], np.uint8), np.array([[0.5, 2]], np.float32),
+        ...       np.array([[-1, 0]], np.float32), bits=4).dequantize()
+        array([[-1. , -0.5,  4. ,  6. ]], dtype=float32)
+        """
+        grouped = self.codes.reshape(*self.scales.shape, -1).astype(np.float32)
+        grouped *= self.scales[..., None]
+        if self.minimums is not None:
+            grouped += self.minimums[..., None]
+        return grouped.reshape(self.codes.shape)
