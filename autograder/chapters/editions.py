@@ -10,6 +10,7 @@ solution cell; a locked check cell. Text cells are not locked, so that learners 
 notes into them.
 """
 
+import ast
 import base64
 import hashlib
 import html
@@ -26,7 +27,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapter_paths,
-                                         read_chapter)
+                                         python_of, read_chapter)
 from autograder.chapters.cuts import cuts_of
 from autograder.checking import checks_of
 from autograder.reference.cutting import filled
@@ -70,9 +71,10 @@ def check_chapter(chapter: Chapter) -> None:
     """Check a chapter against the reference and the checks.
 
     Raises ChapterError, with file and line: a name that the reference lacks or that cannot be
-    cut, an exercise without checks, required exercises that are not worth 100 points together.
+    cut, an exercise without checks, required exercises that are not worth 100 points together,
+    a cell that takes a name which a solution before it imports.
     """
-    cuts_of(chapter)
+    _check_imports(chapter)
     for exercise in chapter.exercises:
         place = f"{chapter.path.name}, line {exercise.line}"
         try:
@@ -94,6 +96,40 @@ def check_chapter(chapter: Chapter) -> None:
                            ", ".join(f"{name} {points:g}" for name, points in required.items())
                            or "there is none",
                            "change the points of checks in autograder/checks")
+
+
+def _check_imports(chapter: Chapter) -> None:
+    """No cell gives another meaning to a name that a solution above it imports: in a notebook,
+    the learner's definition would use that from then on."""
+    cuts = cuts_of(chapter)
+    imported: dict[str, str] = {}
+    for cell in chapter.cells:
+        if cell.exercise is not None:
+            stub = ast.parse(cuts[cell.exercise.grade_id].stub)
+            imported |= {alias.asname or alias.name.partition(".")[0]: cell.exercise.name
+                         for node in stub.body if isinstance(node, ast.Import | ast.ImportFrom)
+                         for alias in node.names}
+        elif cell.kind == "code" and "raises-exception" not in cell.tags:
+            for name in sorted(_given_names(ast.parse(python_of(cell.source)))
+                               & imported.keys()):
+                raise ChapterError(
+                    f"{chapter.path.name}, line {cell.line}: this cell gives {name} another "
+                    "meaning", f"the exercise {imported[name]} imports it, and what a learner "
+                    "wrote there would use this one", "take another name")
+
+
+def _given_names(tree: ast.AST) -> set[str]:
+    """The names that a cell's code assigns or defines, outside of functions and classes."""
+    names: set[str] = set()
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif not isinstance(node, ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp
+                            | ast.GeneratorExp):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            names |= _given_names(node)
+    return names
 
 
 def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:

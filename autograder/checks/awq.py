@@ -120,8 +120,9 @@ def layers_of_all_kinds(awq_scale, rng):
                     outlying(rng, 25, columns) * np.float32(size), group, 10, "a layer")
     inputs = outlying(rng, 9, 8)
     inputs[3, 3] = np.nan
-    with expect_error(ModelError, when="an input is nan"):
-        with np.errstate(all="ignore"):
-            awq_scale(matrix(rng, 4, 8), inputs, 4)
+    for grid in (20, 1):
+        with expect_error(ModelError, when="an input is nan"):
+            with np.errstate(all="ignore"):
+                awq_scale(matrix(rng, 4, 8), inputs, 4, grid)
     with expect_error(ModelError, when="rows of 8 are to be cut into groups of 3"):
         awq_scale(matrix(rng, 4, 8), outlying(rng, 9, 8), 3)

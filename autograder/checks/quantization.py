@@ -142,8 +142,9 @@ def int8_extremes(quantize_int8, rng):
         small = np.float32([[190 * 1.4e-45, -190 * 1.4e-45, 1.4e-45]])
         codes, scales = quantize_int8(small)
     error = np.abs(scales.astype(np.float64) * codes - small).max()
-    expect(error <= 64 * 1.5e-45, "the smallest numbers to come back within half a step",
-           f"an error of {error:.3g}")
+    expect(error <= 64 * 1.5e-45 and np.abs(codes.astype(int)).max() <= 127,
+           "the smallest numbers to come back within half a step, codes from -127 to 127",
+           f"an error of {error:.3g}, codes from {int(codes.min())} to {int(codes.max())}")
 
 
 @check(INT8, points=1, public=False)
@@ -311,12 +312,14 @@ def int4_extremes(quantize_int4, pack_int4, rng):
     sizes = np.float32([[3.4e38], [1e38], [1e-30], [1e-36], [2e-43], [1.4e-45]])
     with np.errstate(all="ignore"):
         expect_int4(quantize_int4, rows * sizes, 8, "groups near the ends of float32")
-        small = np.float32([[-22, 1, 0, 0, 0, 0, 0, 0], [22, -22, 0, 0, 0, 0, 0, 0]]) * 1e-45
+        small = np.float32([[-22, 0, 0, 0, 0, 0, 0, 0], [22, -22, 0, 0, 0, 0, 0, 0]]) * 1e-45
         codes, scales, zeros = quantize_int4(small.astype(np.float32), 8)
     back = scales.astype(np.float64) * (codes.astype(int) - zeros.astype(int))
     error = np.abs(back - small).max()
-    expect(error <= 12 * 1.5e-45, "the smallest numbers to come back within a few of their "
-           "own steps", f"an error of {error:.3g}")
+    expect(error <= 12 * 1.5e-45 and zeros.max() <= 15 and codes.max() <= 15,
+           "the smallest numbers to come back within a few of their own steps, codes and zero "
+           "points up to 15", f"an error of {error:.3g}, {int(codes.max())} and "
+           f"{int(zeros.max())}")
 
 
 @check(INT4, points=1, public=False)

@@ -19,6 +19,7 @@ from typing import Any
 
 from autograder.chapters.chapter import Chapter
 from autograder.checking import Check, checks_of
+from autograder.checking.levels import level_of, why_not_here
 from autograder.checking.running import (Outcome, Report, Status, collected_remarks, fresh_seed,
                                          run_check)
 from autograder.processes.child import Child, pipes
@@ -177,7 +178,10 @@ def _measured(own: Sequence[Component], components: Sequence[Component],
         code, more = code_of(exercise.module, written, components)
     except (GearworksError, SyntaxError, ValueError, RecursionError) as error:
         return progress(Stage.FAILING, found=f"What it needs could not be gathered: {error}.")
-    notes += more
+    if not_here := why_not_here(exercise.name):
+        return progress(Stage.FAILING, found=f"It cannot be checked here: {not_here}",
+                        notes=(*notes, *more))
+    notes += tuple(filter(None, [*more, level_of(exercise.name)]))
     missing = [part.name for part in own if part not in written]
     task = _Task(exercise.name, exercise.module, place.place, code, tuple(missing),
                  EXERCISE_SECONDS, fresh_seed())

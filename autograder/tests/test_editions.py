@@ -381,6 +381,20 @@ def test_build_never_replaces_a_notebook_that_somebody_has_run(root, capsys):
     assert path.read_bytes() != before
 
 
+@pytest.mark.parametrize("binding", [
+    "for Callable in [list]:\n    pass", "Callable = list", "def Callable():\n    pass",
+    "if Callable := list:\n    pass"])
+def test_a_cell_that_takes_a_name_of_a_solution_is_refused(tmp_path, binding):
+    """In a notebook, what a learner wrote above would use the new one from then on."""
+    path = changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])', binding))
+    with pytest.raises(ChapterError, match="gives Callable another meaning"):
+        editions.check_chapter(read_chapter(path))
+    own = changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])',
+                             "def of_its_own():\n    Callable = [Callable for Callable in ()]"))
+    with pytest.raises(ChapterError, match="points"):                 # about something else
+        editions.check_chapter(read_chapter(own))
+
+
 def test_points_that_are_not_100_are_refused(root, monkeypatch, capsys):
     monkeypatch.setattr(editions, "REQUIRED_POINTS", 99)
     assert cli.main(["build", "--root", str(root)]) == 1

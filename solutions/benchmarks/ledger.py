@@ -1,25 +1,30 @@
 """What each optimisation of the engine is worth: a step with it beside the same step without.
 
 `python solutions/benchmarks/ledger.py` measures all of them, or those that are named. Both
-sides take turns, and what counts is the median of the ratios within a round; the figures go
-into ledger.toml by hand, with what was expected and where it loses. book/performance.md shows
-that file.
+sides take turns, and what counts is the median of the ratios within a round. With `--publish`
+the figures go into ledger.toml, beside what was expected and where it loses, a profile goes
+into profile.json, and book/performance.md shows both; a machine that does other things is
+refused.
 """
 
+import datetime
+import json
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import numpy as np
-from bench import Setting, alternate, random_ids, timed
+import page
+from bench import Setting, alternate, describe_machine, random_ids, timed
 
-from gearworks import attention, hub, kv_cache, model
+from gearworks import attention, hub, kv_cache, model, products
 from gearworks.decoding import Context
-from gearworks.kernels import products
-from gearworks.profiling.machine import available_cores
-from gearworks.profiling.profile import BLOCK_SIZE
+from gearworks.errors import GearworksError, UsageError
+from gearworks.profiling.machine import available_cores, measure_machine
+from gearworks.profiling.profile import BLOCK_SIZE, Work, profile
 from gearworks.serving import paged_cache
 from gearworks.serving.paged_cache import PagedBatch, PagedKVCache
 
@@ -173,18 +178,71 @@ def measure(name: str, setting: Setting) -> list[float]:
     return sorted(slow / fast for fast, slow in zip(with_it, without_it))
 
 
-def main() -> None:
-    names = sys.argv[1:] or list(OPTIMISATIONS)
+def with_figures(text: str, figures: Mapping[str, Sequence[float]], measured_on: str) -> str:
+    """The ledger's file with what was measured: each round's ratio, sorted, by name."""
+    head, *entries = text.split("[[optimisation]]\n")
+    for place, entry in enumerate(entries):
+        ratios = figures.get(tomllib.loads(entry)["name"])
+        if ratios is None:
+            continue
+        text, end = entry.rstrip("\n"), entry[len(entry.rstrip("\n")):]
+        kept = [line for line in text.splitlines()
+                if not line.startswith(("measured", "low =", "high ="))]
+        before = next(i for i, line in enumerate(kept) if line.startswith("command ="))
+        kept[before:before] = [f"measured = {statistics.median(ratios):.2f}",
+                               f"low = {ratios[0]:.2f}", f"high = {ratios[-1]:.2f}",
+                               f'measured_on = "{measured_on}"']
+        entries[place] = "\n".join(kept) + end
+    return "[[optimisation]]\n".join([head, *entries])
+
+
+def require_quiet() -> None:
+    """Raise GearworksError where memory is not read equally fast each time."""
+    numbers = np.ones(2**26, np.float32)
+    seconds = [timed(numbers.max) for _ in range(30)]
+    if statistics.median(seconds) < 0.9 * statistics.quantiles(seconds, n=10)[-1]:
+        raise GearworksError("not measured",
+                             "the machine is not quiet: reading memory took longer in some "
+                             "rounds than in others",
+                             "close what else is running, or measure without --publish")
+
+
+def main(arguments: Sequence[str]) -> None:
+    publish = "--publish" in arguments
+    names = [each for each in arguments if each != "--publish"] or list(OPTIMISATIONS)
     unknown = set(names) - OPTIMISATIONS.keys()
     if unknown:
-        sys.exit(f"there is no {', '.join(sorted(unknown))}; there are "
-                 f"{', '.join(OPTIMISATIONS)}")
+        raise UsageError(f"cannot measure {', '.join(sorted(unknown))}",
+                         "there is no such optimisation",
+                         f"name some of {', '.join(OPTIMISATIONS)}")
     setting = Setting(hub.smollm2_folder(), available_cores())
+    if publish:
+        require_quiet()
+    figures = {}
     for name in names:
-        ratios = measure(name, setting)
-        print(f"{name}: measured = {statistics.median(ratios):.2f}, "
-              f"low = {ratios[0]:.2f}, high = {ratios[-1]:.2f}", flush=True)
+        figures[name] = measure(name, setting)
+        print(f"{name}: {statistics.median(figures[name]):.2f} × "
+              f"({figures[name][0]:.2f} to {figures[name][-1]:.2f})", flush=True)
+    if publish:
+        machine = measure_machine(setting.threads)
+        works = Work(past_tokens=128), Work(batch=8, past_tokens=128), Work(new_tokens=512)
+        profiles = [profile(setting.ours.model, work, machine, rounds)
+                    for work, rounds in zip(works, (24, 12, 4))]
+        require_quiet()
+        measured_on = (f"{datetime.date.today()}, {describe_machine()['processor']}, "
+                       f"{setting.threads} threads")
+        file = page.HERE / "ledger.toml"
+        file.write_text(with_figures(file.read_text(encoding="utf-8"), figures, measured_on),
+                        encoding="utf-8")
+        report = {"measured_on": measured_on, "machine": vars(machine),
+                  "profiles": [each.as_json() for each in profiles]}
+        (page.HERE / "profile.json").write_text(json.dumps(report, indent=2) + "\n",
+                                                encoding="utf-8")
+        page.write()
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except GearworksError as error:
+        sys.exit(str(error))

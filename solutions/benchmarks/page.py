@@ -1,9 +1,9 @@
 """The figures of book/performance.md: the races, the roofline, the ledger of optimisations.
 
 Each stands in the page between two marks, and comes from a committed file: `results.json`
-(`gearworks bench --publish`), `profile.json` (`gearworks profile smollm2 --json`) and
-`ledger.toml` (by hand, with what ledger.py measured). `python solutions/benchmarks/page.py`
-brings the page up to date, and a test tells when it is not.
+(`gearworks bench --publish`), `profile.json` (`ledger.py --publish`) and
+`ledger.toml` (written by hand, measured by ledger.py). `python solutions/benchmarks/page.py`
+brings the page up to date, and a test tells when it is not. What was not measured yet says so.
 """
 
 import json
@@ -19,16 +19,19 @@ HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "book" / "performance.md"
 ENGINES = ("HF ", "llama.cpp", "torch")     # what is raced against; all else is a bound
 WIDTH = 620
+NOT_PROFILED = ("Not measured yet; `python solutions/benchmarks/ledger.py --publish` does it, "
+                "on a machine that does nothing else.")
 
 
 @dataclass(frozen=True)
 class Optimisation:
     """One entry of the ledger. Ratios say how many times as fast the engine is with it.
 
-    name: as ledger.py knows it, or "" for one that another command measured. hypothesis: why
+    name: as ledger.py knows it, or "" for one that another command measures. hypothesis: why
     it should help. predicted, reason: by how much, and how that was found, before it was
-    measured. measured: the median; low and high: the smallest and the largest. command: what
-    measures it again. loses: where it does not help, or costs something.
+    measured. measured: the median; low and high: the smallest and the largest; measured_on:
+    when and where; none of the four as long as it was not measured. command: what measures it.
+    loses: where it does not help, or costs something.
     """
 
     name: str
@@ -36,17 +39,18 @@ class Optimisation:
     hypothesis: str
     predicted: float
     reason: str
-    measured: float
-    low: float
-    high: float
     command: str
     loses: str
+    measured: float | None = None
+    low: float | None = None
+    high: float | None = None
+    measured_on: str = ""
 
 
-def read_ledger() -> tuple[str, list[Optimisation]]:
-    """Where and when the entries were measured, and the entries."""
+def read_ledger() -> list[Optimisation]:
+    """The entries, in their order."""
     ledger = tomllib.loads((HERE / "ledger.toml").read_text(encoding="utf-8"))
-    return ledger["measured_on"], [Optimisation(**entry) for entry in ledger["optimisation"]]
+    return [Optimisation(**entry) for entry in ledger["optimisation"]]
 
 
 def read_json(name: str) -> dict[str, Any]:
@@ -85,6 +89,8 @@ def races() -> str:
 
 def roofline() -> str:
     """The steps of a profile under the roof that the machine had at that moment."""
+    if not (HERE / "profile.json").is_file():
+        return NOT_PROFILED
     profile = read_json("profile.json")
     machine = profile["machine"]
     bandwidth, peak = machine["bandwidth"], machine["flops_per_second"]
@@ -103,12 +109,12 @@ def roofline() -> str:
 
     def y(rate: float) -> float:
         return bottom - (bottom - top) * _place(rate, *y_range)
-    end = 10 ** x_range[1]
+    end, upper = 10 ** x_range[1], lowest**0.25 * ridge**0.75      # upper: a place on the slope
     parts = [f'<path d="M{x(lowest):.1f} {y(lowest * bandwidth):.1f} L{x(ridge):.1f} '
              f'{y(peak):.1f} L{x(end):.1f} {y(peak):.1f}" fill="none" stroke="currentColor" '
              'stroke-width="2"/>',
-             f'<text x="{x(lowest) + 6:.1f}" y="{y(lowest * bandwidth) - 30:.1f}">memory: '
-             f'{bandwidth / 1e9:.1f} GB/s</text>',
+             f'<text x="{x(upper) - 10:.1f}" y="{y(upper * bandwidth):.1f}" '
+             f'text-anchor="end">memory: {bandwidth / 1e9:.1f} GB/s</text>',
              f'<text x="{x(end):.1f}" y="{y(peak) - 6:.1f}" text-anchor="end">arithmetic: '
              f'{peak / 1e9:.0f} GFLOP/s</text>',
              _line(left, bottom, right, bottom), _line(left, top, left, bottom)]
@@ -139,7 +145,10 @@ def roofline() -> str:
 
 def operators() -> str:
     """The operators of the profile's decoding step, as a table."""
-    step = read_json("profile.json")["profiles"][0]
+    if not (HERE / "profile.json").is_file():
+        return ""
+    profile = read_json("profile.json")
+    step = profile["profiles"][0]
     whole = step["step"]["seconds"]
     lines = ["| operator | calls | ms | share of the step | GB/s | of its roof |",
              "|---|--:|--:|--:|--:|--:|"]
@@ -149,20 +158,26 @@ def operators() -> str:
         seconds = each["seconds"]
         lines.append(f"| {each['name']} | {each['calls'] or ''} | {1e3 * seconds:.2f} | "
                      f"{seconds / whole:.0%} | {moved} | {roof} |")
-    return f"{step['work']['name'].capitalize()}:\n\n" + "\n".join(lines)
+    return (f"{step['work']['name'].capitalize()} ({profile['measured_on']}):\n\n"
+            + "\n".join(lines))
 
 
 def ledger() -> str:
     """The ledger: a table of all optimisations, and what is to be said about each."""
-    measured_on, entries = read_ledger()
     lines = ["| optimisation | predicted | measured | its range |", "|---|--:|--:|--:|"]
-    lines += [f"| {each.title} | {each.predicted:.2f} × | **{each.measured:.2f} ×** | "
-              f"{each.low:.2f} to {each.high:.2f} |" for each in entries]
-    told = [f"**{each.title}.** {each.hypothesis} *Predicted* {each.predicted:.2f} ×: "
-            f"{each.reason} *Measured* {each.measured:.2f} ×, by `{each.command}`. "
-            f"*Where it loses:* {each.loses}" for each in entries]
-    return "\n".join([*lines, "", f"{measured_on} Each ratio is the median of several rounds, "
-                      "in which both sides take turns.", "", "\n\n".join(told)])
+    told = []
+    for each in read_ledger():
+        if each.measured is None:
+            figures, found = "not yet | ", f"*Not measured yet;* `{each.command}` does it."
+        else:
+            figures = f"**{each.measured:.2f} ×** | {each.low:.2f} to {each.high:.2f}"
+            found = (f"*Measured* {each.measured:.2f} ×, by `{each.command}` "
+                     f"({each.measured_on}).")
+        lines.append(f"| {each.title} | {each.predicted:.2f} × | {figures} |")
+        told.append(f"**{each.title}.** {each.hypothesis} *Predicted* {each.predicted:.2f} ×: "
+                    f"{each.reason} {found} *Where it loses:* {each.loses}")
+    return "\n".join([*lines, "", "Each measured ratio is the median of several rounds, in "
+                      "which both sides take turns.", "", "\n\n".join(told)])
 
 
 PARTS: Mapping[str, Callable[[], str]] = {"races": races, "roofline": roofline,

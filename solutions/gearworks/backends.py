@@ -8,6 +8,7 @@ that stands above it stays as it is. An engine is named everywhere in the same w
             numpy says, but for the order of sums
     fast    as exact, with activations rounded to 8 bits before each product: other last digits,
             now and then another token
+    torch   PyTorch, on the fastest device that it finds: bfloat16 or float16 on a GPU
     auto    exact for a quantized model that it can run, else numpy
 
 In an engine that `autograder assemble` has put together, auto is numpy: it is there to run the
@@ -51,14 +52,14 @@ def load_model(path: Path, engine: str = "numpy", progress: Progress = iter,
 
 def _best(path: Path, say: Say) -> str:
     """The engine that `auto` stands for."""
-    from gearworks.formats.gguf_codes import is_quantized
     from gearworks.weights import open_checkpoint
 
     if ASSEMBLED.exists():
         return "numpy"
     config, file = open_checkpoint(Path(path))
+    in_codes = any(map(_in_codes, file.tensors.values()))
     file.close()
-    if not any(is_quantized(getattr(tensor, "type", None)) for tensor in file.tensors.values()):
+    if not in_codes:
         return "numpy"                      # float32 is what NumPy multiplies best
     try:
         _require_numba()
@@ -69,6 +70,17 @@ def _best(path: Path, say: Say) -> str:
         say(f"The NumPy engine runs this model: {error.why}.")
         return "numpy"
     return "exact"
+
+
+def _in_codes(tensor: object) -> bool:
+    """Whether a tensor of an open file is in codes that the kernels can take."""
+    from gearworks.formats.gguf_codes import is_quantized
+    from gearworks.formats.quantized import PackedMatrix
+
+    if not isinstance(tensor, PackedMatrix):
+        return is_quantized(getattr(tensor, "type", None))
+    row = tensor.codes(slice(0, 1))
+    return row is not None and (row.group_size % 16 == 0 or row.scales.shape[1] == 1)
 
 
 def _require_numba() -> None:
@@ -98,6 +110,21 @@ def _compiled(mode: str) -> Loader:
     return load
 
 
+def _torch(path: Path, progress: Progress, say: Say) -> "Model":
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise NotAvailableError("cannot run the torch engine", f"PyTorch is missing ({error})",
+                                "pip install 'gearworks[truth]', or --engine numpy") from None
+    from gearworks.kernels.torch_model import TorchModel
+
+    model = TorchModel.load(path, progress=progress)
+    kind = str(model.dtype).removeprefix("torch.")
+    say(f"PyTorch computes on {model.device} in {kind}"
+        + (", with Triton's kernels." if model.use_triton else "."))
+    return model
+
+
 LOADERS: dict[str, Loader] = {"numpy": _numpy, "exact": _compiled("exact"),
-                              "fast": _compiled("fast")}
+                              "fast": _compiled("fast"), "torch": _torch}
 NAMES = ("auto", *LOADERS)

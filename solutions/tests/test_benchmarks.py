@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -34,40 +35,81 @@ def page(bench):
     return page
 
 
+STEPS = {"decode": {"seconds": 0.04, "flops": 3 * 10**8, "share_of_roof": 0.625},
+         "prefill": {"seconds": 2.0, "flops": 10**11, "share_of_roof": 0.5}}
+PROFILE = {"measured_on": "today, a machine",
+           "machine": {"bandwidth": 20e9, "flops_per_second": 100e9, "threads": 2},
+           "profiles": [
+               {"work": {"name": name},
+                "step": step | {"name": "all", "calls": 9, "bytes": 5 * 10**8},
+                "operators": [step | {"name": "lm_head", "calls": 9, "bytes": 5 * 10**8}]}
+               for name, step in STEPS.items()]}
+
+
 def test_the_page_shows_what_was_measured(page):
     shown = page.PAGE.read_text(encoding="utf-8")
     assert page.filled(shown) == shown, "run solutions/benchmarks/page.py"
     # what it shows, it really shows
-    assert page.filled(shown.replace(" GB/s", " MB/s", 1)) == shown
+    assert page.filled(shown.replace(" × |", " |", 1)) == shown
     with pytest.raises(ValueError, match="no place for the roofline"):
         page.filled(shown.replace("<!-- roofline: end -->", ""))
 
 
 def test_the_page_is_that_of_its_files(page, monkeypatch, tmp_path):
-    for name in ("results.json", "profile.json", "ledger.toml"):
+    for name in ("results.json", "ledger.toml"):
         (tmp_path / name).write_bytes((page.HERE / name).read_bytes())
-    profile = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
-    profile["machine"]["bandwidth"] = 123.4e9
-    (tmp_path / "profile.json").write_text(json.dumps(profile), encoding="utf-8")
     monkeypatch.setattr(page, "HERE", tmp_path)
+    assert page.roofline() == page.NOT_PROFILED and page.operators() == ""
+    (tmp_path / "profile.json").write_text(json.dumps(PROFILE), encoding="utf-8")
     shown = page.PAGE.read_text(encoding="utf-8")
-    assert "memory: 123.4 GB/s" in page.filled(shown) != shown
+    filled = page.filled(shown)
+    for part in ("memory: 20.0 GB/s", "arithmetic: 100 GFLOP/s", "decode: 62%", "prefill: 50%",
+                 "Decode (today, a machine)", "| lm_head | 9 | 40.00 | 100% | 12.5 | 62% |"):
+        assert part in filled and part not in shown, part
 
 
 def test_the_ledger_is_complete(page):
     import ledger
-    measured_on, entries = page.read_ledger()
-    assert measured_on
+    entries = page.read_ledger()
     # each optimisation that the script knows is in the ledger, and its command names it
     by_script = {each.name: each for each in entries if each.name}
     assert by_script.keys() == ledger.OPTIMISATIONS.keys()
     for name, each in by_script.items():
         assert each.command == f"python solutions/benchmarks/ledger.py {name}"
+    told = page.ledger()
     for each in entries:
-        assert 0 < each.low <= each.measured <= each.high and each.predicted > 0
         texts = [each.title, each.hypothesis, each.reason, each.command, each.loses]
-        assert all(text.strip() for text in texts)
-        assert f"**{each.title}.**" in page.ledger()
+        assert all(text.strip() for text in texts) and each.predicted > 0
+        assert f"**{each.title}.**" in told
+        figures = each.measured, each.low, each.high, each.measured_on or None
+        assert figures == (None,) * 4 or each.low <= each.measured <= each.high
+
+
+def test_figures_go_into_the_ledgers_file(page):
+    import ledger
+    text = (page.HERE / "ledger.toml").read_text(encoding="utf-8")
+    figures = {"few-rows": [1.5, 2.0, 2.25], "wanted-logits": [1.1, 1.25, 1.5]}
+    written = ledger.with_figures(text, figures, "today")
+    before = {each["title"]: each for each in tomllib.loads(text)["optimisation"]}
+    for entry in tomllib.loads(written)["optimisation"]:
+        expected = dict(before[entry["title"]])
+        if entry["name"] in figures:
+            low, middle, high = figures[entry["name"]]
+            expected |= {"low": low, "measured": middle, "high": high, "measured_on": "today"}
+        assert entry == expected
+    # again, with other figures: nothing is left of the first
+    again = ledger.with_figures(written, {"few-rows": [1.0, 1.0, 1.0]}, "tomorrow")
+    assert len(again.splitlines()) == len(written.splitlines()) and "2.25" not in again
+
+
+def test_a_busy_machine_or_an_unknown_name_is_refused(page, monkeypatch):
+    import ledger
+    with pytest.raises(GearworksError, match="no such optimisation"):
+        ledger.main(["no-such"])
+    seconds = iter([1.0] * 24 + [2.0] * 6)
+    monkeypatch.setattr(ledger, "timed", lambda action: next(seconds))
+    with pytest.raises(GearworksError, match="not quiet"):
+        ledger.require_quiet()
 
 
 def test_races_are_those_against_engines(page):

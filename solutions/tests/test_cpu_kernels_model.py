@@ -13,6 +13,7 @@ pytest.importorskip("numba")
 from numba.core.runtime import _nrt_python, rtsys
 
 from gearworks import backends
+from gearworks.cli.commands import _parser, main
 from gearworks.decoding import generate
 from gearworks.errors import ModelError, NotAvailableError, UsageError
 from gearworks.families.layouts import layout
@@ -151,6 +152,31 @@ def test_fast_is_near_exact_and_has_laws_of_its_own(coded, rng):
                 assert np.array_equal(got, right[start:start + len(got)])
         starts = [start + count for start, count in zip(starts, counts)]
     assert [len(cache) for cache in caches] == [len(ids) for ids in texts]
+
+
+def test_a_product_may_be_made_of_several_types(tiny_model, rng):
+    """As in a file of Q4_K_M, whose v_proj has more bits than q_proj and k_proj."""
+    _, folder = tiny_model("Llama", 8)
+    numpys, tensors = quantized(folder, 4)
+    kinds = {"q_proj": (4, 16), "k_proj": (8, 48), "v_proj": (6, 16), "up_proj": (3, 16)}
+    config = numpys.config
+    for name, tensor in tensors.items():
+        bits, group = next((kind for part, kind in kinds.items() if part in name), (0, 0))
+        if bits:
+            tensor = to_codes(tensor.dequantize(), bits, group)
+            if "v_proj" in name:                            # signed, as Q6_K has it
+                tensor = Codes((tensor.codes.astype(np.int16) - 32).astype(np.int8),
+                               tensor.scales, None, 6)
+            tensors[name] = tensor
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].dequantize()        # float32
+    twin, places = reserve(config)
+    for name, tensor in tensors.items():
+        places[name][...] = tensor if isinstance(tensor, np.ndarray) else tensor.dequantize()
+    ids = rng.integers(0, config.vocab_size, 21)
+    model = CompiledModel.from_tensors(config, tensors)
+    assert set(model.weights.matrices["bits"]) == {4, 8, 32}
+    np.testing.assert_allclose(whole(model, ids), whole(Model(config, twin), ids), rtol=0,
+                               atol=1e-4)
 
 
 def test_a_batch_invariant_engine_gives_the_same_bits(coded, rng):
@@ -344,3 +370,15 @@ def test_engines_are_refused_by_name_and_family(tiny_model):
     for family in ("GPT2", "Mixtral", "Gemma3"):
         with pytest.raises(ModelError, match="--engine numpy"):
             backends.load_model(tiny_model(family, 0)[1], "exact")
+
+
+def test_the_command_line_takes_an_engine_by_name(capsys):
+    said = []
+    for name in ("numpy", "exact", "auto"):
+        assert main(["generate", "smollm2", "Two and two", "--max-tokens", "5", "--engine",
+                     name]) == 0
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1] == said[2]
+    options = _parser().read(["chat", "--engine", "fast", "--engine", "my_engine"])
+    assert options.backend == "fast" and options.engine == Path("my_engine")
+    assert _parser().read(["serve"]).backend == "auto"

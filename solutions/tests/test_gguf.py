@@ -44,7 +44,8 @@ def random_bytes(rng: np.random.Generator, kind: TensorType,
 
 def oracle_values(raw: np.ndarray, kind: TensorType, shape: tuple[int, ...]) -> np.ndarray:
     rows = raw.reshape(*shape[:-1], -1)
-    return oracle.quants.dequantize(rows, oracle.GGMLQuantizationType(kind)).reshape(shape)
+    with np.errstate(over="ignore"):            # of the largest scales that MXFP4 can have
+        return oracle.quants.dequantize(rows, oracle.GGMLQuantizationType(kind)).reshape(shape)
 
 
 def assert_same_bits(got: np.ndarray, expected: np.ndarray) -> None:

@@ -36,6 +36,7 @@ from gearworks.load.prompts import Lengths, Prefixes, requests, text
 from gearworks.load.run import Planned, Run, as_trace
 from gearworks.load.trace import TraceRequest, find_trace, read_trace, write_trace
 from gearworks.load.traces import chat
+from gearworks.serving.record import Row, StepRecord
 
 TIMES = st.floats(0, 1000, allow_nan=False)
 
@@ -890,3 +891,15 @@ def test_what_reaches_the_roofline_is_used_wholly():
     best = accounting.roofline_tokens_per_second(shape, "float32", bandwidth=12.5e9, batch=8,
                                                  past_tokens=99, flops_per_second=1e11)
     assert plan.utilisation(best, shape, LAPTOP, 8, 99, "float32") == 1.0
+
+
+@pytest.mark.parametrize("users", [1, 8, 200])          # the last are bound by arithmetic
+def test_the_least_seconds_of_a_step_are_those_of_the_roofline(users):
+    shape = accounting.SHAPES["SmolLM2-135M"]
+    best = accounting.roofline_tokens_per_second(
+        shape, "float32", bandwidth=12.5e9, batch=users, past_tokens=99, flops_per_second=1e11,
+        cache_dtype="float32")
+    rows = tuple(Row(f"{number}/0", 99, 1, 0, False, ()) for number in range(users))
+    step = StepRecord(0, 0.1, 0.1, rows)
+    assert plan.least_seconds([step] * 3, shape, LAPTOP) == pytest.approx(3 * users / best)
+    assert plan.least_seconds([], shape, LAPTOP) == 0

@@ -411,6 +411,21 @@ def test_a_gguf_file_there_and_back(small, tmp_path, calibration, method):
                                    atol=0.005 * np.abs(expected[name]).max())
 
 
+@pytest.mark.parametrize("method", ["int8", "int4", "awq", "mxfp4", "fp8"])
+def test_the_compiled_engine_takes_the_codes_as_they_are(small, tmp_path, calibration, method):
+    """Without ever holding them as float32; of float8, which has none, the float32."""
+    pytest.importorskip("numba")
+    assert quantize(small(), method, tmp_path / "q", "--calibration", calibration) == 0
+    exact = LanguageModel.load(tmp_path / "q", engine="exact").model
+    expected = logits(Model.load(tmp_path / "q"))
+    np.testing.assert_allclose(logits(exact), expected, atol=1e-4 * np.abs(expected).max())
+    bits = {int(matrix["bits"]) for matrix in exact.weights.matrices}
+    rounded = {"int8": 8, "int4": 4, "awq": 4, "mxfp4": 8, "fp8": 32}[method]
+    assert bits == {rounded, 32}                    # 32: the embedding
+    chosen = LanguageModel.load(tmp_path / "q", engine="auto").model
+    assert isinstance(chosen, Model) == (method == "fp8")
+
+
 def test_the_gguf_package_reads_the_same_file(small, tmp_path):
     path = tmp_path / "q.gguf"
     assert quantize(small(), "int4", path) == 0

@@ -115,17 +115,38 @@ def test_a_client_that_leaves_frees_its_blocks(server, client, path, body):
 def test_a_client_that_leaves_the_queue_is_never_run(served, tiny_chat):
     with (served(tiny_chat, engine={"max_num_seqs": 1}) as server,
           httpx.Client(base_url=server.url, timeout=60) as client,
-          client.stream("POST", "/v1/completions", json=LONG | {"stream": True}) as first):
+          client.stream("POST", "/v1/completions", json=LONG | {
+              "stream": True, "stream_options": {"include_usage": True}}) as first):
         lines = first.iter_lines()
         next(lines)
         with pytest.raises(httpx.ReadTimeout):
             client.post("/v1/completions", json=LONG, timeout=0.2)
         while server.service.engine.unfinished > 1:
             time.sleep(0.01)
-        assert sum(line.startswith("data: {") for line in lines) >= 250
+        *_, last = (json.loads(line[6:]) for line in lines if line.startswith("data: {"))
+        assert last["usage"]["completion_tokens"] == LONG["max_tokens"]
         first.close()
         wait_until_free(server)
         assert len({row.name for record in server.engine.records for row in record.rows}) == 1
+
+
+def test_a_client_that_leaves_just_when_its_request_is_prepared_is_noticed(server):
+    """Both in one turn of the event loop: what is ready must not hide who has gone."""
+    begun, let_go = threading.Event(), threading.Event()
+
+    def prepare():
+        begun.set()
+        let_go.wait(60)
+
+    async def leave():
+        working = asyncio.ensure_future(server.service.aside(prepare))
+        await asyncio.to_thread(begun.wait)
+        let_go.set()
+        time.sleep(0.2)                       # it returns now, and the loop has not heard of it
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+    asyncio.run(leave())
 
 
 # --- slow readers
@@ -146,7 +167,6 @@ def test_a_slow_reader_stops_nobody_and_misses_nothing(server, client, alone):
 
 
 def test_what_waits_for_a_slow_reader_is_one_delta_an_answer(tiny_chat):
-    import asyncio
 
     from gearworks.server.async_engine import AsyncEngine
     from gearworks.serving.engine import LLMEngine

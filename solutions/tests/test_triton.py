@@ -14,17 +14,20 @@ import torch
 if sys.platform != "linux":
     pytest.skip("Triton exists for Linux only", allow_module_level=True)
 
-from gearworks.attention import AttentionRules, attention, causal_mask, paged_attention
+from gearworks.attention import (AttentionRules, apply_rope, attention, causal_mask,
+                                 paged_attention, rope_angles, rope_frequencies)
 from gearworks.errors import ModelError, NotAvailableError
 from gearworks.kernels.flash import in_tiles
 from gearworks.kernels.triton import has_triton_gpu
 from gearworks.kernels.triton.attention import (NO_WINDOW, attend, decode, flash_attention,
                                                 paged_decode)
+from gearworks.kernels.triton.elementwise import swiglu, turn
 from gearworks.kernels.triton.int4 import int4_matmul, pack
 from gearworks.kernels.triton.language import (Launched, launched_by, level, level_in_words, tl,
                                                triton)
 from gearworks.kernels.triton.rms_norm import rms_norm
 from gearworks.layers import rms_norm as plain_rms_norm
+from gearworks.layers import swiglu as plain_swiglu
 from gearworks.formats.codes import Codes
 
 WHERE = "cuda" if has_triton_gpu() else "cpu"
@@ -171,6 +174,23 @@ def test_rms_norm_adds_to_the_residual_first(rng):
     torch.testing.assert_close(got, torch.nn.functional.rms_norm(summed, (30,), weight, 1e-5))
 
 
+def test_turning_parts_of_a_product(rng):
+    """An engine's queries and keys are the first heads of a row that goes on with values."""
+    for T, H, d in ((5, 3, 10), (1, 1, 2), (7, 4, 64), (0, 2, 4)):
+        whole = torch.from_numpy(random(rng, T, H + 2, d)).to(WHERE)
+        cos, sin = rope_angles(rng.integers(0, 500, T), rope_frequencies(d, 1e4))
+        got = turn(whole[:, :H], *(torch.from_numpy(x).to(WHERE) for x in (cos, sin)))
+        expected = apply_rope(whole[:, :H].cpu().numpy(), cos, sin)
+        np.testing.assert_allclose(got.cpu().numpy(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("T, F", [(1, 1), (3, 80), (2, 1500), (0, 8)])
+def test_swiglu(rng, T, F):
+    gate_up = random(rng, T, 2 * F, scale=4.0)
+    np.testing.assert_allclose(swiglu(gate_up), plain_swiglu(gate_up[:, :F], gate_up[:, F:]),
+                               rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("T, n, m, group, signed", [
     (1, 64, 9, 32, False), (5, 96, 70, 32, True), (40, 128, 33, 128, False),
     (17, 256, 64, 64, True), (0, 32, 8, 32, False)])
@@ -267,6 +287,45 @@ def test_without_triton_kernels_can_be_imported_and_not_run():
                                     "import transformers.modeling_utils"])
 def test_whoever_imports_triton_before_the_interpreter_runs(before):
     assert child(before + CALL).startswith("Level: interpreter.")
+
+
+COMPILE = """
+import triton
+from triton.backends.compiler import GPUTarget
+from gearworks.kernels.triton import attention, elementwise, int4, rms_norm
+
+def build(kernel, types, **constants):
+    names = kernel.arg_names
+    types = dict(zip([name for name in names if name not in constants], types.split()))
+    source = triton.compiler.ASTSource(
+        kernel, {name: types.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in constants.items()})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32),
+                          options={"num_warps": 8 if "ROWS" in names else 4})
+    print(kernel.__name__, "mma" in made.asm["ptx"], len(made.asm["cubin"]) > 1000)
+
+b = "*bf16"
+build(attention.flash_attention.kernel, f"{b} {b} {b} {b} *i32 *i32 i32 i32 i32 fp32", d=96,
+      ROWS=128, KEYS=64, HEAD=128, WINDOWED=False)
+# Triton makes a constant of every 1 that it is given
+build(attention.paged_decode.kernel,
+      f"{b} {b} {b} *i32 *i32 *fp32 *fp32 *fp32 i32 i32 i32 fp32", group=1, size=1,
+      splits=1, d=128, GROUP=16, KEYS=64, HEAD=128)
+build(attention.merge_splits, f"*fp32 *fp32 *fp32 {b} i32", d=128, SPLITS=8, HEAD=128)
+build(rms_norm.rms_norm_kernel, f"{b} {b} {b} {b} i32 fp32", ADD=True, COLUMNS=1024)
+build(elementwise.turn_kernel, f"{b} *fp32 *fp32 {b} i32 i32 i32", HALF=64)
+build(elementwise.swiglu_kernel, f"{b} {b} i32", COLUMNS=1024)
+build(int4.int4_matmul_kernel, f"{b} *u8 *fp32 *fp32 {b} i32 i32 i32", HALF=16, ROWS=16,
+      COLUMNS=32)
+"""
+
+
+def test_all_compile_for_a_gpu_that_is_not_here():
+    """What an interpreter takes, a compiler may not; and products go to the tensor cores."""
+    assert child(COMPILE, TRITON_INTERPRET="0").splitlines() == [
+        "flash_attention True True", "paged_decode True True", "merge_splits False True",
+        "rms_norm_kernel False True", "turn_kernel False True", "swiglu_kernel False True",
+        "int4_matmul_kernel True True"]
 
 
 def test_a_missing_level_raises(monkeypatch):

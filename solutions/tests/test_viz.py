@@ -119,7 +119,7 @@ def figures(tokenizer) -> dict[str, viz.Figure]:
             [Node(HOSTILE, (HOSTILE,), ()), Node("Add", (), (0,)), Node("Mul", (), (0, 1))],
             HOSTILE),
         "step_profile": viz.step_profile(
-            [Profile(work, OPERATORS, None, Machine(20e9, 100e9, threads=2))
+            [Profile(work, OPERATORS, 0.01, Machine(20e9, 100e9, threads=2))
              for work in (Work(past_tokens=9), Work(new_tokens=64))], HOSTILE)}
 
 
@@ -393,7 +393,7 @@ def test_a_profiles_bars_are_its_times(figures):
     _, traces = parse(figures["step_profile"].html)
     assert [trace["title"] for trace in traces] == ["decode, batch 1, after 9 tokens",
                                                     "prefill of 64 tokens"]
-    parts = [[(cell["kind"], round(cell["size"], 6)) for cell in
+    parts = [[(cell["kind"], round(cell.get("size", 1), 6)) for cell in
               (traces[0]["pool"][place] for place in lane["cells"])]
              for lane in traces[0]["steps"][0]["lanes"]]
     # 100 MB take 5 ms of these 10; 80 MB in 1 ms are faster than memory

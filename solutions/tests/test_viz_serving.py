@@ -323,6 +323,16 @@ def test_large_pools_and_long_runs_fit():
     assert trace["steps"][int(trace["first"])]["label"] == "150"
 
 
+def test_long_tables_of_blocks_fit():
+    """Where a few long sequences share their beginning; fewer steps are shown then."""
+    own = [(*range(4), *range(4 + 32 * i, 36 + 32 * i)) for i in range(4)]
+    records = [StepRecord(step, 0, 0, tuple(Row(f"story {i}/0", 272 + step % 8, 1, 0, False,
+                                                own[i]) for i in range(4)),
+                          waiting=6, blocks_used=132, blocks_empty=5) for step in range(30)]
+    _, (trace,) = parse(viz.page_table(records, 137, 8, first=20).html)
+    assert trace["steps"][int(trace["first"])]["label"] == "20"
+
+
 # --- static and continuous
 
 

@@ -10,7 +10,7 @@ from test_viz import HOSTILE, parse
 from gearworks import viz
 from gearworks.attention import attention
 from gearworks.kernels.flash import flash_attention_tiled, in_tiles, plain_bytes
-from gearworks.viz import FigureError
+from gearworks.viz import Cell, FigureError, Lane, Step, Trace
 
 
 def qkv(T: int, S: int, d: int = 4, seed: int = 7):
@@ -125,6 +125,12 @@ def test_it_replays_ones_own_function():
     figure = viz.attention_tiles(*arrays, 2, 2, attention=whole_rows)
     assert "Step 2 of 20: Queries 4 to 5 come" in figure.words
     assert figure.words != viz.attention_tiles(*arrays, 2, 2).words
+
+
+@pytest.mark.parametrize("lanes", [[], [Lane("a", [Cell("1")], group="only")]], ids=len)
+def test_a_grid_needs_bars(lanes):
+    with pytest.raises(FigureError, match=rf"steps\[0\].lanes has {len(lanes)} groups"):
+        Trace("t", [Step("s", lanes)], view="tiles")
 
 
 def test_what_cannot_be_drawn_is_refused():

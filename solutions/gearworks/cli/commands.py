@@ -79,8 +79,8 @@ def _parser() -> console.Parser:
                                  "Measure this engine beside Hugging Face's, in one run.")
     command.add_argument("--json", type=Path, metavar="FILE", help="where to save the figures")
     command.add_argument("--only", metavar="NAME", action="append",
-                         help="decode, prefill, sampling, speculation, load, tokenizer, memory, "
-                              "batching, sharing or race; may be repeated")
+                         help="decode, prefill, sampling, speculation, load, tokenizer, "
+                              "memory, batching, sharing or race; may be repeated")
     command.add_argument("--publish", action="store_true",
                          help="replace the repository's results.json and the README's table")
     command.add_argument("--threads", type=console.count,
@@ -119,7 +119,7 @@ def _parser() -> console.Parser:
         "Save a model in fewer bits: as a folder in a published layout, or as a GGUF "
         "file. This engine loads both, and so do programs that know the layout.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    _add_engine(command)
+    _add_engine(command, backends=False)
     quantize.add_quantize(command)
     command.set_defaults(run=quantize.quantize)
 
@@ -130,7 +130,7 @@ def _parser() -> console.Parser:
         "same.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
                          help=MODEL_HELP)
-    _add_engine(command)
+    _add_engine(command, backends=False)
     quantize.add_quality(command)
     command.set_defaults(run=quantize.quality)
 

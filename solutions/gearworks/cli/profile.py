@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from gearworks.cli import console
@@ -51,12 +52,13 @@ def run(options: argparse.Namespace) -> None:
 def _profile(options: argparse.Namespace) -> None:
     from tqdm import tqdm
 
+    from gearworks.backends import load_model
     from gearworks.hub import find_model
-    from gearworks.model import Model
     from gearworks.profiling.machine import measure_machine
     from gearworks.profiling.profile import Work, limits, profile
 
-    model = Model.load(find_model(options.model))
+    model = load_model(find_model(options.model), options.backend,
+                       say=lambda line: print(line, file=sys.stderr, flush=True))
     room = model.config.max_position_embeddings
     context = options.context or min(CONTEXT, room - 1)
     works = [Work(past_tokens=context),

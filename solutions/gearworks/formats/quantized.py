@@ -44,9 +44,9 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 class PackedMatrix:
     """One quantized matrix of a file, (out, in).
 
-    unpack(rows): for some rows, codes (rows, in) of any dtype, scales (rows, groups) float32,
-    and zero points (rows, groups) or None. group_of: which group each input belongs to, (in,),
-    or None where the groups are neighbours and of one size.
+    bits: of its codes. unpack(rows): for some rows, codes (rows, in) of any dtype, scales
+    (rows, groups) float32, and zero points (rows, groups) or None. group_of: which group each
+    input belongs to, (in,), or None where the groups are neighbours and of one size.
     """
 
     shape: tuple[int, int]
@@ -70,10 +70,10 @@ class PackedMatrix:
         grouped *= scales[..., None]
         return values
 
-    def codes(self) -> Codes | None:
-        """The matrix in the form that kernels take; None if it has no such form: codes that
-        are floats, or groups that are no neighbours."""
-        codes, scales, zeros = self.unpack(slice(None))
+    def codes(self, rows: slice = slice(None)) -> Codes | None:
+        """Some rows in the form that kernels take; None if there is none for this matrix:
+        codes that are floats, or groups that are no neighbours."""
+        codes, scales, zeros = self.unpack(rows)
         if self.group_of is not None or codes.dtype.kind == "f":
             return None
         minimums = None if zeros is None else -zeros.astype(np.float32) * scales
@@ -371,7 +371,7 @@ def _mxfp4_layout() -> Layout:
         def unpack(rows: slice) -> Rows:
             nibbles = np.stack([packed[rows] & 15, packed[rows] >> 4], axis=-1)
             return TWICE_E2M1[nibbles.reshape(-1, inputs)], scales[rows], None
-        return PackedMatrix((out, inputs), 4, unpack)
+        return PackedMatrix((out, inputs), 5, unpack)       # from -12 to 12
     return Layout("weight_packed", ("weight_packed", "weight_scale"), read)
 
 

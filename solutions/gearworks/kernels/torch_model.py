@@ -9,7 +9,7 @@ size, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,18 @@ from gearworks.weights import load_checkpoint
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
-# (x, weight, eps), or with a residual, to which x is added first, in place
-Norm = Callable[..., torch.Tensor]
+
+@dataclass(frozen=True)
+class Operators:
+    """What is between the products of a layer: torch's, or a kernel for each.
+
+    norm: (x, weight, eps), or with a residual, to which x is added first, in place. turn: (x,
+    cos, sin), as `attention.apply_rope`. swiglu: of (T, 2F), gate, then up.
+    """
+
+    norm: Callable[..., torch.Tensor]
+    turn: Callable[..., torch.Tensor]
+    swiglu: Callable[..., torch.Tensor]
 
 
 class TorchModel:
@@ -54,12 +64,13 @@ class TorchModel:
             use_triton = is_cuda and has_triton_gpu() and config.head_dim <= LARGEST_HEAD
         self.use_triton = use_triton
         self._before, self._after = before_attention, after_attention
-        self._norm: Norm = _norm
-        if compile:                                # it fuses the norms with what is around them
+        self._operators = Operators(_norm, _turn, _swiglu)
+        if compile:                                    # it makes kernels of its own of these
             self._before, self._after = map(torch.compile, (before_attention, after_attention))
         elif use_triton:
+            from gearworks.kernels.triton.elementwise import swiglu, turn
             from gearworks.kernels.triton.rms_norm import rms_norm
-            self._norm = rms_norm
+            self._operators = Operators(rms_norm, turn, swiglu)
 
     @classmethod
     def load(cls, path: Path, device: str | None = None, dtype: str | None = None,
@@ -82,7 +93,9 @@ class TorchModel:
         refuse_family(config)
 
         def tensor(array: np.ndarray) -> torch.Tensor:
-            return torch.from_numpy(array).to(device, dtype)
+            there = torch.from_numpy(array).to(device, dtype)
+            # NumPy's layout, long side first, is the faster one on processors alone
+            return there if device.type == "cpu" else there.contiguous()
 
         layers = tuple(LayerWeights(**{each.name: tensor(array) for each in fields(layer)
                                        if (array := getattr(layer, each.name)) is not None})
@@ -173,45 +186,41 @@ class TorchModel:
         config, weights = self.config, self.weights
         x = F.embedding(ids, weights.embed_tokens)                                    # (T, D)
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._before(x, layer, config, cos, sin, self._norm)
+            q, k, v = self._before(x, layer, config, cos, sin, self._operators)
             attended = cache.attend(index, q, k, v)                                # (T, H, d)
             if index + 1 == len(weights.layers):
                 x, attended = x[rows], attended[rows]
-            x = self._after(x, attended, layer, config, self._norm)
-        return F.linear(self._norm(x, weights.norm, config.rms_norm_eps), weights.lm_head)
+            x = self._after(x, attended, layer, config, self._operators)
+        normed = self._operators.norm(x, weights.norm, config.rms_norm_eps)
+        return F.linear(normed, weights.lm_head)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
 
 def before_attention(x: torch.Tensor, layer: LayerWeights, config: ModelConfig,
-                     cos: torch.Tensor, sin: torch.Tensor,
-                     norm: Norm) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+                     cos: torch.Tensor, sin: torch.Tensor, operators: Operators
+                     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The queries, keys and values of a layer, turned: (T, H, d), (T, K, d), (T, K, d).
     x: (T, D); cos, sin: (T, 1, d) float32."""
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    hidden = norm(x, layer.input_layernorm, config.rms_norm_eps)
+    hidden = operators.norm(x, layer.input_layernorm, config.rms_norm_eps)
     qkv = F.linear(hidden, layer.qkv_proj, layer.qkv_bias).view(len(x), H + 2 * K, d)
-    q, k, v = qkv.split([H, K, K], dim=1)
+    qk, v = qkv.split([H + K, K], dim=1)
     if layer.q_norm is not None:
-        q = norm(q, layer.q_norm, config.rms_norm_eps)
-        k = norm(k, layer.k_norm, config.rms_norm_eps)
-    return turned(q, cos, sin), turned(k, cos, sin), v
+        qk = torch.cat([operators.norm(qk[:, :H], layer.q_norm, config.rms_norm_eps),
+                        operators.norm(qk[:, H:], layer.k_norm, config.rms_norm_eps)], dim=1)
+    q, k = operators.turn(qk, cos, sin).split([H, K], dim=1)
+    return q, k, v
 
 
 def after_attention(x: torch.Tensor, attended: torch.Tensor, layer: LayerWeights,
-                    config: ModelConfig, norm: Norm) -> torch.Tensor:
+                    config: ModelConfig, operators: Operators) -> torch.Tensor:
     """The rest of a layer, (T, D). x: (T, D), which is used up; attended: (T, H, d)."""
     update = F.linear(attended.flatten(1), layer.o_proj)
-    hidden = norm(update, layer.post_attention_layernorm, config.rms_norm_eps, x)
-    gate, up = F.linear(hidden, layer.gate_up_proj).split(config.intermediate_size, dim=1)
-    return x + F.linear(F.silu(gate) * up, layer.down_proj)
-
-
-def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """As `attention.apply_rope`, computed in float32, whatever dtype x has."""
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
+    hidden = operators.norm(update, layer.post_attention_layernorm, config.rms_norm_eps, x)
+    gated = operators.swiglu(F.linear(hidden, layer.gate_up_proj))
+    return x + F.linear(gated, layer.down_proj)
 
 
 def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float,
@@ -219,6 +228,17 @@ def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float,
     if residual is not None:
         x = residual.add_(x)
     return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def _turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Computed in float32, whatever dtype x has."""
+    first, second = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
+
+
+def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
 
 
 def place_for(device: str | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:

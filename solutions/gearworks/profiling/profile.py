@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gearworks.errors import ModelError
+from gearworks.families.layouts import Weights
 from gearworks.kv_cache import Cache
 from gearworks.profiling.machine import Machine
 from gearworks.profiling.operators import BETWEEN, Operator, Watch, WatchedCache, watched
@@ -49,12 +50,12 @@ class Work:
 class Profile:
     """A step, operator by operator; the last one is what lies between them.
 
-    unwatched_seconds: the step's without a watch, or None where the engine watches itself.
+    unwatched_seconds: the step's without a watch.
     """
 
     work: Work
     operators: tuple[Operator, ...]
-    unwatched_seconds: float | None
+    unwatched_seconds: float
     machine: Machine
 
     @property
@@ -96,9 +97,8 @@ class Profile:
                             *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))])
                  .rstrip() for row in rows]
         tokens = self.work.batch * self.work.new_tokens / whole.seconds
-        title = f"{self.work.name}: {1e3 * whole.seconds:.1f} ms, {tokens:,.0f} tokens/s"
-        if self.unwatched_seconds is not None:
-            title += f" ({1e3 * self.unwatched_seconds:.1f} ms unwatched)"
+        title = (f"{self.work.name}: {1e3 * whole.seconds:.1f} ms, {tokens:,.0f} tokens/s "
+                 f"({1e3 * self.unwatched_seconds:.1f} ms unwatched)")
         return "\n".join([title, *lines[:-1], "-" * max(map(len, lines)), lines[-1]])
 
     def as_json(self) -> dict[str, Any]:
@@ -121,12 +121,16 @@ def profile(model: Any, work: Work, machine: Machine, rounds: int = 12,
             clock: Callable[[], float] = time.perf_counter) -> Profile:
     """Run a step again and again; see this module.
 
-    model: with the interface of `gearworks.model.Model`. One whose step is compiled has no
-    operators that could be watched from outside; it has a method `step_operators` instead, with
-    the arguments of `forward`, which runs the step and returns its operators, a list of
-    `Operator`, what lies between them included as the last one.
-    Raises ModelError for work that the model's context is too short for.
+    model: a `gearworks.model.Model`, or a `kernels.cpu.model.CompiledModel`, whose step is one
+    call and is watched by running its program one instruction at a time.
+    Raises ModelError for another engine, and for work that the model's context is too short
+    for.
     """
+    compiled = hasattr(model, "arena")
+    if not compiled and not isinstance(getattr(model, "weights", None), Weights):
+        raise ModelError("cannot profile this engine",
+                         f"a {type(model).__name__} has no operators that can be watched",
+                         "profile the NumPy engine, or the compiled one")
     config, total = model.config, work.past_tokens + work.new_tokens
     if total > config.max_position_embeddings:
         raise ModelError("cannot profile this step",
@@ -143,21 +147,21 @@ def profile(model: Any, work: Work, machine: Machine, rounds: int = 12,
         model.forward(ids, positions, cache(), last)
         return clock() - started
 
-    def compiled() -> list[Operator]:
-        return model.step_operators(ids, positions, cache(), last)
-
     def step() -> list[Operator]:
-        return _watched_step(model, work, (ids, positions, last), cache(), clock)
+        if not compiled:
+            return _watched_step(model, work, (ids, positions, last), cache(), clock)
+        from gearworks.profiling.compiled import step_operators
 
-    own = hasattr(model, "step_operators")
+        return step_operators(model, (ids, positions, last), cache(),
+                              [work.past_tokens] * work.batch, [work.new_tokens] * work.batch,
+                              clock)
+
     unwatched()                                             # the first one reserves memory
     plain, steps = [], []
     for _ in range(rounds):
-        if not own:
-            plain.append(unwatched())
-        steps.append(compiled() if own else step())
-    return Profile(work, tuple(_middle(steps)),
-                   None if own else fmean(_middle_half(plain)), machine)
+        plain.append(unwatched())
+        steps.append(step())
+    return Profile(work, tuple(_middle(steps)), fmean(_middle_half(plain)), machine)
 
 
 def _filled(model: Any, work: Work, rng: np.random.Generator) -> Callable[[], Cache]:

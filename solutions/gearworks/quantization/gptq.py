@@ -14,7 +14,7 @@ Pre-trained Transformers".
 import numpy as np
 
 from gearworks.errors import ModelError
-from gearworks.quantization.rounding import quantize_int4, require_finite, require_groups
+from gearworks.quantization.rounding import quantize_int4, require_finite
 
 
 def gptq_hessian(inputs: np.ndarray, damping: float = 0.01) -> np.ndarray:
@@ -79,7 +79,6 @@ def gptq_quantize(weight: np.ndarray, hessian: np.ndarray, group_size: int,
     >>> gptq_quantize(weight, alike, group_size=3)[0], quantize_int4(weight, 3)[0]
     (array([[ 7,  8, 15]], dtype=uint8), array([[ 7,  7, 15]], dtype=uint8))
     """
-    require_groups(weight, group_size)
     scales, zeros = quantize_int4(weight, group_size)[1:]
     order = (np.argsort(-np.diag(hessian), kind="stable") if act_order
              else np.arange(weight.shape[1]))

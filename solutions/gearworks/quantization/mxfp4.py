@@ -73,4 +73,5 @@ def mxfp4_codes(blocks: np.ndarray, scales: np.ndarray) -> Codes:
     blocks: (out, in/32, 16); scales: (out, in/32)."""
     halves = np.ldexp(np.float32(1), scales.astype(np.int32) - 128)
     halves = np.where(scales == 255, np.float32(np.nan), halves)
-    return Codes(TWICE_E2M1[unpack_int4(blocks)].reshape(len(blocks), -1), halves, None, bits=4)
+    # from -12 to 12: more than four bits hold
+    return Codes(TWICE_E2M1[unpack_int4(blocks)].reshape(len(blocks), -1), halves, None, bits=5)

@@ -74,7 +74,8 @@ class Reader:
         yield b": here come the engine's steps\n\n"
         while not self._closed:
             try:
-                await asyncio.wait_for(self._news.wait(), SILENCE)
+                async with asyncio.timeout(SILENCE):        # wait_for may lose a cancellation
+                    await self._news.wait()
             except TimeoutError:
                 yield b": nothing to do\n\n"
                 continue

@@ -115,7 +115,10 @@ class Service:
         """Call a function beside the event loop. Raises APIError when it takes too long."""
         working = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
         try:
-            return await asyncio.wait_for(working, PREPARE_SECONDS)
+            # not wait_for: before Python 3.12 it forgets that it was cancelled if the call has
+            # just returned, and a client that has gone is answered to the end
+            async with asyncio.timeout(PREPARE_SECONDS):
+                return await working
         except TimeoutError:
             raise APIError(400, "It takes too long to prepare this request: shorten its text, "
                                 "or simplify its schema.", code="too_complex") from None

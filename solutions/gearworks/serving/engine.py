@@ -59,7 +59,7 @@ class LLMEngine:
         Raises ModelError for sizes that make no sense, or that memory has no room for.
         """
         model = language_model.model
-        fixed = getattr(model, "has_fixed_shapes", False) and model.config.latent is None
+        fixed = getattr(model, "has_fixed_shapes", True) and model.config.latent is None
         if batch_invariant and not fixed:
             kind = "latent attention" if model.config.latent is not None else "this backend"
             raise ModelError("cannot start the engine",

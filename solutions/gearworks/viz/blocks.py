@@ -50,7 +50,23 @@ def page_table(records: Sequence[StepRecord], num_blocks: int, block_size: int,
     weight = max(min(num_blocks, _BLOCKS) + sum(12 + len(table) for table, _
                                                 in state.tables.values())
                  for state in states[start:end])
-    start, end = window(len(records), first, max(1, min(_STEPS, _CELLS // weight)))
+    most = max(1, min(_STEPS, _CELLS // weight))
+    while True:
+        start, end = window(len(records), first, most)
+        steps = _drawn(records, states, told, called, num_blocks, block_size, start, end)
+        try:
+            return player(Trace(title, steps, "blocks", _LEGEND,
+                                first=0 if first is None else first - start))
+        except FigureError:                     # a block that many share has a long note
+            if most == 1:
+                raise
+            most = most * 3 // 4
+
+
+def _drawn(records: Sequence[StepRecord], states: Sequence["_Pool"],
+           told: Mapping[str, Sequence[Moment]], called: Mapping[str, str], num_blocks: int,
+           block_size: int, start: int, end: int) -> list[Step]:
+    """The steps from `start` to `end`; of a large pool, the blocks that are used in them."""
     shown = [*range(num_blocks)]
     if num_blocks > _BLOCKS:
         shown = sorted({block for state in states[start:end]
@@ -73,8 +89,7 @@ def page_table(records: Sequence[StepRecord], num_blocks: int, block_size: int,
                 [f"{record.blocks_used} in use", f"{record.blocks_kept} kept for a prefix",
                  f"{record.blocks_empty} empty"])}, label=str(record.number)))
         before = state.in_use
-    return player(Trace(title, steps, "blocks", _LEGEND,
-                        first=0 if first is None else first - start))
+    return steps
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,15 @@ def operator_graph(nodes: Sequence[Node], title: str = "A graph of operators") -
                                   key=lambda item: (-item[1], item[0])))
     words = [f"{title}: {len(nodes)} operators, {counted}"]
     edges, boxes = [], []
+    width = {level: min(_BOX, _WIDTH / levels.count(level) - 8) for level in levels}
     for place, (node, (x, y)) in enumerate(zip(nodes, places)):
         with_weights = f" with {', '.join(node.weights)}" if node.weights else ""
         of = f", of {', '.join(str(taken + 1) for taken in node.takes)}" if node.takes else ""
         words.append(f"{place + 1} {node.operator}{with_weights}{of}")
         edges += [_edge(places[taken], (x, y)) for taken in node.takes]
-        boxes.append(_box(node, x, y))
+        boxes.append(_box(node, x, y, width[levels[place]]))
     height = _ROW * (max(levels) + 1)
-    svg = (f'<svg role="img" aria-label="{escape(title)}" viewBox="0 0 {_WIDTH} {height}" '
+    svg = (f'<svg aria-hidden="true" viewBox="0 0 {_WIDTH} {height}" '
            f'width="{_WIDTH}" style="max-width: 100%; height: auto" fill="none" '
            f'stroke="currentColor" font-size="13">{"".join(edges)}{"".join(boxes)}</svg>')
     body = (f'{svg}<details class="gw-words"><summary>In words</summary>'
@@ -75,14 +76,15 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
             f'{half:.0f} {end[0]:.0f} {bottom:.0f}" opacity="0.6"/>')
 
 
-def _box(node: Node, x: float, y: float) -> str:
+def _box(node: Node, x: float, y: float, width: float) -> str:
     """A rounded box, filled where the operator has a weight."""
-    name = escape(node.operator)
-    lines = [f'<text x="{x:.0f}" y="{y + (-2 if node.weights else 5):.0f}">{name}</text>']
+    name, size = escape(node.operator), 13 if width == _BOX else 11
+    lines = [f'<text x="{x:.0f}" y="{y + (-2 if node.weights else 5):.0f}" '
+             f'font-size="{size}">{name}</text>']
     if node.weights:
-        lines.append(f'<text x="{x:.0f}" y="{y + 12:.0f}" font-size="11" opacity="0.8">'
-                     f'{escape(node.weights[0][:22])}</text>')
+        lines.append(f'<text x="{x:.0f}" y="{y + 11:.0f}" font-size="10" opacity="0.8">'
+                     f'{escape(node.weights[0][:24])}</text>')
     fill = "var(--gw-raised)" if node.weights else "var(--gw-paper)"
-    return (f'<g><rect x="{x - _BOX / 2:.0f}" y="{y - _HEIGHT / 2:.0f}" width="{_BOX}" '
+    return (f'<g><rect x="{x - width / 2:.0f}" y="{y - _HEIGHT / 2:.0f}" width="{width:.0f}" '
             f'height="{_HEIGHT}" rx="6" fill="{fill}"/><g fill="currentColor" stroke="none" '
             f'text-anchor="middle">{"".join(lines)}</g></g>')

@@ -24,7 +24,7 @@ def step_profile(profiles: Profile | Sequence[Profile],
     >>> from gearworks.profiling.machine import Machine
     >>> from gearworks.profiling.profile import Work
     >>> head = Operator("lm_head", calls=1, seconds=0.01, bytes=100_000_000, flops=50_000_000)
-    >>> step = Profile(Work(past_tokens=9), (head,), None, Machine(20e9, 100e9, threads=2))
+    >>> step = Profile(Work(past_tokens=9), (head,), 0.01, Machine(20e9, 100e9, threads=2))
     >>> print(repr(step_profile(step)).splitlines()[3].partition(". ")[0])
     10 ms, of which the machine needs 5 ms at least (50 %)
     """

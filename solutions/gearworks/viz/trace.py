@@ -175,6 +175,9 @@ class Trace(_Frozen):
                      f"has {len(lane.cells)} cells", f"there are {len(self.steps)} steps")
             self._check_cells(lane, f"timeline[{j}]")
         for i, step in enumerate(self.steps):
+            groups = len({lane.group for lane in step.lanes})
+            _require(self.view != "tiles" or groups > 1, f"steps[{i}].lanes",
+                     f"has {groups} groups", "the first is drawn as a grid, the last as bars")
             for j, lane in enumerate(step.lanes):
                 if self.view == "table":
                     _require(len(lane.cells) == len(self.columns),

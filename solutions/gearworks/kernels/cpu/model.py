@@ -29,6 +29,7 @@ from gearworks.kernels.cpu.threads import Team, default_threads
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.model import rotations
 from gearworks.formats.codes import Codes
+from gearworks.formats.quantized import PackedMatrix
 from gearworks.formats.gguf_codes import codes_of, is_quantized
 from gearworks.weights import (
     Checkpoint, map_names, open_checkpoint, read_into, unpermute_rope)
@@ -180,11 +181,16 @@ class _File:
             block = BLOCK_FORMATS[info.type]                     # one says it of all
             return Form.of(codes_of(np.zeros(block.nbytes, np.uint8), info.type,
                                     (1, block.size)))
+        if isinstance(info, PackedMatrix):
+            row = info.codes(slice(0, 1))
+            return Form(32, GROUP, False) if row is None else Form.of(row)
         return Form(32, GROUP, False)
 
     def read(self, part: Part) -> Weight:
         name = self.names[part.name]
         info = self.file.tensors[name]
+        if isinstance(info, PackedMatrix) and (codes := info.codes()) is not None:
+            return codes
         if not (isinstance(self.file, GGUFFile) and is_quantized(info.type)):
             weight = np.empty(part.shape, np.float32)
             read_into(weight, self.file, name, self.config)

@@ -4,7 +4,8 @@ An instruction is one operator of one layer: which, with what weights, and where
 memory its input and its output are. The program is written once (`program`); what changes from
 step to step are the ids, and where the sequences' keys lie. Every thread runs the whole program
 over its own share: of a product the outputs, of attention heads, of everything else rows. After
-every instruction all threads meet. Nothing here reserves memory.
+an instruction all threads meet. Where a step has a single row, all of them compute it: they
+write the same numbers, and need not wait for each other. Nothing here reserves memory.
 
 Shapes: T rows of the step, R rows whose logits are wanted.
 """
@@ -156,7 +157,8 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
     for one in program:
         matrix = matrices[one.matrix]
         rows = len(wanted) if one.wanted else len(ids)
-        first_row, last_row = share(rows, part, parts)
+        alone = rows == 1                    # then nobody waits for what is quickly done
+        first_row, last_row = (0, 1) if alone else share(rows, part, parts)
         if one.op == MULTIPLY:
             first, last = share(matrix.blocks, part, parts)
             target = logits if one.target == NONE else memory
@@ -188,4 +190,6 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
                     swiglu(memory, source, one.size, target, target + one.target_stride)
                 ready(matrix, shape, places, memory, memory_words, one.target,
                       one.target_stride, row)
+            if alone:
+                continue
         barrier(meeting, parts)

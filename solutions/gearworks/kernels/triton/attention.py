@@ -53,8 +53,8 @@ def _tiles(d: int, dtype: Any) -> tuple[int, int, int, int]:
     """Queries and keys of a tile, warps, stages: what has room in a processor's fast memory."""
     if level() == "interpreter":
         return 16, 16, 4, 1
-    if dtype == torch.float32:
-        return 64, 32, 4, 2
+    if dtype == torch.float32:               # products without tensor cores, unrolled
+        return 32, 32, 8, 1
     return (128, 64, 4, 3) if d <= 64 else (128, 64, 8, 3)
 
 
@@ -159,9 +159,11 @@ def decode(kernel: Any, q: Any, keys: Any, values: Any, block_tables: Any, conte
     splits = splits or _splits(q.device, B * K, width * size)
     kept, out = q.dtype, torch.empty_like(q, memory_format=torch.contiguous_format)
     q, keys, values, out = _computable(d, q, keys, values, out)
-    part = {"dtype": torch.float32, "device": q.device}
-    mixed = torch.full((B, H, splits, d), math.nan, **part)
-    peaks, totals = (torch.full((B, H, splits), math.nan, **part) for _ in range(2))
+    mixed, peaks, totals = (torch.empty(shape, dtype=torch.float32, device=q.device)
+                            for shape in ((B, H, splits, d), (B, H, splits), (B, H, splits)))
+    if level() == "interpreter":
+        for part in (mixed, peaks, totals):
+            part.fill_(math.nan)
     if B:
         kernel[(splits, K, B)](
             q, keys, values, block_tables, context_lens, mixed, peaks, totals, H // K, width,
