@@ -278,11 +278,11 @@ CACHED = """
 import numpy as np
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.compiling import is_compiled
-before = is_compiled()
+before = is_compiled(int4_matvec)
 zeros = np.zeros((2, 1, 1, 16), np.float32)
 int4_matvec(np.zeros((1, 1, 4, 16), np.uint32), *zeros, np.zeros(32, np.float32),
             np.zeros(16, np.float32))
-print(before, is_compiled(), sum(int4_matvec.stats.cache_hits.values()))
+print(before, is_compiled(int4_matvec), sum(int4_matvec.stats.cache_hits.values()))
 """
 
 
