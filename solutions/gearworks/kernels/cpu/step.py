@@ -149,7 +149,7 @@ def attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
 
 @kernel
 def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids,
-        wanted, sequences, tables, logits, logits_stride, meeting, part, parts):
+        wanted, sequences, tables, logits, logits_stride, meeting, parts, part):
     """Run instructions, as the thread `part` of `parts`.
 
     matrices: of `MATRIX`; shapes, all_places: (1,) of `SHAPE` and `PLACES`; words, numbers: the
