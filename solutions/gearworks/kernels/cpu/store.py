@@ -115,8 +115,6 @@ def _stacked(weights: Sequence[Weight], form: Form) -> Weight:
     bits = max(weight.bits for weight in weights)
     signed = all(weight.codes.dtype == np.int8 for weight in weights)
     alike = [weight if signed else _unsigned(weight) for weight in weights]
-    if not signed and bits < 8 and any(weight.codes.dtype == np.int8 for weight in weights):
-        bits = max(weight.bits for weight in alike)
     groups = max(weight.scales.shape[1] for weight in alike)
     scales = [np.repeat(weight.scales, groups // weight.scales.shape[1], axis=1)
               for weight in alike]
