@@ -47,10 +47,11 @@ def operator_graph(nodes: Sequence[Node], title: str = "A graph of operators") -
         edges += [_edge(places[taken], (x, y)) for taken in node.takes]
         boxes.append(_box(node, x, y, width[levels[place]]))
     height = _ROW * (max(levels) + 1)
-    svg = (f'<svg aria-hidden="true" viewBox="0 0 {_WIDTH} {height}" '
-           f'width="{_WIDTH}" style="max-width: 100%; height: auto" fill="none" '
-           f'stroke="currentColor" font-size="13">{"".join(edges)}{"".join(boxes)}</svg>')
-    body = (f'{svg}<details class="gw-words"><summary>In words</summary>'
+    svg = (f'<svg aria-hidden="true" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+           f'height="{height}" fill="none" stroke="currentColor" font-size="13">'
+           f'{"".join(edges)}{"".join(boxes)}</svg>')
+    body = (f'<div class="gw-scroll" tabindex="0">{svg}</div>'
+            '<details class="gw-words"><summary>In words</summary>'
             f'<pre>{escape(chr(10).join(words), quote=False)}</pre></details>')
     return Figure(framed(title, body), "\n".join(words))
 
@@ -78,11 +79,11 @@ def _edge(start: tuple[float, float], end: tuple[float, float]) -> str:
 
 def _box(node: Node, x: float, y: float, width: float) -> str:
     """A rounded box, filled where the operator has a weight."""
-    name, size = escape(node.operator), 13 if width == _BOX else 11
+    name, size = escape(node.operator), 13 if width == _BOX else 12
     lines = [f'<text x="{x:.0f}" y="{y + (-2 if node.weights else 5):.0f}" '
              f'font-size="{size}">{name}</text>']
     if node.weights:
-        lines.append(f'<text x="{x:.0f}" y="{y + 11:.0f}" font-size="10" opacity="0.8">'
+        lines.append(f'<text x="{x:.0f}" y="{y + 11:.0f}" font-size="12">'
                      f'{escape(node.weights[0][:24])}</text>')
     fill = "var(--gw-raised)" if node.weights else "var(--gw-paper)"
     return (f'<g><rect x="{x - width / 2:.0f}" y="{y - _HEIGHT / 2:.0f}" width="{width:.0f}" '
