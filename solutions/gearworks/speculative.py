@@ -255,6 +255,55 @@ class DraftModel:
         return Proposal(text[len(ids):], np.stack(rows) if rows else None)
 
 
+class BackOff:
+    """Asks another proposer for fewer guesses where they fail, and for none where all do.
+
+    A refused guess has cost its share of a forward pass. So when nothing was kept of a step's
+    guesses, the next step asks for half as many; when all were kept, for twice as many. From
+    one guess that failed it rests, for `rest` steps at first and twice as long each time that
+    one guess fails again, and then tries with one. It needs not be told what was kept: the text
+    shows it.
+    """
+
+    def __init__(self, proposer: Proposer, most: int = 8, rest: int = 4,
+                 longest_rest: int = 64):
+        """most: guesses of a step, at most; rest, longest_rest: in steps."""
+        self.proposer = proposer
+        self.most, self.rest, self.longest_rest = most, rest, longest_rest
+        self.count = most                                # to ask for
+        self.pause = rest                                # how long the next rest is
+        self.resting = 0                                 # steps left of this one
+        self._asked_at = 0
+        self._guesses: list[int] = []
+
+    def propose(self, ids: Sequence[int], count: int, rng: np.random.Generator) -> Proposal:
+        """As `Proposer.propose`; what was kept of the last ones decides how many there are."""
+        self._learn(ids)
+        if self.resting:
+            self.resting -= 1
+            return Proposal([])
+        proposal = self.proposer.propose(ids, min(count, self.count), rng)
+        self._asked_at, self._guesses = len(ids), list(proposal.ids)
+        return proposal
+
+    def _learn(self, ids: Sequence[int]) -> None:
+        """See what became of the last guesses."""
+        guesses, self._guesses = self._guesses, []
+        if not guesses:
+            return
+        came = ids[self._asked_at:self._asked_at + len(guesses)]
+        kept = next((place for place, (guess, token) in enumerate(zip(guesses, came))
+                     if guess != token), min(len(guesses), len(came)))
+        if kept == len(guesses):
+            self.count = min(2 * self.count, self.most)
+            self.pause = self.rest
+        elif not kept and self.count > 1:
+            self.count //= 2
+        elif not kept:
+            self.resting = self.pause
+            self.pause = min(2 * self.pause, self.longest_rest)
+
+
 def skip_layers(model: Model, kept: Sequence[int]) -> Model:
     """A draft that ships with every model: the same weights, without some of the layers.
 

@@ -1,9 +1,11 @@
 """The compiled kernels beside their definition: layout, products, threads."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -188,7 +190,7 @@ def test_floats_and_broken_tensors_are_no_codes():
 
 
 @kernel
-def meet(meeting, part, parts, log, turns):
+def meet(meeting, parts, part, log, turns):
     for turn in range(turns):
         log[part, turn] = log[:, :turn].sum()
         barrier(meeting, parts)
@@ -204,24 +206,51 @@ def test_nobody_passes_a_barrier_alone():
 def test_an_interrupt_frees_who_waits():
     team, log = Team(3), np.ones((3, 4), np.int64)
 
-    def step(meeting, part, parts):
+    def step(meeting, parts, part):
         if part == 0:
             raise KeyboardInterrupt
-        meet(meeting, part, parts, log, 4)
+        meet(meeting, parts, part, log, 4)
     for _ in range(20):
         with pytest.raises(KeyboardInterrupt):
             team.run(step)
-    assert not team.meeting.any()
     team.run(lambda *arguments: meet(*arguments, np.ones((3, 4), np.int64), 4))
+
+
+def test_an_error_of_any_thread_is_the_callers():
+    team = Team(3)
+    for wrong in (0, 1, 2, 1):
+        def step(meeting, parts, part):
+            if part == wrong:
+                raise ValueError(f"of thread {part}")
+            meet(meeting, parts, part, np.ones((3, 4), np.int64), 4)
+        with pytest.raises(ValueError, match=f"of thread {wrong}"):
+            team.run(step)
+    team.run(lambda *arguments: meet(*arguments, np.ones((3, 4), np.int64), 4))
+
+
+def test_threads_sleep_and_wake_and_end_with_their_team():
+    team, seen = Team(2), []
+    for pause in (0, 0.2, 0):
+        time.sleep(pause)
+        team.run(lambda meeting, parts, part: seen.append(part))
+    assert sorted(seen) == [0, 0, 0, 1, 1, 1]
+    own = {thread for thread in threading.enumerate()
+           if thread.name.startswith("gearworks-kernel")}
+    del team
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while own <= set(threading.enumerate()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not own <= set(threading.enumerate())
 
 
 def test_one_step_at_a_time():
     team, inside = Team(2), []
 
-    def step(meeting, part, parts):
+    def step(meeting, parts, part):
         inside.append(part)
         assert len(inside) <= 2
-        meet(meeting, part, parts, np.ones((2, 3), np.int64), 3)
+        meet(meeting, parts, part, np.ones((2, 3), np.int64), 3)
         inside.remove(part)
     callers = [threading.Thread(target=lambda: [team.run(step) for _ in range(20)])
                for _ in range(3)]
@@ -278,11 +307,11 @@ CACHED = """
 import numpy as np
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.compiling import is_compiled
-before = is_compiled()
+before = is_compiled(int4_matvec)
 zeros = np.zeros((2, 1, 1, 16), np.float32)
 int4_matvec(np.zeros((1, 1, 4, 16), np.uint32), *zeros, np.zeros(32, np.float32),
             np.zeros(16, np.float32))
-print(before, is_compiled(), sum(int4_matvec.stats.cache_hits.values()))
+print(before, is_compiled(int4_matvec), sum(int4_matvec.stats.cache_hits.values()))
 """
 
 

@@ -180,7 +180,7 @@ def test_what_needs_no_weights_is_refused_before_they_are_read(
         path = folder / name
         whole = json.loads(path.read_text(encoding="utf-8")) if change else {}
         write(path, whole | change)
-    monkeypatch.setattr("gearworks.language_model.load_checkpoint",
+    monkeypatch.setattr("gearworks.weights.load_checkpoint",
                         lambda *_: pytest.fail("the weights are read"))
     with pytest.raises(GearworksError) as error:
         LanguageModel.load(folder, chat=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gearworks import layers
-from gearworks.kernels import products
+from gearworks import products
 from gearworks.products import BLOCK, EVEN, FEW, MANY, fixed_shapes, matmul
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lm_eval.models.openai_completions import LocalCompletionsAPI
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import ValidationError
@@ -475,7 +474,7 @@ def scored(model, ids, top):
 
 
 @pytest.mark.parametrize("text", ["The sky is blue today", "naïve 🦜 parrots"])
-def test_echo_with_log_probabilities_is_what_lm_eval_reads(smollm2, text):
+def test_echo_with_log_probabilities_is_what_lm_eval_reads(client_library, smollm2, text):
     """Source of truth: lm-eval's own parser, and the sum of the model's log-softmax."""
     tokenizer = smollm2.tokenizer
     ids = tokenizer.encode(text)
@@ -496,14 +495,15 @@ def test_echo_with_log_probabilities_is_what_lm_eval_reads(smollm2, text):
     for token, offset in zip(found["tokens"], found["text_offset"]):
         if "\ufffd" not in token:
             assert whole["choices"][0]["text"][offset:].startswith(token)
+    of_lm_eval = client_library("lm_eval.models.openai_completions").LocalCompletionsAPI
     whole = json.loads(json.dumps(whole))
     for context in (1, 2):
-        ((score, greedy),) = LocalCompletionsAPI.parse_logprobs(whole, [ids], [context])
+        ((score, greedy),) = of_lm_eval.parse_logprobs(whole, [ids], [context])
         expected = [entry.logprob for entry in prompt_logprobs[context:]]
         assert score == sum(expected)
         assert greedy == all(entry.id == entry.top[0][0] for entry in prompt_logprobs[context:])
     with pytest.raises(AssertionError):
-        LocalCompletionsAPI.parse_logprobs(whole, [ids], [0])
+        of_lm_eval.parse_logprobs(whole, [ids], [0])
 
 
 def test_tokens_that_read_the_same_do_not_hide_the_likelier(smollm2):

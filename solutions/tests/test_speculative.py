@@ -8,7 +8,7 @@ from gearworks.errors import ModelError
 from gearworks.layers import softmax
 from gearworks.model import Model
 from gearworks.sampling import SamplingParams, choose, process
-from gearworks.speculative import (DraftModel, NgramProposer, Proposal, Tally, accept,
+from gearworks.speculative import (BackOff, DraftModel, NgramProposer, Proposal, Tally, accept,
                                    next_tokens, ngram_propose, skip_layers, speculate)
 
 V = 211
@@ -384,3 +384,56 @@ def test_skipping_layers_copies_nothing(model):
     assert (draft.weights.layers[1] is model.weights.layers[3]
             and draft.weights.embed_tokens is model.weights.embed_tokens)
     assert draft.new_cache(4).keys.shape[0] == 2
+
+
+class Known:
+    """Guesses how a known text goes on, or something else."""
+
+    def __init__(self, text, right):
+        self.text, self.right, self.asked = text, right, []
+
+    def propose(self, ids, count, rng):
+        self.asked.append(count)
+        guesses = self.text[len(ids):len(ids) + count]
+        return Proposal([token if self.right(len(ids) + place) else token + 1
+                         for place, token in enumerate(guesses)])
+
+
+def steps(proposer, text, start, count=8):
+    """How a text comes about when greedy verification keeps what is right."""
+    rng, ids, passes = np.random.default_rng(0), list(text[:start]), 0
+    while len(ids) < len(text):
+        guesses = proposer.propose(ids, count, rng).ids
+        kept = next((place for place, guess in enumerate(guesses)
+                     if guess != text[len(ids) + place]), len(guesses))
+        ids += text[len(ids):len(ids) + kept + 1]
+        passes += 1
+    return passes
+
+
+def test_whoever_guesses_wrong_is_asked_less():
+    text = list(range(1000, 1400))
+    wrong = Known(text, lambda place: False)
+    steps(BackOff(wrong), text, 10)
+    assert wrong.asked[:4] == [8, 4, 2, 1]
+    assert sum(wrong.asked) < 0.08 * len(text)          # 8 a step without it
+    right = Known(text, lambda place: True)
+    assert steps(BackOff(right), text, 10) == -(-390 // 9)
+    assert set(right.asked) == {8}
+
+
+def test_whoever_guesses_right_again_is_asked_more():
+    text = list(range(1000, 1600))
+    later = Known(text, lambda place: place > 200)
+    passes = steps(BackOff(later, longest_rest=16), text, 10)
+    assert later.asked[-1] == 8 and passes < 190 + 16 + 10 + 390 / 9
+    some = Known(text, lambda place: place % 7)       # some of each: as many as before
+    steps(BackOff(some, most=4), text, 10)
+    assert max(some.asked) == 4 and min(some.asked) > 0
+
+
+def test_backing_off_changes_no_text(model, rng):
+    ids = rng.integers(3, 211, 20).tolist() * 2
+    plain, backed = (speculate(Context(model, 120), ids, proposer, max_tokens=60)
+                     for proposer in (NgramProposer(), BackOff(NgramProposer())))
+    assert plain == backed

@@ -33,9 +33,10 @@ def cache_folder() -> Path:
 FOLDER = cache_folder()
 
 
-def is_compiled() -> bool:
-    """Whether machine code of these modules is kept, perhaps that of another processor."""
-    return any(FOLDER.rglob("*.nbc"))
+def is_compiled(function: Callable) -> bool:
+    """Whether machine code of a function is kept, perhaps that of another processor."""
+    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+    return any(FOLDER.rglob(f"{name}-*.nbc"))
 
 
 def compiled(function: Callable) -> Callable:

@@ -85,7 +85,7 @@ class CompiledModel:
 
         say: is told when they have to be compiled, which happens once on a machine.
         """
-        if not is_compiled():
+        if not is_compiled(run):
             say("Compiling the kernels for this processor, once: some ten seconds …")
         self.forward(np.zeros(1, np.int64), np.zeros(1, np.int64), self.new_cache(1))
 

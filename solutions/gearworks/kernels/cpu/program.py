@@ -53,7 +53,7 @@ class Arena:
         if rows <= self.rows and context <= self.context and self.reserved:
             return
         if rows > self.rows:
-            self.rows = max(rows, 2 * self.rows)
+            self.rows = max(rows, 2 * self.rows, self.threads)
         if context > self.context:
             self.context = max(context, 2 * self.context)
         self.words = aligned(self._lay_out())
@@ -117,7 +117,8 @@ def write_program(config: ModelConfig, weights: WeightStore, starts: dict[str, i
     add(EMBED, whole["embed_tokens"])
     for number, layer in enumerate(weights.layers):
         add(NORM, layer["qkv_proj"], "x", "normed", size=D, weight=layer["input_layernorm"])
-        add(MULTIPLY, layer["qkv_proj"], "normed", "qkv", weight=layer.get("qkv_bias", NONE))
+        add(MULTIPLY, layer["qkv_proj"], "normed", "qkv", size=1,
+            weight=layer.get("qkv_bias", NONE))
         add(TURN, 0, "qkv", "qkv", number, weight=layer.get("q_norm", NONE),
             second=layer.get("k_norm", NONE))
         add(ATTEND, 0, "qkv", "attended", number, window=config.window(number) or 0)
@@ -125,10 +126,10 @@ def write_program(config: ModelConfig, weights: WeightStore, starts: dict[str, i
         add(MULTIPLY, layer["o_proj"], "attended", "output", add_to=starts["x"])
         add(NORM, layer["gate_up_proj"], "x", "normed", size=D,
             weight=layer["post_attention_layernorm"])
-        add(MULTIPLY, layer["gate_up_proj"], "normed", "gate_up")
+        add(MULTIPLY, layer["gate_up_proj"], "normed", "gate_up", size=1)
         add(SWIGLU, layer["down_proj"], "gate_up", "hidden", size=F)
-        add(MULTIPLY, layer["down_proj"], "hidden", "output", add_to=starts["x"])
+        add(MULTIPLY, layer["down_proj"], "hidden", "output", size=1, add_to=starts["x"])
     add(NORM, whole["lm_head"], "x", "normed", size=D, weight=whole["norm"], wanted=True)
-    add(MULTIPLY, whole["lm_head"], "normed", None, wanted=True)
+    add(MULTIPLY, whole["lm_head"], "normed", None, size=1, wanted=True)
     return np.array([tuple(one[name] for name in INSTRUCTION.names) for one in program],
                     INSTRUCTION)

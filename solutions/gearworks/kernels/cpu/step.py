@@ -4,8 +4,9 @@ An instruction is one operator of one layer: which, with what weights, and where
 memory its input and its output are. The program is written once (`program`); what changes from
 step to step are the ids, and where the sequences' keys lie. Every thread runs the whole program
 over its own share: of a product the outputs, of attention heads, of everything else rows. After
-an instruction all threads meet. Where a step has a single row, all of them compute it: they
-write the same numbers, and need not wait for each other. Nothing here reserves memory.
+an instruction all threads meet. Where a step has a single row, what is quickly done each thread
+does for itself: its own copy lies in the row of its number, and nobody waits. Nothing here
+reserves memory.
 
 Shapes: T rows of the step, R rows whose logits are wanted.
 """
@@ -25,9 +26,10 @@ NAMES = ("embed", "norm", "multiply", "turn", "attend", "ready", "swiglu")
 # What an instruction does, and to what. layer: its number in the caches. matrix: the one that
 # it multiplies by, or that its result is made ready for. source, target: where rows begin in
 # the step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a
-# row. weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
-# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of
-# attention, 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
+# row; of a product, whether a single row has copies. weight, second: a norm's, a bias, the
+# norms of queries and keys; where they begin in the model's array, or NONE. add_to: rows that a
+# product is added to, or NONE. window: of attention, 0 for all tokens. wanted: whether it is
+# about the R rows whose logits are wanted.
 INSTRUCTION = np.dtype([(name, np.int64) for name in (
     "op", "layer", "matrix", "source", "source_stride", "target", "target_stride", "size",
     "weight", "second", "add_to", "window", "wanted")])
@@ -47,14 +49,14 @@ PLACES = np.dtype([(name, np.int64) for name in (
 
 @part_of_another
 def ready(matrix, shape, places, memory, memory_words, source, stride, row):
-    """Make a row ready for a product: in bytes, or with the sums of its groups."""
+    """Make a row, from `source` on, ready for a product as the row of this number: in bytes, or
+    with the sums of its groups."""
     sums = places.sums + row * matrix.groups
     if shape.quantize and matrix.bits != 32:
-        quantize_row(matrix, memory, memory_words, source + row * stride,
-                     places.codes + row * (stride // 4), places.scales + row * matrix.groups,
-                     sums)
+        quantize_row(matrix, memory, memory_words, source, places.codes + row * (stride // 4),
+                     places.scales + row * matrix.groups, sums)
     elif matrix.bits != 32:
-        sum_groups(matrix, memory, source + row * stride, sums)
+        sum_groups(matrix, memory, source, sums)
 
 
 @part_of_another
@@ -98,19 +100,21 @@ def finish_product(one, numbers, memory, first, last, rows):
 
 
 @part_of_another
-def turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts):
+def turn_heads(one, shape, places, numbers, memory, sequences, tables, rows, part, parts):
     """Norms and rotations of queries and keys; then keys and values are stored.
 
     sequences: none, where another will store them.
     """
     size, heads, kv_heads = shape.head_dim, shape.heads, shape.kv_heads
-    item = 0
+    first_row, last_row = share(rows, part, parts)
+    first_head, last_head = 0, heads + kv_heads
+    if rows == 1:
+        first_row, last_row = 0, 1
+        first_head, last_head = share(heads + kv_heads, part, parts)
     for sequence in sequences:
-        for row in range(sequence.first_row, sequence.first_row + sequence.rows):
-            for head in range(heads + kv_heads):
-                item += 1
-                if item % parts != part:
-                    continue
+        end = sequence.first_row + sequence.rows
+        for row in range(max(first_row, sequence.first_row), min(last_row, end)):
+            for head in range(first_head, last_head):
                 at = one.source + row * one.source_stride + head * size
                 norm = one.weight if head < heads else one.second
                 if norm != NONE:
@@ -145,7 +149,7 @@ def attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
 
 @kernel
 def run(program, matrices, shapes, words, numbers, all_places, memory, memory_words, ids,
-        wanted, sequences, tables, logits, logits_stride, meeting, part, parts):
+        wanted, sequences, tables, logits, logits_stride, meeting, parts, part):
     """Run instructions, as the thread `part` of `parts`.
 
     matrices: of `MATRIX`; shapes, all_places: (1,) of `SHAPE` and `PLACES`; words, numbers: the
@@ -157,27 +161,32 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
     for one in program:
         matrix = matrices[one.matrix]
         rows = len(wanted) if one.wanted else len(ids)
-        alone = rows == 1                    # then nobody waits for what is quickly done
-        first_row, last_row = (0, 1) if alone else share(rows, part, parts)
+        first_row, last_row = share(rows, part, parts)
+        copy = 0                             # the row in which this thread keeps its own
+        if rows == 1 and one.op != EMBED:
+            first_row, last_row, copy = 0, 1, part
         if one.op == MULTIPLY:
             first, last = share(matrix.blocks, part, parts)
             target = logits if one.target == NONE else memory
             product(matrix, words, numbers, first, last,
                     shape.quantize != 0 and matrix.bits != 32, shape.alike, memory,
-                    memory_words, one.source, one.source_stride, places.codes, places.scales,
-                    places.sums, rows, places.scratch + part * SCRATCH, target,
+                    memory_words, one.source + one.size * copy * one.source_stride,
+                    one.source_stride, places.codes + copy * (one.source_stride // 4),
+                    places.scales + copy * matrix.groups, places.sums + copy * matrix.groups,
+                    rows, places.scratch + part * SCRATCH, target,
                     max(one.target, 0),
                     logits_stride if one.target == NONE else one.target_stride)
             if one.target != NONE:
                 finish_product(one, numbers, memory, LANES * first,
                                min(LANES * last, matrix.rows), rows)
         elif one.op == TURN:
-            turn_heads(one, shape, places, numbers, memory, sequences, tables, part, parts)
+            turn_heads(one, shape, places, numbers, memory, sequences, tables, rows, part,
+                       parts)
         elif one.op == ATTEND:
             attend_all(one, shape, places, memory, sequences, tables, rows, part, parts)
         else:
             for row in range(first_row, last_row):
-                target = one.target + row * one.target_stride
+                target = one.target + (row + copy) * one.target_stride
                 if one.op == EMBED:
                     embed(matrix, words, numbers, ids[row], memory, target)
                     continue
@@ -188,8 +197,10 @@ def run(program, matrices, shapes, words, numbers, all_places, memory, memory_wo
                              target + one.target_stride)
                 elif one.op == SWIGLU:
                     swiglu(memory, source, one.size, target, target + one.target_stride)
-                ready(matrix, shape, places, memory, memory_words, one.target,
-                      one.target_stride, row)
-            if alone:
+                else:
+                    target = source
+                ready(matrix, shape, places, memory, memory_words, target, one.target_stride,
+                      row + copy)
+            if rows == 1 and one.op != EMBED:
                 continue
         barrier(meeting, parts)

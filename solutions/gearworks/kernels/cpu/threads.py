@@ -8,19 +8,20 @@ lets others have the processor only when it has waited for long.
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from gearworks.kernels.cpu.compiling import part_of_another
+from gearworks.kernels.cpu.compiling import kernel, part_of_another
 
-# What threads share: who has arrived, how often all have met, and whether waiting is over. Each
-# has a cache line of its own.
-ARRIVED, MEETINGS, ABANDONED, MEETING_WORDS = 0, 8, 16, 24
+# What threads share: how many have arrived, how often all have met, whether waiting is over,
+# how many steps have begun, and how many shares of steps are finished. Each has a cache line.
+ARRIVED, MEETINGS, ABANDONED, STEPS, FINISHED, MEETING_WORDS = 0, 8, 16, 24, 32, 40
+LOOKS = 400_000                 # some milliseconds
 PATIENCE = 20_000               # looks, some 100 µs, before another program gets the processor
 
 _WORD = ir.IntType(64)
@@ -97,45 +98,114 @@ def share(count, part, parts):
     return count * part // parts, count * (part + 1) // parts
 
 
+@kernel
+def changes(meeting, word, before, looks):
+    """Look at a word until it is no longer what it was; false after so many looks."""
+    for _ in range(looks):
+        if atomic_load(meeting, word) != before:
+            return True
+    return False
+
+
+@kernel
+def count_up(meeting, word):
+    """Add one to a word, for all to see."""
+    atomic_add(meeting, word, 1)
+
+
+class Shared:
+    """What a team's threads know: the step to run, and how it goes.
+
+    A thread that has nothing to do looks for the next step for `LOOKS` looks, since a text's
+    tokens follow each other closely, and then sleeps.
+    """
+
+    def __init__(self):
+        self.meeting = np.zeros(MEETING_WORDS, np.int64)
+        self.begun = threading.Condition()
+        self.job: tuple[Callable, tuple] | None = None
+        self.error: BaseException | None = None
+
+    def begin(self, job: tuple[Callable, tuple] | None) -> None:
+        """Let all other threads run a step; None ends them."""
+        with self.begun:
+            self.job = job
+            count_up(self.meeting, STEPS)
+            self.begun.notify_all()
+
+    def work(self, part: int) -> None:
+        """What a thread does until it is ended."""
+        steps = 0
+        while True:
+            if not changes(self.meeting, STEPS, steps, LOOKS):
+                with self.begun:
+                    self.begun.wait_for(lambda: self.meeting[STEPS] != steps)
+            steps += 1
+            if self.job is None:
+                return
+            step, arguments = self.job
+            try:
+                step(*arguments, part)
+            except BaseException as error:
+                self.error = error
+                self.meeting[ABANDONED] = 1
+            finally:
+                count_up(self.meeting, FINISHED)
+
+    def settle(self, others: int) -> None:
+        """Wait until so many threads have finished all steps that have begun."""
+        while (now := int(self.meeting[FINISHED])) < others * int(self.meeting[STEPS]):
+            changes(self.meeting, FINISHED, now, LOOKS)
+
+
 class Team:
     """The threads of one model. One step runs at a time."""
 
     def __init__(self, threads: int):
         self.size = threads
-        self.meeting = np.zeros(MEETING_WORDS, np.int64)
-        self._others = (ThreadPoolExecutor(threads - 1, thread_name_prefix="gearworks-kernel")
-                        if threads > 1 else None)
+        self._shared = Shared()
         self._lock = threading.Lock()
+        for part in range(1, threads):
+            threading.Thread(target=self._shared.work, args=(part,), daemon=True,
+                             name=f"gearworks-kernel-{part}").start()
+        weakref.finalize(self, self._shared.begin, None)
 
     def run(self, step: Callable, *arguments) -> None:
-        """Call `step(*arguments, meeting, part, parts)` in every thread, and wait for all.
+        """Call `step(*arguments, meeting, parts, part)` in every thread, and wait for all.
 
         An interrupt that comes in between ends the waiting of those who have begun; what they
         wrote then means nothing.
         """
+        shared = self._shared
         with self._lock:
-            others = []
+            arguments = (*arguments, shared.meeting, self.size)
             try:
-                for part in range(1, self.size):
-                    others.append(self._others.submit(step, *arguments, self.meeting, part,
-                                                      self.size))
-                step(*arguments, self.meeting, 0, self.size)
-                for other in others:
-                    other.result()
+                if self.size > 1:
+                    shared.begin((step, arguments))
+                step(*arguments, 0)
+                shared.settle(self.size - 1)
             except BaseException:
-                self.meeting[ABANDONED] = 1
-                self._settle(others)
+                shared.meeting[ABANDONED] = 1
+                self._recover()
                 raise
+            if shared.error is not None:
+                error, shared.error = shared.error, None
+                self._recover()
+                raise error
 
-    def _settle(self, others) -> None:
+    def _recover(self) -> None:
         """Wait for threads that nobody waits for any more, however often Ctrl-C is pressed."""
-        while not all(other.done() or other.cancel() for other in others):
+        while True:
             try:
-                for other in others:
-                    other.exception()
-            except (KeyboardInterrupt, Exception):
+                with self._shared.begun:             # it may not have been said
+                    self._shared.begun.notify_all()
+                self._shared.settle(self.size - 1)
+                break
+            except KeyboardInterrupt:
                 continue
-        self.meeting[:] = 0
+        for word in (ARRIVED, MEETINGS, ABANDONED):
+            self._shared.meeting[word] = 0
+        self._shared.error = None
 
 
 def default_threads() -> int:
