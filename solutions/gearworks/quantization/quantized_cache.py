@@ -21,7 +21,8 @@ Source: Liu et al. 2024, "KIVI: A Tuning-Free Asymmetric 2bit Quantization for K
 
 import numpy as np
 
-from gearworks.attention import QUERY_BLOCK, attention_over_views, causal_mask
+from gearworks.attention import (QUERY_BLOCK, AttentionRules, attention_over_views,
+                                 causal_mask)
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.kv_cache import attention_rules
@@ -72,6 +73,25 @@ def quantized_bytes_per_token(config: ModelConfig, bits: int,
     return config.num_hidden_layers * config.num_key_value_heads * (keys + values)
 
 
+def attention_of_last(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
+                      rules: AttentionRules) -> np.ndarray:
+    """Attention of the last T of S tokens over all of them, or the window that rules allow.
+
+    q: (T, H, d); keys, values: (K, S, d); returns (T, H, d). Queries go in blocks, each over
+    the keys that some of them can see.
+    """
+    out = np.empty((*q.shape[:2], values.shape[-1]), np.float32)
+    start = keys.shape[1] - len(q)
+    for first in range(0, len(q), QUERY_BLOCK):
+        block = q[first:first + QUERY_BLOCK]
+        end = start + first + len(block)
+        begin = 0 if rules.window is None else max(0, end - len(block) - rules.window + 1)
+        out[first:first + len(block)] = attention_over_views(
+            block, [keys[:, begin:end]], [values[:, begin:end]],
+            causal_mask(len(block), end - begin, rules.window), rules)
+    return out
+
+
 class QuantizedKVCache:
     """The keys and values of one sequence in few bits, behind the interface of
     `kv_cache.KVCache`.
@@ -107,8 +127,8 @@ class QuantizedKVCache:
         self.lengths = [0] * L
 
     def __len__(self) -> int:
-        """How many tokens are stored, in every layer."""
-        return min(self.lengths)
+        """How many tokens are stored in every layer; the last layer gets its own last."""
+        return self.lengths[-1]
 
     def nbytes(self) -> int:
         """Bytes of all that is reserved."""
@@ -131,24 +151,10 @@ class QuantizedKVCache:
         (T, H, d).
         Raises ModelError when the tokens do not fit; then nothing is stored.
         """
-        self.require_room(layer, len(k))
+        T = len(k)
+        self.require_room(layer, T)
         self.store(layer, k, v)
-        return self.look(layer, q)
-
-    def look(self, layer: int, q: np.ndarray) -> np.ndarray:
-        """Attention of the last T tokens over all that the layer holds, or its window of it.
-        q: (T, H, d); returns (T, H, d)."""
-        start, rules = self.lengths[layer] - len(q), self.rules[layer]
-        keys, values = self.read(layer)
-        out = np.empty((*q.shape[:2], values.shape[-1]), np.float32)
-        for first in range(0, len(q), QUERY_BLOCK):
-            block = q[first:first + QUERY_BLOCK]
-            end = start + first + len(block)
-            begin = 0 if rules.window is None else max(0, end - len(block) - rules.window + 1)
-            out[first:first + len(block)] = attention_over_views(
-                block, [keys[:, begin:end]], [values[:, begin:end]],
-                causal_mask(len(block), end - begin, rules.window), rules)
-        return out
+        return attention_of_last(q, *self.read(layer), self.rules[layer])
 
     def store(self, layer: int, k: np.ndarray, v: np.ndarray) -> None:
         """Take in the T tokens that follow those already stored, and count them.
