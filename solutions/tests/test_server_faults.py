@@ -494,14 +494,20 @@ def test_a_head_or_a_body_that_trickles_in_is_cut_off(served, tiny_chat, alone):
         assert read_all(idle) == b""                            # without a word
 
 
-def test_what_is_slow_in_the_engine_is_not_slow_in_coming(served, tiny_chat):
+def test_what_is_slow_in_the_engine_is_not_slow_in_coming(served, tiny_chat, monkeypatch):
     """The limits are for what clients send, not for what they wait for; and a connection that
     is used again starts its clocks anew."""
     with (served(tiny_chat, patience=QUICK) as server,
           httpx.Client(base_url=server.url, timeout=60) as client):
+        step = server.engine.step
+
+        def slow_step():
+            time.sleep(QUICK.head / 4)
+            return step()
+        monkeypatch.setattr(server.engine, "step", slow_step)
         for _ in range(2):
             started = time.monotonic()
-            assert client.post("/v1/completions", json=LONG | {"max_tokens": 400}).is_success
+            assert client.post("/v1/completions", json=LONG | {"max_tokens": 8}).is_success
             assert time.monotonic() > started + QUICK.head      # else this shows nothing
         assert len(server.uvicorn.server_state.connections) == 1
 
