@@ -1,0 +1,279 @@
+"""The matrix of mutants made by machine: what became of each, kept in a file with its hash.
+
+An exercise whose hash is in the file already is not tried again; whatever ends a run, what it
+has found so far is there for the next one.
+"""
+
+import json
+import os
+import queue
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tqdm.auto import tqdm
+
+from autograder.chapters.chapter import Exercise, chapter_paths, read_chapter
+from autograder.checking.levels import why_not_here
+from autograder.machine_mutants.equivalents import equivalents
+from autograder.machine_mutants.fingerprint import fingerprint
+from autograder.machine_mutants.mutants import MachineMutant, mutants_of
+from autograder.machine_mutants.trials import (OUT_OF_TIME, Outcome, TrialError, Worker,
+                                               in_order)
+from autograder.variants import kill_matrix
+
+RESULTS = Path("book") / "machine_mutants.json"
+COMMAND = "autograder mutants --generated"
+SURVIVED = "-"
+LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+@dataclass
+class Survivor:
+    """A mutant that no check catches.
+
+    line: in the reference's module. change: the lines before and after. found: what a
+    comparison with the reference says (see `comparison.Comparison`), with the check that it met
+    there and the first difference; calls: how many calls were alike.
+    """
+
+    key: str
+    component: str
+    operator: str
+    line: int
+    change: str
+    found: str = ""
+    check: str = ""
+    calls: int = 0
+    shows: str = ""
+
+    @property
+    def kind(self) -> str:
+        """"equivalent" where it is listed, "rounds" where nothing else was found; or "open"."""
+        if self.key in equivalents():
+            return "equivalent"
+        return "rounds" if self.found == "rounds" else "open"
+
+
+@dataclass
+class Row:
+    """What became of an exercise's mutants.
+
+    made_from: the hash of mutants and checks. checks: their names, public ones first; public:
+    how many those are. outcomes: a letter for each mutant, in their order: which check caught
+    it, or "-". operators: by name, how many were made, and how many of them survived.
+    seconds: that it took, by the wall clock.
+    """
+
+    exercise: str
+    made_from: str
+    checks: list[str]
+    public: int
+    outcomes: str = ""
+    out_of_time: int = 0
+    seconds: float = 0.0
+    operators: dict[str, list[int]] = field(default_factory=dict)
+    survivors: list[Survivor] = field(default_factory=list)
+    problem: str = ""
+
+    @classmethod
+    def of(cls, data: dict) -> "Row":
+        """A row as the file has it."""
+        return cls(**data | {"survivors": [Survivor(**each) for each in data["survivors"]]})
+
+    def letter(self, outcome: Outcome) -> str:
+        """The letter that stands for an outcome."""
+        return LETTERS[self.checks.index(outcome.check)] if outcome.check else SURVIVED
+
+    @property
+    def made(self) -> int:
+        return len(self.outcomes)
+
+    def count(self, kind: str) -> int:
+        """How many survivors are of a kind."""
+        return sum(survivor.kind == kind for survivor in self.survivors)
+
+    @property
+    def distinct(self) -> int:
+        """Mutants that are neither equivalent nor only round otherwise."""
+        return self.made - self.count("equivalent") - self.count("rounds")
+
+    @property
+    def killed(self) -> int:
+        return self.made - self.outcomes.count(SURVIVED)
+
+    @property
+    def killed_by_public(self) -> int:
+        return sum(letter != SURVIVED and LETTERS.index(letter) < self.public
+                   for letter in self.outcomes)
+
+
+def exercises_of(root: Path, name: str | None = None) -> list[Exercise]:
+    """The exercises of a repository's chapters, in their order.
+
+    name: of an exercise, a component, a module, or of a chapter, such as "04"; None for all.
+    Raises VariantError when no exercise is meant.
+    """
+    paths = chapter_paths(root / "book" / "chapters")
+    chapters = [path for path in paths if name and path.name.startswith(f"{name}_")]
+    found = [exercise for path in chapters or paths
+             for exercise in read_chapter(path).exercises]
+    if name is None or chapters:
+        return found
+    known = {*kill_matrix.named(name)}
+    return [exercise for exercise in found if exercise.name in known]
+
+
+def read(path: Path) -> dict[str, Row]:
+    """The rows of a file by exercise; none where there is no file."""
+    if not path.exists():
+        return {}
+    rows = json.loads(path.read_text(encoding="utf-8"))["exercises"]
+    return {data["exercise"]: Row.of(data) for data in rows}
+
+
+def write(path: Path, rows: dict[str, Row], order: Sequence[str]) -> None:
+    """Replace a file, at once, by one with these rows, in the order of their exercises."""
+    place = {name: at for at, name in enumerate(order)}
+    data = {"exercises": [asdict(row) for row in sorted(
+        rows.values(), key=lambda row: place.get(row.exercise, len(place)))]}
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(new, path)
+
+
+def stale(exercises: Sequence[Exercise], rows: dict[str, Row]) -> dict[str, str]:
+    """The exercises whose rows are missing or made from something else: name -> new hash."""
+    found = {}
+    for exercise in exercises:
+        now = fingerprint(exercise.name, mutants_of(exercise.name, exercise.methods))
+        if exercise.name not in rows or rows[exercise.name].made_from != now:
+            found[exercise.name] = now
+    return found
+
+
+def run(exercises: Sequence[Exercise], path: Path, order: Sequence[str], jobs: int = 1,
+        tell: Callable[[str], None] = lambda text: None) -> dict[str, Row]:
+    """Try the mutants of those exercises that are stale, and write each result to the file.
+
+    order: of all exercises in the file. jobs: how many processes work side by side. tell: hears
+    of each exercise that is finished.
+    """
+    rows = read(path)
+    for gone in rows.keys() - {*order}:
+        del rows[gone]
+    made_from = stale(exercises, rows)
+    waiting = [exercise for exercise in exercises
+               if exercise.name in made_from and not why_not_here(exercise.name)]
+    total = sum(len(mutants_of(each.name, each.methods)) for each in waiting)
+    workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    stop = threading.Event()
+    bar = tqdm(total=total, unit=" mutants", file=sys.stderr, delay=2, leave=False,
+               disable=None)
+
+    def one(exercise: Exercise) -> Row | None:
+        worker = workers.get()
+        try:
+            return _tried(exercise, made_from[exercise.name], worker, bar, stop)
+        finally:
+            workers.put(worker)
+
+    made = [Worker() for _ in range(jobs)]
+    for worker in made:
+        workers.put(worker)
+    with bar, ThreadPoolExecutor(jobs) as pool:
+        try:
+            for done in as_completed([pool.submit(one, each) for each in waiting]):
+                row = done.result()
+                if row is not None:
+                    rows[row.exercise] = row
+                    write(path, rows, order)
+                    tell(summary(row))
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            for worker in made:
+                worker.__exit__()
+    return rows
+
+
+def _tried(exercise: Exercise, made_from: str, worker: Worker, bar: tqdm,
+           stop: threading.Event) -> Row | None:
+    start = bar._time()
+    checks = in_order(exercise.name)
+    row = Row(exercise.name, made_from, [check.name for check in checks],
+              sum(check.public for check in checks))
+    mutants = mutants_of(exercise.name, exercise.methods)
+    counts: dict[str, Counter] = {}
+    for mutant in mutants:
+        if stop.is_set():
+            return None
+        try:
+            outcome = worker.try_mutant(exercise.name, exercise.methods, mutant.key)
+        except TrialError as error:
+            row.problem = str(error)
+            return row
+        row.outcomes += row.letter(outcome)
+        row.out_of_time += outcome.how == OUT_OF_TIME
+        counts.setdefault(mutant.operator, Counter()).update(
+            made=1, survived=not outcome.check)
+        bar.update()
+    row.operators = {name: [count["made"], count["survived"]]
+                     for name, count in counts.items()}
+    for mutant, letter in zip(mutants, row.outcomes):
+        if letter == SURVIVED and not stop.is_set():
+            row.survivors.append(_compared(exercise, mutant, worker))
+    row.seconds = round(bar._time() - start, 1)
+    return None if stop.is_set() else row
+
+
+def _compared(exercise: Exercise, mutant: MachineMutant, worker: Worker) -> Survivor:
+    comparison = worker.compare(exercise.name, exercise.methods, mutant.key)
+    return Survivor(mutant.key, mutant.component, mutant.operator, mutant.line, mutant.diff,
+                    comparison.found, comparison.check, comparison.calls, comparison.shows)
+
+
+def summary(row: Row) -> str:
+    """An exercise in a line."""
+    if row.problem:
+        return f"{row.exercise}: not tried: {row.problem}"
+    return (f"{row.exercise}: {row.made} mutants, {_part(row.killed, row.distinct)} killed, "
+            f"{_part(row.killed_by_public, row.distinct)} by public checks, "
+            f"{row.out_of_time} of them out of time; {row.count('open')} survive, "
+            f"{row.count('rounds')} only round otherwise, {row.count('equivalent')} are "
+            f"equivalent; {row.seconds:.0f} s")
+
+
+def report(rows: Sequence[Row]) -> Iterator[str]:
+    """The matrix as lines of text: each exercise, and below it its open survivors."""
+    for row in rows:
+        yield summary(row)
+        for survivor in row.survivors:
+            if survivor.kind == "equivalent":
+                continue
+            seen = {"caught": f"caught with another seed by {survivor.check}",
+                    "differs": f"{survivor.check} sees a difference and lets it pass",
+                    "types": "equal values of other types",
+                    "rounds": "only rounds otherwise",
+                    "same": f"the same in {survivor.calls} calls"}.get(
+                        survivor.found, survivor.found)
+            yield (f"  {survivor.key} {survivor.component} {survivor.operator}, line "
+                   f"{survivor.line}: {seen}")
+            yield from (f"      {line}" for line in survivor.change.splitlines())
+            if survivor.shows:
+                yield f"      {survivor.shows}"
+    made = sum(row.distinct for row in rows)
+    yield (f"{len(rows)} exercises: {sum(row.made for row in rows)} mutants, "
+           f"{_part(sum(row.killed for row in rows), made)} killed, "
+           f"{_part(sum(row.killed_by_public for row in rows), made)} by public checks, "
+           f"{sum(row.count('open') for row in rows)} survive, "
+           f"{sum(row.count('rounds') for row in rows)} only round otherwise, "
+           f"{sum(row.count('equivalent') for row in rows)} are equivalent")
+
+
+def _part(count: int, whole: int) -> str:
+    return f"{count / whole:.1%}" if whole else "none"
