@@ -15,10 +15,11 @@ import numpy as np
 from autograder.checking import Check
 from autograder.checking.running import Status
 from autograder.judge.diagnosis import Record, agree, conversation
-from autograder.judge.wire import Message, WireError, decode
+from autograder.judge.wire import Message, WireError, decode, encode
+from autograder.machine_mutants.widening import WideCall, wide_calls
 
 SEEDS = range(2, 42)
-SECONDS = 6                 # of processor time that the reference's records of them may take
+SECONDS = 3                 # of processor time that the reference's records of them may take
 SHOWN = 160                 # characters of a value
 
 
@@ -27,24 +28,27 @@ class Comparison:
     """What a comparison found.
 
     found: "same", bit for bit; "types", equal values of other types, as a tuple for a list;
-    "rounds", equal but for rounding; "differs", in something that the check let pass; "caught",
-    by the check with another seed; "unknown". check, seed: where. calls: how many were alike.
-    shows: the first difference.
+    "rounds", equal but for rounding; "wider", it differs on wider inputs alone; "differs", in
+    something that the check let pass; "caught", by the check with another seed; "unknown".
+    check, seed: where. calls, wide: how many were alike, on inputs as checks draw them and on
+    wider ones. shows: the first difference.
     """
 
     found: str
     check: str = ""
     seed: int = 0
     calls: int = 0
+    wide: int = 0
     shows: str = ""
 
 
 @dataclass
 class Records:
-    """What checks and the reference say to each other."""
+    """What checks and the reference say to each other, and calls that are wider."""
 
     checks: Sequence[Check]
     reference: Sequence[Any]
+    wide: list[tuple[WideCall, Any]] = field(default_factory=list)
     _found: list[tuple[Check, int, Record]] = field(default_factory=list)
     _seeds: int = 0
 
@@ -57,8 +61,12 @@ class Records:
 
     def fill(self) -> None:
         """Record the reference with as many seeds as there is time for, once."""
+        if self._seeds:
+            return
         start = time.process_time()
-        for seed in SEEDS if not self._found else ():
+        for call in wide_calls(self.checks, self.reference, SEEDS[0]):
+            self.wide.append((call, call.result(self.reference)))
+        for seed in SEEDS:
             for check in self.checks:
                 record, outcome = conversation(check, self.reference, seed, 60)
                 if outcome.status is Status.PASSED:     # through pipes some checks cannot run
@@ -74,11 +82,11 @@ def compare(records: Records, subjects: Sequence[Any],
 
     seconds: that each check may take, by its name.
     """
-    worst, calls, shows, where = "same", 0, "", ("", 0)
+    worst, calls, wide, shows, where = "same", 0, 0, "", ("", 0)
     for check, seed, theirs in records:
         mine, outcome = conversation(check, subjects, seed, 2 * seconds[check.name])
         if outcome.status is not Status.PASSED:
-            return Comparison("caught", check.name, seed, calls, outcome.found[:2 * SHOWN])
+            return Comparison("caught", check.name, seed, calls, 0, outcome.found[:2 * SHOWN])
         if exactly(mine, theirs):
             calls += len(theirs) // 2
             continue
@@ -88,8 +96,38 @@ def compare(records: Records, subjects: Sequence[Any],
         if found == "differs" or worst == "same" or (worst, found) == ("types", "rounds"):
             worst, shows, where = found, _shown(mine, theirs, at), (check.name, seed)
         if found == "differs":
-            break
-    return Comparison(worst, *where, calls, shows)
+            return Comparison(worst, *where, calls, 0, shows)
+    for call, theirs in records.wide:
+        mine = call.result(subjects)
+        if _encoded(mine) == _encoded(theirs):
+            wide += 1
+        elif worst in ("same", "types"):
+            if _encoded(mine, of_values=True) == _encoded(theirs, of_values=True):
+                worst, shows = "types", shows or _told(call, mine, theirs)
+            elif agree([_message(mine)], [_message(theirs)]):
+                worst, shows = "rounds", _told(call, mine, theirs)
+            else:
+                return Comparison("wider", "", 0, calls, wide, _told(call, mine, theirs))
+    return Comparison(worst, *where, calls, wide, shows)
+
+
+def _message(result: Any) -> Message:
+    """How a call ended, as it would travel."""
+    blobs: list[bytes] = []
+    return Message(encode(result, blobs, lambda value: type(value).__name__), blobs)
+
+
+def _encoded(result: Any, of_values: bool = False) -> Any:
+    return _content(_message(result), of_values)
+
+
+def _told(call: WideCall, mine: Any, theirs: Any) -> str:
+    with np.printoptions(threshold=8, precision=5):
+        parts = [f"{call.args} {call.kwargs}", f"{mine[:2]}", f"{theirs[:2]}"]
+        if _encoded(mine[:2]) == _encoded(theirs[:2]):
+            parts[1:] = [f"arguments {mine[2:]}", f"{theirs[2:]}"]
+    asked, got, right = (" ".join(part.split())[:SHOWN] for part in parts)
+    return f"{asked} -> {got}, not {right}"
 
 
 def exactly(first: Record, second: Record, of_values: bool = False) -> bool:

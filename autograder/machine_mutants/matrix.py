@@ -29,6 +29,8 @@ from autograder.variants import kill_matrix
 RESULTS = Path("book") / "machine_mutants.json"
 COMMAND = "autograder mutants --generated"
 SURVIVED = "-"
+WIDE_ENOUGH = 150           # wide calls in which an equivalent mutant did the same
+APART = ("rounds", "types")
 LETTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -38,7 +40,7 @@ class Survivor:
 
     line: in the reference's module. change: the lines before and after. found: what a
     comparison with the reference says (see `comparison.Comparison`), with the check that it met
-    there and the first difference; calls: how many calls were alike.
+    there and the first difference; calls, wide: how many calls were alike.
     """
 
     key: str
@@ -49,14 +51,30 @@ class Survivor:
     found: str = ""
     check: str = ""
     calls: int = 0
+    wide: int = 0
     shows: str = ""
 
     @property
     def kind(self) -> str:
-        """"equivalent" where it is listed, "rounds" where nothing else was found; or "open"."""
-        if self.key in equivalents():
+        """Why it lives: "equivalent", as listed with a reason, or as it did the same in many
+        wide calls; it "rounds" otherwise, or gives other "types"; else it is "open"."""
+        if self.key in equivalents() or self.found == "same" and self.wide >= WIDE_ENOUGH:
             return "equivalent"
-        return "rounds" if self.found == "rounds" else "open"
+        return self.found if self.found in APART else "open"
+
+    @property
+    def reason(self) -> str:
+        """Why it lives, in a sentence for a reader."""
+        if self.key in equivalents():
+            return equivalents()[self.key].reason
+        alike = f"{self.calls} calls of checks and {self.wide} wider ones"
+        return {"equivalent": f"bit for bit the same in {alike}",
+                "rounds": "only rounds otherwise",
+                "types": "equal values of other types"}.get(self.kind, {
+                    "caught": f"caught with another seed by {self.check}",
+                    "differs": f"{self.check} sees a difference and lets it pass",
+                    "wider": "differs on inputs that no check draws",
+                    "same": f"the same in {alike}"}.get(self.found, self.found))
 
 
 @dataclass
@@ -99,8 +117,8 @@ class Row:
 
     @property
     def distinct(self) -> int:
-        """Mutants that are neither equivalent nor only round otherwise."""
-        return self.made - self.count("equivalent") - self.count("rounds")
+        """Mutants that do something else than the reference, in more than rounding or types."""
+        return self.made - len(self.survivors) + self.count("open")
 
     @property
     def killed(self) -> int:
@@ -234,7 +252,8 @@ def _tried(exercise: Exercise, made_from: str, worker: Worker, bar: tqdm,
 def _compared(exercise: Exercise, mutant: MachineMutant, worker: Worker) -> Survivor:
     comparison = worker.compare(exercise.name, exercise.methods, mutant.key)
     return Survivor(mutant.key, mutant.component, mutant.operator, mutant.line, mutant.diff,
-                    comparison.found, comparison.check, comparison.calls, comparison.shows)
+                    comparison.found, comparison.check, comparison.calls, comparison.wide,
+                    comparison.shows)
 
 
 def summary(row: Row) -> str:
@@ -244,8 +263,8 @@ def summary(row: Row) -> str:
     return (f"{row.exercise}: {row.made} mutants, {_part(row.killed, row.distinct)} killed, "
             f"{_part(row.killed_by_public, row.distinct)} by public checks, "
             f"{row.out_of_time} of them out of time; {row.count('open')} survive, "
-            f"{row.count('rounds')} only round otherwise, {row.count('equivalent')} are "
-            f"equivalent; {row.seconds:.0f} s")
+            f"{row.count('rounds')} only round otherwise, {row.count('types')} give other "
+            f"types, {row.count('equivalent')} are equivalent; {row.seconds:.0f} s")
 
 
 def report(rows: Sequence[Row]) -> Iterator[str]:
@@ -255,14 +274,8 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
         for survivor in row.survivors:
             if survivor.kind == "equivalent":
                 continue
-            seen = {"caught": f"caught with another seed by {survivor.check}",
-                    "differs": f"{survivor.check} sees a difference and lets it pass",
-                    "types": "equal values of other types",
-                    "rounds": "only rounds otherwise",
-                    "same": f"the same in {survivor.calls} calls"}.get(
-                        survivor.found, survivor.found)
             yield (f"  {survivor.key} {survivor.component} {survivor.operator}, line "
-                   f"{survivor.line}: {seen}")
+                   f"{survivor.line}: {survivor.reason}")
             yield from (f"      {line}" for line in survivor.change.splitlines())
             if survivor.shows:
                 yield f"      {survivor.shows}"
@@ -272,6 +285,7 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
            f"{_part(sum(row.killed_by_public for row in rows), made)} by public checks, "
            f"{sum(row.count('open') for row in rows)} survive, "
            f"{sum(row.count('rounds') for row in rows)} only round otherwise, "
+           f"{sum(row.count('types') for row in rows)} give other types, "
            f"{sum(row.count('equivalent') for row in rows)} are equivalent")
 
 

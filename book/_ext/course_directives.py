@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 import autograder
 from autograder.checking import checks_of
 from autograder.machine_mutants import matrix
-from autograder.machine_mutants.equivalents import equivalents
+from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
 from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
 from gearworks import viz
@@ -75,8 +75,7 @@ class MutationOperators(SphinxDirective):
 
 def _machine_rows(env) -> list[matrix.Row]:
     path = Path(env.srcdir) / matrix.RESULTS
-    env.note_dependency(str(path))
-    for source in Path(matrix.__file__).parent.glob("**/*.*"):
+    for source in (path, EQUIVALENTS, *Path(matrix.__file__).parent.rglob("*.py")):
         env.note_dependency(str(source))
     return [*matrix.read(path).values()]
 
@@ -90,20 +89,18 @@ def _machine_summary(rows: list[matrix.Row]) -> nodes.container:
         return [name, f"{total('made')}", f"{total('killed') / distinct:.0%}",
                 f"{total('killed_by_public') / distinct:.0%}",
                 *(f"{sum(row.count(kind) for row in chosen)}"
-                  for kind in ("open", "rounds", "equivalent"))]
+                  for kind in ("open", "rounds", "types", "equivalent"))]
 
     body = [cells(nodes.literal("", row.exercise), [row]) for row in rows]
     return _table(["Exercise", "Mutants", "Killed", "By public checks", "Survive",
-                   "Only round otherwise", "Equivalent"],
+                   "Only round otherwise", "Other types", "Equivalent"],
                   [cells(nodes.strong("", "all"), rows), *body])
 
 
 def _survivors(row: matrix.Row) -> nodes.container:
-    reasons = equivalents()
     body = [[nodes.literal("", survivor.operator),
              nodes.literal_block("", survivor.change, language="diff"),
-             reasons[survivor.key].reason if survivor.key in reasons
-             else {"rounds": "only rounds otherwise"}.get(survivor.kind, "survives")]
+             f"{survivor.reason}."]
             for survivor in row.survivors]
     table = _table(["Operator", "Change", "Why it lives"], body)
     opening = nodes.raw("", f"<details><summary><code>{row.exercise}</code></summary>",
