@@ -9,6 +9,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -221,7 +222,7 @@ def run(exercises: Sequence[Exercise], path: Path, order: Sequence[str], jobs: i
 
 def _tried(exercise: Exercise, made_from: str, worker: Worker, bar: tqdm,
            stop: threading.Event) -> Row | None:
-    start = bar._time()
+    start = time.monotonic()
     checks = in_order(exercise.name)
     row = Row(exercise.name, made_from, [check.name for check in checks],
               sum(check.public for check in checks))
@@ -245,7 +246,7 @@ def _tried(exercise: Exercise, made_from: str, worker: Worker, bar: tqdm,
     for mutant, letter in zip(mutants, row.outcomes):
         if letter == SURVIVED and not stop.is_set():
             row.survivors.append(_compared(exercise, mutant, worker))
-    row.seconds = round(bar._time() - start, 1)
+    row.seconds = round(time.monotonic() - start, 1)
     return None if stop.is_set() else row
 
 
