@@ -3,15 +3,21 @@
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.differential import expect_agreement
 from autograder.checks.layers import unchanged
 from autograder.checks.model import truth
 from autograder.checks.scheduler import SIZES, expect_served, served_texts
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call, calls
+from gearworks import attention as attention_module
 from gearworks.attention import QUERY_BLOCK, AttentionRules, rope_angles
 from gearworks.kv_cache import BlockPool
 from gearworks.serving.scheduler import Scheduler
@@ -119,6 +125,53 @@ def distance_alone(rope_frequencies, apply_rope, rng):
                       "rotation?")
 
 
+@dataclass(frozen=True)
+class Angle:
+    """The cosines or sines of some positions, as `rope_angles` gives them."""
+
+    name: str
+    positions: tuple[int, ...]
+    head_dim: int
+    theta: float
+
+    def made(self) -> np.ndarray:
+        both = cos_sin(np.array(self.positions, int), self.head_dim, self.theta)
+        return both[self.name == "sin"]
+
+    def typed(self) -> str:
+        return (f"<{self.name} of the positions {[*self.positions]}, head size "
+                f"{self.head_dim}, theta {self.theta:g}>")
+
+
+@st.composite
+def turns(draw) -> Call:
+    """Heads of any number and size at any positions, repeated ones and far ones too."""
+    positions = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 5, 700]), max_size=4)))
+    heads, size = draw(sizes(1, 2, 3)), draw(sizes(2, 4, 6, 128))
+    theta = draw(st.sampled_from([1e4, 100.0, 5e5]))
+    angles = [Angle(name, positions, size, theta) for name in ("cos", "sin")]
+    return Call((draw(numbers(len(positions), heads, size)), *angles))
+
+
+@check(ROPE, points=1, public=True)
+def any_turn(rope_frequencies, apply_rope, rng):
+    """Heads of any size at any positions, large and tiny numbers, in any layout."""
+    def right_frequencies(head_dim: int, theta: float) -> np.ndarray:
+        return true_frequencies(head_dim, theta).astype(np.float32)
+
+    def right_turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        half = x.shape[-1] // 2
+        quarter = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+        return (x.astype(np.float64) * cos + quarter.astype(np.float64) * sin).astype(x.dtype)
+
+    thetas = st.sampled_from([1e4, 10.0, 5e5, 1e6, 2.5])
+    expect_agreement(rope_frequencies, right_frequencies,
+                     calls(sizes(2, 4, 6, 64, 80, 128), thetas), rng, name="rope_frequencies",
+                     atol=0.0, rtol=2e-5, hint="Pair i turns by theta to the power of -2i/d.")
+    expect_agreement(apply_rope, right_turn, turns(), rng, name="apply_rope",
+                     hint="Which two elements are a pair, and by which angle do they turn?")
+
+
 @check(ROPE, points=2, public=False)
 def odd_heads(rope_frequencies, apply_rope, rng):
     """Heads of odd shapes, positions far out, first and repeated ones, no tokens at all."""
@@ -188,6 +241,24 @@ def sliding_window(causal_mask, rng):
     expect_mask(causal_mask(T, T + 4, window), T, T + 4, window,
                 hint="A window of 2 shows a token itself and the one before. Which is the "
                      "first key that query 0 sees?")
+
+
+@st.composite
+def mask_sizes(draw) -> Call:
+    """Any number of queries, none too, after any past, with a window or without one."""
+    T, past = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    window = draw(st.one_of(st.none(), st.integers(1, 12)))
+    how = draw(st.sampled_from(["", "name", "place"])) if window is None else "name"
+    return Call((T, T + past, *([window] if how == "place" else [])),
+                {"window": window} if how == "name" else {})
+
+
+@check("attention.causal_mask", points=1, public=True)
+def any_mask(causal_mask, rng):
+    """Any number of queries after any past, with a window of any width, and without one."""
+    expect_agreement(causal_mask, attention_module.causal_mask, mask_sizes(), rng, examples=120,
+                     hint="Draw the mask on paper, the last row first. Which is the first key "
+                          "that the first query sees, and can that be before the text?")
 
 
 @check("attention.causal_mask", points=1, public=False)
@@ -294,6 +365,56 @@ def large_logits(attention, rng):
                       "powers, and what was subtracted before?")
 
 
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may see: at random, so many in ten."""
+
+    T: int
+    S: int
+    tenths: int
+    seed: int
+
+    def made(self) -> np.ndarray:
+        return np.random.default_rng(self.seed).random((self.T, self.S)) < self.tenths / 10
+
+    def typed(self) -> str:
+        return f"np.array({self.made().tolist()})"
+
+
+@st.composite
+def attended(draw) -> Call:
+    """Queries, keys and values of any sizes, with a mask or without one."""
+    K, T, past = draw(sizes(2, 1, 3)), draw(sizes(2, 1, 3)), draw(sizes(1, 0, 4))
+    H, d = K * draw(sizes(2, 1, 3)), draw(sizes(2, 3, 8, 128))
+    e, S = draw(sizes(d, d + 1, 5)), T + past
+    q = draw(numbers(T, H, d))
+    k = draw(numbers(S, K, d, values=("plain", "ties", "tiny", "zeros")))
+    v = draw(numbers(S, K, e, values=("plain", "ties", "tiny", "large")))
+    mask = draw(st.one_of(st.none(), st.builds(Mask, st.just(T), st.just(S),
+                                               st.sampled_from([5, 2, 8, 0]),
+                                               st.integers(0, 99))))
+    given = mask is not None or draw(st.booleans())
+    return Call((q, k, v, mask) if given else (q, k, v))
+
+
+def attention_slack(call: Call) -> float:
+    """What float32 may lose of a score, and so of a weight, times the largest value."""
+    (q, k, v, *_), _ = call.made()
+    score = np.abs(q).max() * np.abs(k).max() * np.sqrt(q.shape[-1])
+    return float((2e-6 + 4e-7 * score) * np.abs(v).max() + 1e-9)
+
+
+@check("attention.attention", points=1, public=True)
+def any_heads(attention, rng):
+    """Heads of any number and size, values of another, scores near -10,000, any mask."""
+    with np.errstate(all="ignore"):
+        expect_agreement(attention, true_attention, attended(), rng, name="attention",
+                         atol=attention_slack, examples=120,
+                         hint="Take query 0 and head 0: which keys may it see, what are their "
+                              "scores, and which size do these depend on? What is written "
+                              "where it may not look must lose against every score.")
+
+
 @check("attention.attention", points=1, public=False)
 def one_new_token(attention, rng):
     """Decoding: one query, many keys, groups of heads; and the first token of all."""
@@ -389,6 +510,14 @@ def between_powers(alibi_slopes, rng):
         expect_slopes(alibi_slopes, num_heads,
                       "All slopes of the power of two below; behind them those that are new in "
                       "a series twice as long: its first, its third, its fifth …")
+
+
+@check(ALIBI, points=1, public=True)
+def any_heads_of_it(alibi_slopes, rng):
+    """Any number of heads."""
+    expect_agreement(alibi_slopes, lambda num_heads: np.float32(true_slopes(num_heads)),
+                     calls(st.integers(1, 130)), rng, name="alibi_slopes", atol=0.0,
+                     hint="Which power of two is below, and which slopes come after its own?")
 
 
 @check(ALIBI, points=1, public=False)

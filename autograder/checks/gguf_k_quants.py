@@ -5,6 +5,9 @@ import struct
 import numpy as np
 
 from autograder.checking import check, expect, expect_close, expect_equal, expect_unchanged
+from autograder.checking.differential import expect_agreement
+from autograder.generators.blocks import blocks
+from gearworks.formats import gguf_k_quants as reference
 
 Q4_K = "gguf_k_quants.unpack_scales+dequantize_q4_k"
 Q6_K = "gguf_k_quants.dequantize_q6_k"
@@ -112,6 +115,18 @@ def values_of_q4_k(unpack_scales, dequantize_q4_k, rng):
                   "And mind the sign of the minimum: it is not that of Q4_1.")
 
 
+@check(Q4_K, points=1, public=True)
+def any_q4_k(unpack_scales, dequantize_q4_k, rng):
+    """Blocks of every scale, none among them, that may not be written to."""
+    expect_agreement(unpack_scales, reference.unpack_scales, blocks(12, 0), rng,
+                     hint="Which scale or minimum differs first, and which bits of which two "
+                          "bytes is it made of?")
+    expect_agreement(dequantize_q4_k, reference.dequantize_q4_k, blocks(144, 2), rng,
+                     examples=30,
+                     hint="Which sub-block is the first that differs? Its scale, its minimum, "
+                          "and its nibbles each come from a place of their own.")
+
+
 @check(Q4_K, points=2, public=False)
 def many_blocks(unpack_scales, dequantize_q4_k, rng):
     """Many blocks, all patterns of scales."""
@@ -139,6 +154,15 @@ def signed_scales(dequantize_q6_k, rng):
     expect_blocks(dequantize_q6_k, blocks, q6_k_values(blocks), "two blocks of Q6_K",
                   "The scales are int8, one for every 16 values; the float16 that makes "
                   "numbers of them comes last.")
+
+
+@check(Q6_K, points=1, public=True)
+def any_q6_k(dequantize_q6_k, rng):
+    """Blocks of every scale, none among them, that may not be written to."""
+    expect_agreement(dequantize_q6_k, reference.dequantize_q6_k, blocks(210, 1, 208), rng,
+                     examples=30,
+                     hint="Which value is the first that differs? Find its half, its run and "
+                          "its byte in the docstring's table.")
 
 
 @check(Q6_K, points=2, public=False)

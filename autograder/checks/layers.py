@@ -3,8 +3,14 @@
 from collections.abc import Callable
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_unchanged
+from autograder.checking.differential import expect_agreement
+from autograder.generators.arrays import VALUES, Numbers, numbers, rows, sizes
+from autograder.generators.calls import Call
+from autograder.generators.configurations import EPS
+from gearworks import layers as layers_reference
 from gearworks.layers import rms_norm as reference
 
 IN_PLACE = "An operator such as `x -= …` or `x /= …` writes into the caller's array."
@@ -121,6 +127,22 @@ def into_given_memory(softmax, rng):
                       "before it is overwritten.")
 
 
+@st.composite
+def score_rows(draw) -> Call:
+    """Scores along any axes, large, tied, and impossible ones; in new memory, or into given."""
+    x = draw(rows(widths=(3, 1, 2, 5, 128), least=0, values=(*VALUES, "masked")))
+    out = Numbers(x.shape, 7) if draw(st.sampled_from([False, False, True])) else None
+    return Call((x,), {} if out is None else {"out": out})
+
+
+@check("layers.softmax", points=1, public=True)
+def any_rows(softmax, rng):
+    """Rows along any axes, large, tied and impossible ones, in any layout."""
+    with np.errstate(all="ignore"):
+        expect_agreement(softmax, layers_reference.softmax, score_rows(), rng, examples=100,
+                         hint="Work out this row by hand: its peak, the powers, their sum.")
+
+
 @check("layers.softmax", points=1, public=False)
 def any_scores(softmax, rng):
     """Scores of any shape: one number, one row, no rows at all, four axes."""
@@ -200,6 +222,35 @@ def input_stays(rms_norm, rng):
     unchanged(rms_norm, x, weight, 1e-5)
 
 
+@st.composite
+def norms(draw, has_bias: bool = False) -> Call:
+    """Vectors along any axes, weights, perhaps a bias, and any eps."""
+    x = draw(rows(widths=(3, 2, 5, 128), least=0))
+    width = x.shape[-1]
+    weight = draw(numbers(width, values=("plain", "ties", "tiny")))
+    bias = (draw(numbers(width, values=("plain", "large"))),) if has_bias else ()
+    return Call((x, weight, *bias, draw(EPS)))
+
+
+def norm_slack(call: Call) -> float:
+    """What float32 may lose: more where a vector hardly varies for its size."""
+    (x, weight, *_, eps), _ = call.made()
+    if not x.size:
+        return 1e-6
+    spread = np.sqrt(np.var(x.astype(np.float64), axis=-1) + eps)
+    size = np.abs(x).max(axis=-1)
+    more = max((np.abs(part).max() for part in call.made()[0][2:-1]), default=0)
+    return float(2e-6 * ((1 + size / spread).max() * np.abs(weight).max() + more) + 1e-7)
+
+
+@check("layers.rms_norm", points=1, public=True)
+def any_norm(rms_norm, rng):
+    """Vectors along any axes, large, tiny and zero, with any eps, in any layout."""
+    expect_agreement(rms_norm, exact, norms(), rng, name="rms_norm", atol=norm_slack,
+                     hint="The mean of the squares, over the last axis; eps; the root; the "
+                          "weight. Which of these is another number here?")
+
+
 @check("layers.rms_norm", points=1, public=False)
 def any_shape(rms_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none at all."""
@@ -262,6 +313,16 @@ def vectors_almost_constant(layer_norm, rng):
                      hint="The docstring says what eps is added to, and when.")
 
 
+@check("layers.layer_norm", points=1, public=True)
+def any_centred(layer_norm, rng):
+    """Vectors along any axes, large, tiny and constant, with any eps, in any layout."""
+    usual = norms(has_bias=True).filter(lambda call: call.args[-1] >= 1e-6)
+    expect_agreement(layer_norm, exact_layer_norm, usual, rng, name="layer_norm",
+                     atol=norm_slack,
+                     hint="Mean, distances from it, the mean of their squares, eps, root; "
+                          "weight, bias. Which of these is another number here?")
+
+
 @check("layers.layer_norm", points=1, public=False)
 def far_from_zero(layer_norm, rng):
     """Vectors whose mean is a thousand times larger than what they vary by."""
@@ -315,6 +376,29 @@ def gated(silu, swiglu, rng):
     expect_close(got, (exact_silu(gate) * up).astype(np.float32), axes=["token", "feature"],
                  hint="Only one of the two branches has an activation. The name of the other "
                       "says what it does not do.")
+
+
+@st.composite
+def branches(draw) -> Call:
+    """Two branches of one shape, large, tiny and zero."""
+    gate = draw(rows(widths=(3, 1, 5), axes=(2, 1), least=0))
+    return Call((gate, draw(numbers(*gate.shape))))
+
+
+@check(SILU_SWIGLU, points=1, public=True)
+def any_activation(silu, swiglu, rng):
+    """Activations along any axes, large, tiny and zero, in any layout."""
+    def right_silu(x: np.ndarray) -> np.ndarray:
+        return exact_silu(x).astype(np.float32)
+
+    def right_swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        return (exact_silu(gate) * up).astype(np.float32)
+
+    with np.errstate(all="ignore"):
+        expect_agreement(silu, right_silu, rows(widths=(3, 1, 5), least=0).map(
+            lambda x: Call((x,))), rng, name="silu", hint="x · sigmoid(x), number by number.")
+        expect_agreement(swiglu, right_swiglu, branches(), rng, name="swiglu",
+                         hint="Which of the two goes through SiLU?")
 
 
 @check(SILU_SWIGLU, points=1, public=False)
@@ -391,6 +475,33 @@ def any_layout(linear, rng):
         expect_close(linear(x, same), exact_linear(x, weight),
                      of=f"the outputs for weights that lie {name}", axes=["token", "output"],
                      hint="`.T` and `@` go by strides. What looks at the bytes in their order?")
+
+
+@st.composite
+def products(draw) -> Call:
+    """An input along any axes, weights, and a bias or none, in any layout."""
+    width = draw(sizes(2, 1, 5, 128))
+    shape = draw(st.sampled_from([(), (2,), (1,), (0,), (2, 3), (3, 1, 2)]))
+    out = draw(sizes(3, 1, 4, 5, width))
+    x = draw(numbers(*shape, width))
+    weight = draw(numbers(out, width, values=("plain", "ties", "large", "tiny", "zeros")))
+    bias = draw(st.sampled_from([None, *[draw(numbers(out, values=("plain", "large")))] * 2]))
+    given = draw(st.booleans()) or bias is not None
+    return Call((x, weight, bias) if given else (x, weight))
+
+
+def sum_of_sizes(call: Call) -> float:
+    """A tolerance for sums of products: a part of what they are without their signs."""
+    (x, weight, *_), _ = call.made()
+    return 1e-6 * float((np.abs(x) @ np.abs(weight).T).max(initial=1e-3))
+
+
+@check("layers.linear", points=1, public=True)
+def any_product(linear, rng):
+    """Inputs along any axes, large and tiny, with a bias and without, in any layout."""
+    expect_agreement(linear, layers_reference.linear, products(), rng, atol=sum_of_sizes,
+                     hint="The last axis of x is what a row of the weights meets; all axes "
+                          "before it stay. What is a bias of None?")
 
 
 @check("layers.linear", points=1, public=False)

@@ -1,8 +1,12 @@
 """Checks of a mixture of experts."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect, expect_close, expect_equal, expect_unchanged
+from autograder.checking.differential import expect_agreement
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call
 
 EXERCISE = "moe.route"
 
@@ -52,6 +56,34 @@ def equals(route, rng):
     scores = rng.integers(0, 2, (6, 8)).astype(np.float32)
     expect_route(route, scores, 3, True,
                  "`np.argsort` keeps the order of equals when it is told to be stable.")
+
+
+def ranked(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.ndarray]:
+    """What is right, in float64: of experts with equal scores the earlier one first."""
+    powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True, initial=-1e9))
+    shares = powers / powers.sum(axis=-1, keepdims=True)
+    experts = np.argsort(-scores.astype(np.float64), axis=-1, kind="stable")[:, :k]
+    chosen = np.take_along_axis(shares, experts, axis=-1)
+    if normalize:
+        chosen = chosen / chosen.sum(axis=-1, keepdims=True)
+    return experts, chosen.astype(np.float32)
+
+
+@st.composite
+def routings(draw) -> Call:
+    """Scores of any number of tokens and experts, of which any number are chosen."""
+    experts = draw(sizes(3, 1, 5, 16))
+    scores = draw(numbers(draw(sizes(1, 2, 3, 0)), experts,
+                          values=("plain", "ties", "tiny", "zeros", "low")))
+    return Call((scores, draw(st.integers(1, experts)), draw(st.booleans())))
+
+
+@check(EXERCISE, points=1, public=True)
+def any_scores(route, rng):
+    """Any number of tokens, experts and chosen ones, scores of any size, and ties."""
+    expect_agreement(route, ranked, routings(), rng, name="route",
+                     hint="Softmax over all experts of the token; the k largest, of equals "
+                          "the earlier one; their probabilities.")
 
 
 @check(EXERCISE, points=1, public=False)

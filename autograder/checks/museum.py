@@ -6,18 +6,26 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.generators.arrays import Numbers, numbers
+from autograder.generators.calls import Call, calls
+from autograder.generators.files import ODD
+from autograder.generators.texts import SIGNS, WHITE_SPACE, texts
 from autograder.processes.limits import TimeLimit
 from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
+from gearworks.museum import load_state as reference_load_state
 from gearworks.museum import packed_matvec as reference_packed_matvec
 from gearworks.museum import prefix_hit as reference_prefix_hit
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
 from gearworks.museum import stream_pieces as reference_stream_pieces
+from gearworks.museum import update_cache as reference_update_cache
 from gearworks.museum import upstream_request as reference_upstream_request
 from gearworks.museum import zero_points as reference_zero_points
 from gearworks.tokenizer import Tokenizer, train_bpe
@@ -70,6 +78,22 @@ def unknown_text(conversation_ids, rng):
     with expect_error(ModelError, when=f"the message is {text!r}",
                       hint="Without it, 3 × 4 and 3 4 are the same question."):
         conversation_ids([], text, ALPHABET)
+
+
+CONVERSATIONS = calls(
+    st.one_of(st.just([]), st.lists(st.sampled_from([3, 4, 5]), max_size=4).map(lambda ids: [1, *ids])),
+    st.one_of(st.lists(st.sampled_from("abcé/"), max_size=4).map("".join),
+              st.sampled_from(["/reset", " /reset", "/reset ", "reset", "", "aa", "A"])),
+    st.sampled_from(["abc", "cba/", "é", "/rest", "ab"]))
+
+
+@check("museum.conversation_ids", points=2, public=True)
+def any_message(conversation_ids, rng):
+    """Messages of every kind, at the beginning of a conversation and later, in any
+    alphabet."""
+    expect_agreement(conversation_ids, reference, CONVERSATIONS, rng, examples=120,
+                     hint="Which ids does this alphabet have? Is the conversation at its "
+                          "beginning, and what does the message ask for?")
 
 
 @check("museum.conversation_ids", points=3, public=False)
@@ -219,6 +243,35 @@ def plain_text(prompt_ids, rng):
                       "No template writes anything here, so the tokenizer must.")
 
 
+@st.composite
+def prompts(draw) -> Call:
+    """Conversations, and texts to continue, for a model that wants BOS, or EOS too, or none."""
+    words = texts(["a", "Hi"], SIGNS, WHITE_SPACE, ["<bos>", "<eos>", "<|user|>"], most=3,
+                  long=False)
+    if draw(st.booleans()):
+        request = {"prompt": draw(words)}
+    else:
+        roles = draw(st.sampled_from([["user"], ["system", "user"], ["user", "assistant", "user"]]))
+        request = {"messages": [{"role": role, "content": draw(words)} for role in roles]}
+    template = draw(st.sampled_from([CHAT_TEMPLATE, CHAT_TEMPLATE.removeprefix("{{ bos_token }}")]))
+    return Call((request, template, draw(st.booleans()), draw(st.booleans())))
+
+
+def prompt_of(prompt_ids, call: Call) -> Seen:
+    (request, template, prefix, suffix), _ = call.made()
+    encode = model_tokenizer(prefix, suffix).encode
+    return [("the ids (BOS is 256, EOS 257, a letter its byte's) of",
+             attempted(prompt_ids, args=(request, template, "<bos>", encode)))]
+
+
+@check("museum.prompt_ids", points=1, public=True)
+def any_prompt(prompt_ids, rng):
+    """Conversations and texts of every kind, for models that want BOS, EOS, or neither."""
+    expect_agreement(prompt_ids, reference_prompt_ids, prompts(), rng, run=prompt_of, examples=30,
+                     hint="In what is shown, the last two arguments say whether the tokenizer "
+                          "adds BOS and EOS when it is asked to. Who asks, and when?")
+
+
 @check("museum.prompt_ids", points=1, public=False)
 def other_models(prompt_ids, rng):
     """Templates without BOS, tokenizers without BOS or with EOS behind the text."""
@@ -279,6 +332,22 @@ def grouped_heads(split_heads, rng):
     for tokens in (1, 4):
         expect_split(split_heads, rng, tokens, 6, 2, 5,
                      "A token's row: its query heads, its key heads, its value heads.")
+
+
+@st.composite
+def fused(draw) -> Call:
+    """What a fused projection gives: any number of tokens and of heads, of any size."""
+    kv_heads = draw(st.sampled_from([2, 1, 3]))
+    heads = kv_heads * draw(st.sampled_from([2, 1, 3]))
+    width = (heads + 2 * kv_heads) * draw(st.sampled_from([2, 1, 3, 128]))
+    return Call((draw(numbers(draw(st.sampled_from([2, 1, 3, 0])), width)), heads, kv_heads))
+
+
+@check("museum.split_heads", points=1, public=True)
+def any_heads(split_heads, rng):
+    """Heads of every number and size, of several tokens, of one, and of none."""
+    expect_agreement(split_heads, reference_split_heads, fused(), rng, rtol=0,
+                     hint="Which numbers of this row belong to the first query head?")
 
 
 @check("museum.split_heads", points=1, public=False)
@@ -346,6 +415,26 @@ def prompts_in_parts(update_cache, rng):
     """A prompt that comes in two parts is seen whole by the second."""
     expect_cached(update_cache, rng, (3, 4), 3, 4, 9,
                   "The second part is no prompt of its own: what came before it counts.")
+
+
+@st.composite
+def cached_steps(draw) -> Call:
+    """A memory that is empty, begun or nearly full, and a step that just fits or has room."""
+    heads, size = draw(st.sampled_from([2, 1, 3])), draw(st.sampled_from([1, 2, 5]))
+    length, count, room = (draw(st.sampled_from(likely))
+                           for likely in ([0, 1, 3], [1, 2, 3], [0, 1, 2]))
+    memory = [Numbers((heads, length + count + room, size), draw(st.integers(0, 99)))
+              for _ in range(2)]
+    k, v = (draw(numbers(count, heads, size, values=("plain", "ties"))) for _ in range(2))
+    return Call((*memory, length, k, v))
+
+
+@check("museum.update_cache", points=1, public=True)
+def any_memory(update_cache, rng):
+    """Memories that are empty, begun and nearly full, and steps of every size."""
+    expect_agreement(update_cache, reference_update_cache, cached_steps(), rng, rtol=0,
+                     hint="`length` tokens are there. Where do the new ones go, and how many "
+                          "does their first one see?")
 
 
 @check("museum.update_cache", points=1, public=False)
@@ -466,6 +555,48 @@ def strangers_and_shapes(load_state, rng):
                       "Two arrays of equal size can be of different shapes.")
 
 
+@st.composite
+def states(draw) -> Call:
+    """A model, and a checkpoint that fits, with wrapped names, or does not fit in one thing."""
+    names = draw(st.lists(st.sampled_from(["embed", "layers.0.attn.q", "layers.0.submodule.norm",
+                                           "module_list.w", "a"]), min_size=1, max_size=3,
+                          unique=True))
+    shapes = {name: draw(st.sampled_from([(2,), (2, 3), (1,), ()])) for name in names}
+    checkpoint = {}
+    for name in draw(st.permutations(names)):
+        parts = name.split(".")
+        for wrapper in draw(st.lists(st.sampled_from(WRAPPED), max_size=3)):
+            parts.insert(draw(st.integers(0, len(parts) - 1)), wrapper)
+        checkpoint[".".join(parts)] = Numbers(shapes[name], draw(st.integers(1, 99)))
+    first = [*checkpoint][0]
+    match draw(st.sampled_from(["fits", "fits", "less", "more", "turned", "other"])):
+        case "less":
+            checkpoint.pop(first)
+        case "more":
+            checkpoint[draw(st.sampled_from(["module.stranger", "stranger"]))] = Numbers((2,))
+        case "turned":
+            checkpoint[first] = Numbers((3, 2), 1)
+        case "other":
+            checkpoint[f"{first}_"] = checkpoint.pop(first)
+    return Call(({name: Numbers(shape, 100) for name, shape in shapes.items()}, checkpoint))
+
+
+def state_of(load_state, call: Call) -> Seen:
+    args, _ = call.made()
+    got = attempted(load_state, args=args)
+    order = [("the order of the names of", [*got])] if isinstance(got, dict) else []
+    return [("", got), *order, ("the two arguments after", args)]
+
+
+@check("museum.load_state", points=1, public=True)
+def any_state(load_state, rng):
+    """Checkpoints that fit, wrapped anywhere, and others that do not fit in one thing."""
+    expect_agreement(load_state, reference_load_state, states(), rng, run=state_of, rtol=0,
+                     examples=150,
+                     hint="Take the wrappers out of every name, by hand. Which names are on "
+                          "one side only, and are the shapes the same?")
+
+
 @check("museum.load_state", points=1, public=False)
 def any_wrapping(load_state, rng):
     """Names wrapped at random places, one of them lacking at last."""
@@ -546,6 +677,17 @@ def nothing_is_lost(stream_pieces, rng):
         expect_pieces(stream_pieces, pieces, "END",
                       "The text is over, and no stop string has come of what waits. Whose is "
                       "it?")
+
+
+@check("museum.stream_pieces", points=1, public=True)
+def any_pieces(stream_pieces, rng):
+    """Texts of few letters, in pieces of any size, and stop strings that repeat themselves."""
+    letters = st.text("ab", max_size=4)
+    expect_agreement(stream_pieces, reference_stream_pieces,
+                     calls(st.lists(letters, max_size=5), st.text("ab", min_size=1, max_size=4)),
+                     rng, examples=200,
+                     hint="How long is the longest end of the text so far that may still "
+                          "become the stop string?")
 
 
 @check("museum.stream_pieces", points=1, public=False)
@@ -629,6 +771,25 @@ def something_to_compute(prefix_hit, rng):
         expect_prefix_hit(prefix_hit, prompt, {tuple(ids[:size]), tuple(ids[:2 * size]),
                                          tuple(others)}, size,
                        "The same tokens behind another text have other keys and values.")
+
+
+@st.composite
+def hits(draw) -> Call:
+    """A prompt of few different ids, and a cache of texts like it, some of them given up."""
+    size = draw(st.sampled_from([2, 1, 3]))
+    texts = draw(st.lists(st.lists(st.sampled_from([1, 2]), min_size=1, max_size=8), min_size=1,
+                          max_size=3))
+    ends = [tuple(text[:end]) for text in texts for end in range(size, len(text) + 1, size)]
+    cached = draw(st.sets(st.sampled_from(ends), max_size=6)) if ends else set()
+    return Call((draw(st.sampled_from(texts)), cached | set(ends[:draw(st.integers(0, 4))]), size))
+
+
+@check("museum.prefix_hit", points=1, public=True)
+def any_prefix(prefix_hit, rng):
+    """Prompts of every length, and caches that hold their beginnings, or parts of them."""
+    expect_agreement(prefix_hit, reference_prefix_hit, hits(), rng, examples=200,
+                     hint="Go block by block from the beginning. Where is the first that the "
+                          "cache does not hold, and what is left for the model?")
 
 
 @check("museum.prefix_hit", points=1, public=False)
@@ -727,6 +888,28 @@ def the_tools_go_on(upstream_request, rng):
         upstream_request(request | {"model": "medium"}, MODELS)
 
 
+@st.composite
+def chat_requests(draw) -> Call:
+    """Requests with any parameters, known and unknown, of any value, nulls at every depth."""
+    value = st.sampled_from([*ODD[:9], 0, [None, {}], {"a": None, "b": [0, None]}, "x"])
+    names = ["temperature", "tools", "tool_choice", "stop", "gateway", "x_new", "stream"]
+    request = {"model": draw(st.sampled_from(["small", "large", "small", "medium", None])),
+               "messages": [{"role": "user", "content": draw(value), "name": draw(value)}]}
+    for name in draw(st.lists(st.sampled_from(names), max_size=3, unique=True)):
+        request[name] = draw(value)
+    if draw(st.sampled_from([False] * 7 + [True])):
+        request.pop("model")
+    return Call((request, MODELS))
+
+
+@check("museum.upstream_request", points=1, public=True)
+def any_request(upstream_request, rng):
+    """Parameters of every name and value, null, false and empty ones among them."""
+    expect_agreement(upstream_request, reference_upstream_request, chat_requests(), rng,
+                     examples=150,
+                     hint="Three things change, and nothing else. Is this one of them?")
+
+
 @check("museum.upstream_request", points=1, public=False)
 def requests_of_every_kind(upstream_request, rng):
     """Random parameters with nulls at every depth, several calls in a message,
@@ -803,6 +986,32 @@ def every_column_in_its_place(packed_matvec, rng):
     expect_matvec(packed_matvec, rng, 5, 2, 8, None)
 
 
+@st.composite
+def packed(draw) -> Call:
+    """A matrix in four bits, of few groups or many, and a vector of few numbers that are not
+    zero."""
+    out, groups, size = (draw(st.sampled_from(likely)) for likely in ([1, 2, 3], [1, 2, 3], [2, 4, 8]))
+    code = st.sampled_from([0x52, 0x0F, 0xF0, 0x9A, 0xFF, 0x00])
+    codes = [[draw(code) for _ in range(groups * size // 2)] for _ in range(out)]
+    zeros = [[draw(st.sampled_from([2, 0, 8, 15])) for _ in range(groups)] for _ in range(out)]
+    scales = draw(numbers(out, groups, values=("plain", "tiny", "large")))
+    return Call((np.array(codes, np.uint8), scales, np.array(zeros, np.uint8),
+                 draw(numbers(groups * size, values=("plain", "ties", "tiny", "large")))))
+
+
+def largest_sum(call: Call) -> float:
+    (_, scales, _, x), _ = call.made()
+    return 16e-6 * float(np.abs(scales).max() * np.abs(x).sum()) + 1e-9
+
+
+@check("museum.packed_matvec", points=0.5, public=True)
+def any_matrix(packed_matvec, rng):
+    """Matrices of one group and of several, with codes at both ends of their range."""
+    expect_agreement(packed_matvec, reference_packed_matvec, packed(), rng, atol=largest_sum,
+                     hint="Which code meets the first number of the vector, and which scale "
+                          "and zero point are its own?")
+
+
 @check("museum.packed_matvec", points=0.5, public=False)
 def matrices_in_bytes(packed_matvec, rng):
     """One row, one group, groups of two, and many of each."""
@@ -850,6 +1059,18 @@ def both_versions(zero_points, rng):
         expect_zero_points(zero_points, qzeros, version,
                            "What was done to the zero points when they were stored, and in "
                            "which version? Undo it, for each of the sixteen codes.")
+
+
+@check("museum.zero_points", points=0.5, public=True)
+def any_integers(zero_points, rng):
+    """Integers of every pattern of bits, in both versions."""
+    word = st.sampled_from([0x76543210, 0, -1, -2**31, 2**31 - 1, 0x0F0F0F0F, -0x01234568])
+    qzeros = st.integers(1, 3).flatmap(
+        lambda width: st.lists(st.lists(word, min_size=width, max_size=width), min_size=1,
+                               max_size=2)).map(lambda rows: np.array(rows, np.int32))
+    expect_agreement(zero_points, reference_zero_points, calls(qzeros, st.sampled_from([1, 2])),
+                     rng, hint="Write the first integer in hexadecimal digits, the last one "
+                               "first.")
 
 
 @check("museum.zero_points", points=0.5, public=False)

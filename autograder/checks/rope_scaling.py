@@ -3,8 +3,11 @@
 import math
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_unchanged
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import calls
 
 EXERCISE = "rope_scaling.llama3_frequencies"
 
@@ -53,6 +56,20 @@ def in_between(llama3_frequencies, rng):
                     f"{low:g} and {high:g},",
                  hint="At the upper limit all of the original is kept, at the lower one "
                       "nothing, half-way a half.")
+
+
+@check(EXERCISE, points=1, public=True)
+def any_limits(llama3_frequencies, rng):
+    """Hands of any speed, with any factor, limits and context."""
+    speeds = st.lists(st.sampled_from([1.0, 0.5, 0.1, 0.03, 0.01, 0.004, 0.001, 1e-4]),
+                      min_size=1, max_size=4).map(lambda speeds: np.array(speeds, np.float32))
+    expect_agreement(llama3_frequencies, truth,
+                     calls(speeds, st.sampled_from([8.0, 2.0, 32.0]),
+                           st.sampled_from([1.0, 2.0]), st.sampled_from([4.0, 7.5]),
+                           st.sampled_from([512, 64, 8192])), rng, name="llama3_frequencies",
+                     atol=0.0, rtol=3e-5,
+                     hint="How often does this hand turn in the context, and on which side of "
+                          "the two limits is that?")
 
 
 @check(EXERCISE, points=2, public=False)

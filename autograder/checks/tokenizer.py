@@ -3,11 +3,18 @@
 import random
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 
 import regex
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect, expect_equal, expect_error, expect_unchanged
+from autograder.checking.differential import Seen, expect_agreement, expect_on_all
+from autograder.generators import texts as kinds
+from autograder.generators.calls import Call, calls, typed
+from autograder.generators.ids import words
+from autograder.generators.texts import streams, texts
 from gearworks import tokenizer as reference
 from gearworks.errors import ModelError
 from gearworks.tokenizer import Tokenizer
@@ -77,6 +84,16 @@ def the_space(bytes_to_unicode, rng):
                  of="the characters of space and line feed",
                  hint="The stand-ins count from U+0100 on, one for each byte that needs one, "
                       "in their order.")
+
+
+@check("tokenizer.bytes_to_unicode", points=1, public=True)
+def stand_ins(bytes_to_unicode, rng):
+    """The bytes that need a stand-in get them in their order, without a gap."""
+    got, right = byte_map(bytes_to_unicode), reference.bytes_to_unicode()
+    for byte in sorted(right):
+        expect_equal(got.get(byte), right[byte], of=f"the character of byte 0x{byte:02X}",
+                     hint="Which bytes below this one need a stand-in, too? They have the "
+                          "characters before its own.")
 
 
 @check("tokenizer.bytes_to_unicode", points=2, public=False)
@@ -159,6 +176,57 @@ def one_after_the_other(gpt2_pattern, pre_tokenize, rng):
     expect_equal(pre_tokenize("", [reference.splitter("gpt2")]), [],
                  of="the pieces of an empty text")
     expect_equal(pre_tokenize(text, []), [text], of="the pieces without any splitter")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The pattern of a splitter, which is long, by its name; or a pattern."""
+
+    name: str
+
+    def made(self) -> str:
+        return reference.splitter(self.name) if self.name in NAMED else self.name
+
+    def typed(self) -> str:
+        return f"splitter({self.name!r})" if self.name in NAMED else repr(self.name)
+
+
+NAMED = ("gpt2", "digits", "llama3", "qwen2")
+RULES = st.sampled_from([*NAMED, "[aeiou]+|[^aeiou]+", r"[\s\S]{1,2}", " |[^ ]+"]).map(Rule)
+CLASSES = st.sampled_from([(LETTER, NUMBER)] * 4 + [("[a-cs]", "[x2]")])
+
+
+@dataclass(frozen=True)
+class Found:
+    """A text that is cut by the pattern for these classes."""
+
+    text: str
+    letter: str
+    number: str
+
+    def typed(self) -> str:
+        return (f"regex.findall(gpt2_pattern({self.letter!r}, {self.number!r}), "
+                f"{typed(self.text)})")
+
+
+def pieces_of(gpt2_pattern, case: Found) -> Seen:
+    pattern = gpt2_pattern(case.letter, case.number)
+    expect(isinstance(pattern, str), "a pattern as a str", f"a {type(pattern).__name__}")
+    return [("", regex.findall(f"(?V1){pattern}", case.text))]
+
+
+@check(CUT, points=2, public=True)
+def any_text(gpt2_pattern, pre_tokenize, rng):
+    """Texts of all scripts, with marks, white space and signs of every kind, in any classes,
+    under any splitters."""
+    expect_agreement(gpt2_pattern, reference.gpt2_pattern,
+                     st.builds(lambda text, classes: Found(text, *classes), texts(), CLASSES),
+                     rng, run=pieces_of, examples=150,
+                     hint="By which of the six rules does the first piece that differs begin?")
+    expect_agreement(pre_tokenize, reference.pre_tokenize,
+                     calls(texts(long=False), st.lists(RULES, max_size=3)), rng,
+                     hint="Cut by hand: the text by the first splitter, each piece by the "
+                          "next.")
 
 
 @check(CUT, points=3, public=False)
@@ -246,6 +314,19 @@ def a_new_list(count_pairs, merge_pair, rng):
             got = merge_pair(symbols, (1, 2), 9)
         expect(got is not symbols, "a new list", "the very list that was passed",
                "Build the result beside the argument.")
+
+
+@check(PAIRS, points=2, public=True)
+def ids_of_several_digits(count_pairs, merge_pair, rng):
+    """Ids of one digit and of several, in runs and repetitions: 1, 11 and 111 are three."""
+    expect_agreement(count_pairs, reference.count_pairs,
+                     calls(st.lists(st.tuples(words(), st.integers(1, 12)), max_size=3)), rng,
+                     hint="Each pair of neighbours counts as often as the word occurs.")
+    merges = words().flatmap(lambda symbols: calls(
+        st.just(symbols), st.tuples(*[st.sampled_from(symbols or [1])] * 2),
+        st.sampled_from([256, 1, 11, *symbols])))
+    expect_agreement(merge_pair, reference.merge_pair, merges, rng, examples=100,
+                     hint="Ids are numbers. Go through them from the left.")
 
 
 @check(PAIRS, points=2, public=False)
@@ -357,6 +438,37 @@ def too_small(train_bpe, rng):
     with expect_error(ModelError, when="asked for 255 tokens",
                       hint="The docstring names the error."):
         train_bpe(["a text"], 255)
+
+
+def learned(train_bpe, case: Call) -> Seen:
+    """What training gives, without the 256 tokens that are there in any case."""
+    vocabulary = train_bpe(*case.args, **case.kwargs)
+    merges = [(tuple(pair), tuple(entry)) for pair, entry in vocabulary.merges.items()]
+    return [("the merges of", merges),
+            ("the tokens after the first 256 of", {token: id for token, id
+                                                   in vocabulary.tokens.items() if id >= 256}),
+            ("the splitters of", [*vocabulary.splitters]),
+            ("all tokens of", dict(vocabulary.tokens))]
+
+
+TRAINED_ON = st.lists(st.one_of(
+    texts(["a", "b", "ab", "aa"], ["ba"], [" "], most=8, long=False),
+    texts(kinds.WHITE_SPACE, ["a"], most=5, long=False),
+    texts(kinds.WORDS, kinds.SIGNS, kinds.WHITE_SPACE, kinds.DIGITS, most=4, long=False)),
+    max_size=3)
+
+
+@check("tokenizer.train_bpe", points=2, public=True)
+def any_texts(train_bpe, rng):
+    """Texts of letters, white space and signs of every kind, to any size of the vocabulary."""
+    sizes = st.one_of(st.integers(256, 275), st.integers(256, 275), st.integers(250, 256))
+    splitters = st.sampled_from([("gpt2",), ("digits", "gpt2"), ("llama3",), ()])
+    trained = st.builds(lambda texts, size, splitters: Call(
+        (texts, size), {} if splitters == ("gpt2",) else {"splitters": splitters}),
+        TRAINED_ON, sizes, splitters)
+    expect_agreement(train_bpe, reference.train_bpe, trained, rng, run=learned,
+                     hint="Cut these texts into pieces by `pre_tokenize`, count the pairs, and "
+                          "make the first merges by hand.")
 
 
 @check("tokenizer.train_bpe", points=2, public=False)
@@ -483,6 +595,31 @@ def trained_vocabulary(encode_piece, rng):
                      hint="Take its merges one by one, by hand.")
 
 
+@st.composite
+def merged_symbols(draw, most: int = 9) -> Call:
+    """Symbols, and merges of any rank; two ways to one string give one id."""
+    ids = dict(zip("abc", draw(st.sampled_from([(0, 1, 2), (7, 11, 1), (12, 1, 2)]))))
+    pairs = []
+    for _ in range(draw(st.integers(1, 6))):
+        pair = draw(st.sampled_from([*ids])), draw(st.sampled_from([*ids]))
+        ids.setdefault("".join(pair), 100 + len(ids))
+        pairs.append(pair)
+    pairs = [*dict.fromkeys(pairs)]
+    ranks = draw(st.permutations(range(len(pairs))))
+    merges = {(ids[left], ids[right]): (rank, ids[left + right])
+              for rank, (left, right) in zip(ranks, pairs)}
+    letters = st.sampled_from([ids[letter] for letter in "abc"])
+    return Call((draw(st.lists(letters, max_size=most)), merges))
+
+
+@check("tokenizer.encode_piece", points=2, public=True)
+def any_order(encode_piece, rng):
+    """Merges of any rank, whose results merge on, in any order."""
+    expect_agreement(encode_piece, reference.encode_piece, merged_symbols(), rng, examples=150,
+                     hint="Of all merges that are possible now: which one has the lowest rank, "
+                          "and where is its leftmost place? Make that one, and look again.")
+
+
 @check("tokenizer.encode_piece", points=4, public=False)
 def any_ranks(encode_piece, rng):
     """Random symbols under random merges, in any order of rank."""
@@ -524,6 +661,15 @@ def same_as_the_short_way(encode_long_piece, rng):
         expect_merged(encode_long_piece, rng.integers(0, 3, 9).tolist(),
                       random_merges(rng, merges=5),
                       "Which pairs come into being by a merge, and which disappear?")
+
+
+@check("tokenizer.encode_long_piece", points=1, public=True)
+def any_heap(encode_long_piece, rng):
+    """Merges of any rank, whose results merge on, in any order."""
+    expect_agreement(encode_long_piece, reference.encode_long_piece, merged_symbols(16), rng,
+                     examples=150,
+                     hint="When a candidate comes off the heap: is its pair still there, with "
+                          "both symbols, at this place, and at this rank?")
 
 
 @check("tokenizer.encode_long_piece", points=2, public=True)
@@ -644,6 +790,56 @@ def flags_of_tokens(encode, rng):
     for text in ("word", "a word, swords", "word_", "the word", "éword", "word's"):
         expect_encoded(encode, text, [AddedToken("word", 601, single_word=True)],
                        "Look at the character before the match and the one behind it.")
+
+
+@st.composite
+def added(draw) -> list[AddedToken]:
+    """Added tokens of every kind, some of which begin like others, in any order."""
+    contents = st.sampled_from([*kinds.TAGS, "<e><e>", "nd", "e", " ", "\n", "."])
+    names = ("special", "lstrip", "rstrip", "single_word")
+    return [AddedToken(content, 900 + number,
+                       **{name: draw(st.sampled_from([False, True, False])) for name in names})
+            for number, content in enumerate(draw(st.lists(contents, max_size=3, unique=True)))]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A text, the added tokens that are looked for in it, and whether its writer is trusted."""
+
+    text: str
+    tokens: list[AddedToken]
+    parse_special: bool
+
+    def typed(self) -> str:
+        listed = ", ".join(flags(token) for token in self.tokens)
+        return (f"encode({self.text!r}, added tokens {listed or 'none'}, code_points"
+                f"{'' if self.parse_special else ', parse_special=False'})")
+
+
+def encoded(encode, case: Encoding) -> Seen:
+    recorder = Recorder()
+    more = () if case.parse_special else (False,)
+    ids = encode(case.text, case.tokens, recorder.encode, *more)
+    return [("what is given to `encode_ordinary` by", recorder.texts), ("", ids)]
+
+
+@st.composite
+def encodings(draw) -> Encoding:
+    """A text that is full of these tokens, of others, and of what may touch them."""
+    tokens = draw(added())
+    contents = [token.content for token in tokens] or ["a"]
+    pieces = texts(contents, contents, ["a", "A", "_", "é"], [" ", "\n", "\u3000", "  "],
+                   [content.upper() for content in contents] + kinds.TAGS, long=False)
+    return Encoding(draw(pieces), tokens, draw(st.booleans()))
+
+
+@check("tokenizer.encode", points=2, public=True)
+def any_tokens(encode, rng):
+    """Added tokens of every kind and spelling, in texts that are full of them."""
+    expect_agreement(encode, reference.encode, encodings(), rng, run=encoded, examples=250,
+                     hint="`code_points` gives the numbers of the characters. Where does the "
+                          "first token begin that counts, and what is left before it? A "
+                          "content is a text, not a pattern.")
 
 
 @check("tokenizer.encode", points=4, public=False)
@@ -795,6 +991,30 @@ def the_end(IncrementalDetokenizer, decode, rng):
                  hint="What waits is bytes; errors='replace' makes text of them.")
     expect_equal([detokenizer.push(2), detokenizer.flush()], ["z", ""],
                  of="what is shown for z, after flush")
+
+
+@st.composite
+def chunks_of(draw) -> list[bytes]:
+    """Bytes in tokens of one to three."""
+    data, sizes, found = draw(streams()), draw(st.lists(st.integers(1, 3), max_size=6)), []
+    while data:
+        size = sizes[len(found) % len(sizes)] if sizes else 1
+        found.append(data[:size])
+        data = data[size:]
+    return found or [b"a"]
+
+
+@check(STREAM, points=2, public=True)
+def any_bytes(IncrementalDetokenizer, decode, rng):
+    """Characters of every first byte, in tokens of any size, and bytes that are none."""
+    hint = ("How many bytes does the last character want that has begun, and how many are "
+            "there?")
+    expect_on_all(chunks_of(), lambda case: expect_shown(IncrementalDetokenizer, case, hint),
+                  rng, 120)
+    table = st.lists(streams(2), min_size=1, max_size=4).map(lambda all: dict(enumerate(all)))
+    expect_agreement(decode, reference.decode,
+                     calls(st.lists(st.sampled_from([0, 1, 2, 3, 99]), max_size=6), table), rng,
+                     hint="Join all bytes first.")
 
 
 @check(STREAM, points=2, public=False)

@@ -1,6 +1,11 @@
 """Checks of the Unigram model, against the `tokenizers` library."""
 
+from hypothesis import strategies as st
+
 from autograder.checking import check, expect, expect_equal, expect_unchanged
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import calls
+from autograder.generators.texts import texts
 from gearworks.vocabularies import unigram as reference
 
 
@@ -47,6 +52,19 @@ def long_text(best_pieces, rng):
            f"one with the sum {total:.1f}",
            "The best cut of a text ends with a piece, and what is before that piece is cut in "
            "the best way, too.")
+
+
+@check("unigram.best_pieces", points=2, public=True)
+def any_scores(best_pieces, rng):
+    """Texts and scores of every kind, with ties and unknown characters."""
+    pieces = st.sampled_from(["a", "b", "ab", "ba", "aa", "aba", "x", "é", "bb"])
+    scores = st.dictionaries(pieces, st.sampled_from([-1.0, -2.0, -0.5, -3.0, -20.0, 0.0]),
+                             min_size=1, max_size=5)
+    expect_agreement(best_pieces, reference.best_pieces,
+                     calls(texts(["a", "b", "ab"], ["x", "y", "é"], most=5, long=False), scores),
+                     rng, examples=150,
+                     hint="Write down every cut with its sum. Of equal sums, whose last piece "
+                          "is longest?")
 
 
 @check("unigram.best_pieces", points=3, public=False)

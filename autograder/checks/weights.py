@@ -11,14 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.generators.arrays import numbers
+from autograder.generators.calls import Call, calls
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.weights import expected_shapes, gguf_name
 from gearworks.weights import load_checkpoint as reference_load
 from gearworks.weights import map_names as reference_names
+from gearworks.weights import unpermute_rope as unpermuted
 
 NAMINGS = ("Hugging Face's names", "Hugging Face's names without `model.`", "GGUF's names")
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -59,18 +64,20 @@ def expect_mapped(map_names, found: dict, config: ModelConfig, of: str, hint: st
 
 def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str], when: str,
                     hint: str) -> None:
-    """Fail unless a ModelError names all of these."""
+    """Fail unless a ModelError names all of these, each by the file's name or Hugging Face's."""
+    of_hf = {gguf_name(name, config.architecture): name for name in expected_shapes(config)}
+    of_hf |= {name.removeprefix("model."): name for name in expected_shapes(config)}
     with expect_error(ModelError, when=when, hint=hint):
         try:
             map_names(found, config)
         except ModelError as error:
-            absent = [name for name in names if name not in str(error)]
+            absent = [name for name in names
+                      if name not in str(error) and of_hf.get(name, name) not in str(error)]
             if absent:
                 raise CheckFailure(f"the error to name {' and '.join(names)} when {when}",
                                    f"{str(error).splitlines()[1].strip()!r}, without "
                                    f"{absent[0]}",
-                                   "Collect all that is wrong before you raise, under the "
-                                   "file's own names.") from error
+                                   "Collect all that is wrong before you raise.") from error
             raise
 
 
@@ -145,6 +152,84 @@ def what_may_be_left(map_names, rng):
              | {"model.layers.0.self_attn.rotary_emb.inv_freq": (4,)})
     expect_mapped(map_names, found, config, "the map for a file that keeps RoPE frequencies",
                   "What can be computed from the configuration need not be read.")
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """Names and shapes in a file, for a tiny model of this family; what is done to them."""
+
+    family: str
+    tied: bool
+    naming: str
+    layers: int
+    changes: tuple[tuple[str, str], ...]
+
+    def made(self) -> tuple[dict, ModelConfig]:
+        settings = tiny(np.random.default_rng(0), self.family, self.tied)
+        config = ModelConfig.from_hf(settings | {"num_hidden_layers": self.layers})
+        found = found_in(config, self.naming)
+        for change, name in self.changes:
+            names = [each for each in found if each.endswith(name)]
+            match change:
+                case "more":
+                    found[name] = (4,)
+                case "less" if names:
+                    found.pop(names[-1])
+                case "turned" if names:
+                    found[names[-1]] = found[names[-1]][::-1]
+                case "flat" if names:
+                    found[names[-1]] = (prod(found[names[-1]]),)
+        return found, config
+
+    def typed(self) -> str:
+        changes = ", ".join(f"{change} {name}" for change, name in self.changes)
+        return (f"map_names(found, config), for a {'tied' if self.tied else 'not tied'} "
+                f"{self.family} of {self.layers} layers in {self.naming}"
+                + (f", changed: {changes}" if changes else ""))
+
+
+def changes_of(naming: str, layers: int) -> st.SearchStrategy[tuple]:
+    """What may be wrong with a file: tensors that are missing, turned, flat, or too many."""
+    ends = {NAMINGS[2]: ["attn_q.weight", "ffn_norm.weight", "output_norm.weight",
+                         "token_embd.weight", "attn_k.bias"]}.get(
+        naming, ["q_proj.weight", "input_layernorm.weight", "norm.weight",
+                 "embed_tokens.weight", "k_proj.bias", "lm_head.weight"])
+    more = ["model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight", "output.weight",
+            "model.layers.0.self_attn.o_proj.bias", f"model.layers.{layers}.mlp.up_proj.weight",
+            "stranger"]
+    change = st.one_of(st.tuples(st.sampled_from(["less", "turned", "flat"]),
+                                 st.sampled_from(ends)),
+                       st.tuples(st.just("more"), st.sampled_from(more)))
+    return st.one_of(st.just(()), st.lists(change, min_size=1, max_size=2).map(tuple))
+
+
+FILES = st.tuples(st.sampled_from(NAMINGS), st.integers(1, 2)).flatmap(
+    lambda drawn: st.builds(File, st.sampled_from(FAMILIES), st.booleans(), st.just(drawn[0]),
+                            st.just(drawn[1]), changes_of(*drawn)))
+
+
+def is_decided(file: File) -> bool:
+    """Whether the docstring says what becomes of a file. It does not speak of a head of another
+    shape beside a tied one, and of a mixture of namings."""
+    more = [name for change, name in file.changes if change == "more"]
+    if file.naming == NAMINGS[1] and any(name.startswith("model.") for name in more):
+        return False
+    return not (file.tied and {"lm_head.weight", "output.weight"} & {*more})
+
+
+def map_of(map_names, file: File) -> Seen:
+    found, config = file.made()
+    return [("", attempted(map_names, args=(found, config))), ("`found` after", found)]
+
+
+@check("weights.map_names", points=1, public=True)
+def any_names(map_names, rng):
+    """Files in every naming, of every family, whole, and with tensors that are missing,
+    turned, or too many."""
+    expect_agreement(map_names, reference_names, FILES.filter(is_decided), rng, run=map_of,
+                     examples=150,
+                     hint="Hold the names of `expected_shapes(config)` against the file's, and "
+                          "the other way round. Who may be left over, and in which model?")
 
 
 @check("weights.map_names", points=2, public=False)
@@ -420,6 +505,21 @@ def one_head_by_hand(unpermute_rope, rng):
                  of="the matrix of one head of size 8, each row led by its number,",
                  hint="Rows 0 and 1 of the file are a pair. Where do its two rows belong, when "
                       "halves are pairs?")
+
+
+@st.composite
+def rows_of_heads(draw) -> Call:
+    """Rows of one head or several, of two rows or more."""
+    heads, size = draw(st.sampled_from([2, 1, 3, 5])), draw(st.sampled_from([4, 2, 6, 128]))
+    return Call((draw(numbers(heads * size, draw(st.sampled_from([3, 1, 2])))), heads))
+
+
+@check("weights.unpermute_rope", points=1, public=True)
+def any_heads(unpermute_rope, rng):
+    """Heads of every number and size, large and tiny numbers, in any layout."""
+    expect_agreement(unpermute_rope, unpermuted, rows_of_heads(), rng, rtol=0,
+                     name="unpermute_rope",
+                     hint="Which two rows of the file make the first pair of the second head?")
 
 
 @check("weights.unpermute_rope", points=2, public=True)

@@ -1,6 +1,11 @@
 """Checks of WordPiece, against the `tokenizers` library."""
 
+from hypothesis import strategies as st
+
 from autograder.checking import check, expect_equal
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import Call
+from autograder.generators.configurations import some
 from gearworks.vocabularies import wordpiece as reference
 
 
@@ -38,6 +43,26 @@ def unknown_words(longest_match, rng):
     expect_pieces(longest_match, "ab" * 6, {"ab", "##ab"},
                   "A word of exactly that length is not too long.", longest_word=12)
     expect_pieces(longest_match, "", {"ab"}, "")
+
+
+@st.composite
+def listed(draw) -> Call:
+    """A word, and a list of pieces in which most of it can be found."""
+    piece = st.sampled_from(["a", "b", "ab", "U", "n", "Un", "un", "é", "e\u0301", "中", "aa"])
+    word = "".join(draw(st.lists(piece, max_size=6)))
+    options = draw(some(prefix=st.sampled_from(["@@", ""]), unknown=st.just("<?>"),
+                        longest_word=st.sampled_from([0, 3, 6])))
+    before = options.get("prefix", "##")
+    first, rest = draw(st.sets(piece, max_size=4)), draw(st.sets(piece, max_size=6))
+    return Call((word, first | {before + each for each in rest}), options)
+
+
+@check("wordpiece.longest_match", points=1, public=True)
+def any_word(longest_match, rng):
+    """Words and lists of every kind, with any settings."""
+    expect_agreement(longest_match, reference.longest_match, listed(), rng, examples=150,
+                     hint="Write down what is tried at the first place, longest first, and "
+                          "then at the next.")
 
 
 @check("wordpiece.longest_match", points=2, public=False)
