@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import expect_agreement
 from autograder.checks.layers import unchanged
 from autograder.checks.model import truth
@@ -49,6 +50,9 @@ def cos_sin(positions: np.ndarray, head_dim: int,
             theta: float) -> tuple[np.ndarray, np.ndarray]:
     """What `rope_angles` gives for the right frequencies."""
     return rope_angles(positions, true_frequencies(head_dim, theta).astype(np.float32))
+
+
+example_of_rope_frequencies_apply_rope = docstring_example(ROPE, points=1)
 
 
 @check(ROPE, points=1, public=True)
@@ -172,7 +176,7 @@ def any_turn(rope_frequencies, apply_rope, rng):
                      hint="Which two elements are a pair, and by which angle do they turn?")
 
 
-@check(ROPE, points=2, public=False)
+@check(ROPE, points=1, public=False)
 def odd_heads(rope_frequencies, apply_rope, rng):
     """Heads of odd shapes, positions far out, first and repeated ones, no tokens at all."""
     for T, H, d, theta in ((1, 7, 2, 1e4), (4, 1, 14, 5e5), (3, 5, 34, 1e4), (0, 2, 6, 1e4)):
@@ -184,7 +188,7 @@ def odd_heads(rope_frequencies, apply_rope, rng):
         expect_close(got, turned(x, positions, theta), atol=2e-2)
 
 
-@check(ROPE, points=2, public=False)
+@check(ROPE, points=1, public=False)
 def small_heads(rope_frequencies, apply_rope, rng):
     """Small activations at small positions lose nothing, and lengths are kept."""
     positions, x = np.arange(6), arrays(rng, 6, 4, 18, scale=1e-3)
@@ -215,6 +219,9 @@ def expect_mask(mask, T: int, S: int, window: int | None = None, hint: str = "")
                  hint="Rows are queries, columns are keys.")
     expect_equal(mask.astype(int), np.array(true_mask(T, S, window)).reshape(T, S).astype(int),
                  of=of, hint=hint)
+
+
+example_of_causal_mask = docstring_example("attention.causal_mask", points=0.5)
 
 
 @check("attention.causal_mask", points=1, public=True)
@@ -253,7 +260,7 @@ def mask_sizes(draw) -> Call:
                 {"window": window} if how == "name" else {})
 
 
-@check("attention.causal_mask", points=1, public=True)
+@check("attention.causal_mask", points=0.5, public=True)
 def any_mask(causal_mask, rng):
     """Any number of queries after any past, with a window of any width, and without one."""
     expect_agreement(causal_mask, attention_module.causal_mask, mask_sizes(), rng, examples=120,
@@ -261,7 +268,7 @@ def any_mask(causal_mask, rng):
                           "that the first query sees, and can that be before the text?")
 
 
-@check("attention.causal_mask", points=1, public=False)
+@check("attention.causal_mask", points=0.5, public=False)
 def many_masks(causal_mask, rng):
     """Masks of all small shapes, those of no queries and of no keys among them."""
     for T in range(6):
@@ -269,7 +276,7 @@ def many_masks(causal_mask, rng):
             expect_mask(causal_mask(T, S), T, S)
 
 
-@check("attention.causal_mask", points=1, public=False)
+@check("attention.causal_mask", points=0.5, public=False)
 def many_windows(causal_mask, rng):
     """Windows of one key, as wide as the past, and wider."""
     for T, S in ((1, 7), (4, 9), (5, 5)):
@@ -302,6 +309,9 @@ def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
 
 
 PLACES = ["query", "head", "element"]
+
+
+example_of_attention = docstring_example("attention.attention", points=1)
 
 
 @check("attention.attention", points=1, public=True)
@@ -415,7 +425,7 @@ def any_heads(attention, rng):
                               "where it may not look must lose against every score.")
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def one_new_token(attention, rng):
     """Decoding: one query, many keys, groups of heads; and the first token of all."""
     for S, H, K, d in ((1, 4, 2, 6), (23, 6, 3, 4), (40, 5, 5, 12)):
@@ -426,7 +436,7 @@ def one_new_token(attention, rng):
                      true_attention(q, k, v, mask))
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def odd_shapes(attention, rng):
     """Heads of every kind: one for all, one for each, sizes that divide nothing,
     values of a size of their own."""
@@ -436,7 +446,7 @@ def odd_shapes(attention, rng):
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def tiny_activations(attention, rng):
     """Activations in the thousandths: weights that are almost equal."""
     q, k, v = qkv(rng, T=4, S=9, H=6, K=2, d=10, scale=1e-3)
@@ -445,7 +455,7 @@ def tiny_activations(attention, rng):
                  atol=1e-9)
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def rows_that_see_nothing(attention, rng):
     """Masks with several empty rows, with one key to a row, and with nothing but empty rows."""
     q, k, v = qkv(rng, T=5, S=7, H=4, K=2, d=6, scale=30.0)
@@ -484,6 +494,9 @@ def expect_slopes(alibi_slopes, num_heads: int, hint: str = "") -> None:
                  atol=0, hint=hint, of=f"the slopes of {_count(num_heads, 'head', 'heads')}")
 
 
+example_of_alibi_slopes = docstring_example(ALIBI, points=0.5)
+
+
 @check(ALIBI, points=1, public=True)
 def eight_heads(alibi_slopes, rng):
     """Eight heads by hand: 1/2, 1/4, 1/8 and so on, down to 1/256."""
@@ -512,7 +525,7 @@ def between_powers(alibi_slopes, rng):
                       "a series twice as long: its first, its third, its fifth …")
 
 
-@check(ALIBI, points=1, public=True)
+@check(ALIBI, points=0.5, public=True)
 def any_heads_of_it(alibi_slopes, rng):
     """Any number of heads."""
     expect_agreement(alibi_slopes, lambda num_heads: np.float32(true_slopes(num_heads)),
@@ -520,14 +533,14 @@ def any_heads_of_it(alibi_slopes, rng):
                      hint="Which power of two is below, and which slopes come after its own?")
 
 
-@check(ALIBI, points=1, public=False)
+@check(ALIBI, points=0.5, public=False)
 def large_models(alibi_slopes, rng):
     """As many heads as BLOOM, MPT and others have."""
     for num_heads in (112, 40, 71, 128):
         expect_slopes(alibi_slopes, num_heads)
 
 
-@check(ALIBI, points=1, public=False)
+@check(ALIBI, points=0.5, public=False)
 def any_number(alibi_slopes, rng):
     """Every number of heads up to 20."""
     for num_heads in range(1, 21):
@@ -597,6 +610,9 @@ def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *,
                      of=f"sequence {number} of {len(batch)}, {words} in the blocks "
                         f"{', '.join(map(str, table[:8]))} of {size},")
         start += count
+
+
+example_of_paged_attention = docstring_example(PAGED, points=1)
 
 
 @check(PAGED, points=1, public=True)
@@ -708,7 +724,7 @@ def as_hugging_face(paged_attention, rng):
                           "checks above passed?")
 
 
-@check(PAGED, points=2, public=False)
+@check(PAGED, points=1, public=False)
 def any_batch(paged_attention, rng):
     """Batches of every kind: long prompts, blocks of one token, heads of odd shapes, large
     scores."""

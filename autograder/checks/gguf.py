@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
 from autograder.generators import texts as kinds
 from autograder.generators.blocks import blocks
@@ -88,6 +89,9 @@ def expect_refused(reader, arguments: tuple, when: str, hint: str, name: str = "
         raise CheckFailure(f"FormatError when {when}", type(error).__name__, hint) from None
 
 
+example_of_read_value = docstring_example("gguf.read_value", points=1)
+
+
 @check("gguf.read_value", points=2, public=True)
 def single_numbers(read_value, rng):
     """A number of each type, as a Python number, and the offset behind it."""
@@ -162,7 +166,7 @@ def nonsense(read_value, rng):
                    "with the file.")
 
 
-@check("gguf.read_value", points=2, public=False)
+@check("gguf.read_value", points=0.5, public=False)
 def nested(read_value, rng):
     """Arrays in arrays, empty ones too, up to the allowed depth and not beyond."""
     inner = [[some_number(rng, ValueType.INT16) for _ in range(n)] for n in (2, 0, 3)]
@@ -189,7 +193,7 @@ def nested(read_value, rng):
     expect_refused(read_value, (bomb, 0, ValueType.ARRAY), "5,000 arrays are nested", "")
 
 
-@check("gguf.read_value", points=2, public=False)
+@check("gguf.read_value", points=0.5, public=False)
 def value_after_value(read_value, rng):
     """Random values one after the other, up to the last byte,
     and a long string that is too long."""
@@ -364,7 +368,10 @@ TABLE_HINT = ("A row: name, number of dimensions (uint32), dimensions (uint64 ea
               "(uint32), offset (uint64). The file lists the fastest dimension first.")
 
 
-@check("gguf.read_tensor_table", points=3, public=True)
+example_of_read_tensor_table = docstring_example("gguf.read_tensor_table", points=1)
+
+
+@check("gguf.read_tensor_table", points=2, public=True)
 def rows_of_a_table(read_tensor_table, rng):
     """Names, shapes in NumPy's order, types and offsets of several tensors."""
     sizes = rng.permutation([2, 3, 5, 7]).tolist()
@@ -432,7 +439,7 @@ def any_rows(read_tensor_table, rng):
                           "each rule of the docstring.")
 
 
-@check("gguf.read_tensor_table", points=2, public=False)
+@check("gguf.read_tensor_table", points=0.5, public=False)
 def any_table(read_tensor_table, rng):
     """Tables of any length, with tensors of one to four dimensions and every type."""
     for count in (0, 1, 12):
@@ -446,7 +453,7 @@ def any_table(read_tensor_table, rng):
         expect_table(read_tensor_table, infos, "a table", "", rng)
 
 
-@check("gguf.read_tensor_table", points=1, public=False)
+@check("gguf.read_tensor_table", points=0.5, public=False)
 def odd_rows(read_tensor_table, rng):
     """A dimension count of 2**32 - 1, and products that wrap around in 64 bits."""
     expect_row_refused(read_tensor_table,
@@ -504,7 +511,10 @@ def q4_values(blocks: np.ndarray, has_minimum: bool) -> np.ndarray:
     return np.array(values, np.float32).reshape(-1, 32)
 
 
-@check("gguf.dequantize_q8_0", points=2, public=True)
+example_of_dequantize_q8_0 = docstring_example("gguf.dequantize_q8_0", points=1)
+
+
+@check("gguf.dequantize_q8_0", points=1, public=True)
 def scale_times_byte(dequantize_q8_0, rng):
     """Each value is the block's scale times a signed byte."""
     scale = float(rng.choice([0.5, 2.0, -0.25]))
@@ -534,7 +544,7 @@ def any_q8_0(dequantize_q8_0, rng):
                           "number is that byte?")
 
 
-@check("gguf.dequantize_q8_0", points=1, public=False)
+@check("gguf.dequantize_q8_0", points=0.5, public=False)
 def q8_0_bit_for_bit(dequantize_q8_0, rng):
     """Scales that are large, tiny or zero: exact, in float32."""
     blocks = blocks_of(rng, 7, [[65504, -60000, 6e-8, 1e-5, 0, -0.0, 0.1]], 32)
@@ -544,7 +554,7 @@ def q8_0_bit_for_bit(dequantize_q8_0, rng):
     expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), "300 blocks", "")
 
 
-@check("gguf.dequantize_q8_0", points=1, public=False)
+@check("gguf.dequantize_q8_0", points=0.5, public=False)
 def like_gguf_py(dequantize_q8_0, rng):
     """What a quantizer stored comes back within half a step."""
     x = rng.standard_normal((6, 32)).astype(np.float32) * np.float32(3)
@@ -562,6 +572,9 @@ def uniform_blocks(rng, head: list[float]) -> np.ndarray:
     """A block for each of the 16 codes, 32 times the same: no order of values can matter."""
     codes = np.repeat(rng.permutation(16).astype(np.uint8)[:, None] * np.uint8(17), 16, axis=1)
     return np.hstack([np.tile(np.array(head, "<f2").view(np.uint8), (16, 1)), codes])
+
+
+example_of_dequantize_q4_0_dequantize_q4_1 = docstring_example(Q4, points=1)
 
 
 @check(Q4, points=2, public=True)
@@ -610,7 +623,7 @@ def any_q4(dequantize_q4_0, dequantize_q4_1, rng):
                               "it, and what is done to four bits?")
 
 
-@check(Q4, points=2, public=False)
+@check(Q4, points=0.5, public=False)
 def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
     """Many blocks, exact in float32, extreme scales among them."""
     extreme = np.array([65504, -60000, 6e-8, 0, 0.1, -0.3], np.float16)
@@ -622,7 +635,7 @@ def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
         expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "blocks of Q4_1", "")
 
 
-@check(Q4, points=1, public=False)
+@check(Q4, points=0.5, public=False)
 def every_byte(dequantize_q4_0, dequantize_q4_1, rng):
     """All 256 bytes, each of them in each place."""
     steps = np.arange(16) * int(rng.integers(1, 99))

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from autograder.checking import check, expect, expect_close, expect_equal, expect_unchanged
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import expect_agreement
 from autograder.generators.arrays import numbers, sizes
 from autograder.generators.calls import Call
@@ -35,6 +36,9 @@ def expect_route(route, scores: np.ndarray, k: int, normalize: bool, hint: str =
                  of=f"the weights of {of}, {'' if normalize else 'not '}normalized,",
                  axes=["token", "place"],
                  hint=hint or "The softmax is over all experts; choosing comes after it.")
+
+
+example_of_route = docstring_example(EXERCISE, points=0.5)
 
 
 @check(EXERCISE, points=1, public=True)
@@ -78,7 +82,7 @@ def routings(draw) -> Call:
     return Call((scores, draw(st.integers(1, experts)), draw(st.booleans())))
 
 
-@check(EXERCISE, points=1, public=True)
+@check(EXERCISE, points=0.5, public=True)
 def any_scores(route, rng):
     """Any number of tokens, experts and chosen ones, scores of any size, and ties."""
     expect_agreement(route, ranked, routings(), rng, name="route",
@@ -86,7 +90,7 @@ def any_scores(route, rng):
                           "the earlier one; their probabilities.")
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def large_scores(route, rng):
     """Scores of several hundred, each token for itself."""
     for normalize in (False, True):
@@ -94,7 +98,7 @@ def large_scores(route, rng):
                      normalize)
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def odd_numbers(route, rng):
     """One expert, all experts, many experts, no tokens."""
     for T, E, k in ((3, 1, 1), (2, 5, 5), (3, 64, 6), (0, 4, 2)):

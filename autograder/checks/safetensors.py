@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned)
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, attempted, expect_agreement
 from autograder.generators.calls import Call
 from autograder.generators.files import Parts, twice, with_fault
@@ -69,6 +70,9 @@ def expect_refused(read_header, data: bytes, when: str, hint: str, name: str = "
         raise CheckFailure(
             f"FormatError when {when}", "MemoryError",
             "Compare a claim with the file's size before you believe it.") from None
+
+
+example_of_read_header = docstring_example("safetensors.read_header", points=1)
 
 
 @check("safetensors.read_header", points=2, public=True)
@@ -236,7 +240,7 @@ def any_header(read_header, rng):
                           "Which rule does it break, if any?")
 
 
-@check("safetensors.read_header", points=2, public=False)
+@check("safetensors.read_header", points=0.5, public=False)
 def sizes_are_integers(read_header, rng):
     """Sizes and offsets that are no integers, true among them, are refused."""
     for shape in ([True, 2], [2.0], ["2"], [-1, -2], None, 2, {"0": 2}):
@@ -251,7 +255,7 @@ def sizes_are_integers(read_header, rng):
                        "", "w")
 
 
-@check("safetensors.read_header", points=2, public=False)
+@check("safetensors.read_header", points=0.5, public=False)
 def any_file(read_header, rng):
     """Files of every dtype, scalars, empty tensors, and no tensor at all."""
     data = file_of({"full": entry("F32", [2], 0, 8), "empty": entry("F16", [3, 0], 0, 0)},
@@ -316,7 +320,10 @@ def widened(bits: np.ndarray) -> np.ndarray:
     return np.hstack([np.zeros_like(pairs), pairs]).view("<f4").reshape(bits.shape)
 
 
-@check("safetensors.read_tensor", points=2, public=True)
+example_of_read_tensor = docstring_example("safetensors.read_tensor", points=1)
+
+
+@check("safetensors.read_tensor", points=1, public=True)
 def float32_in_its_place(read_tensor, rng):
     """A float32 tensor is read from its own place, row by row."""
     rows, columns = (int(size) for size in rng.integers(3, 7, 2))
@@ -399,7 +406,7 @@ def tensor_of(read_tensor, call: Call) -> Seen:
              else np.where(np.isnan(number), np.float32(7e7), number).tobytes())]
 
 
-@check("safetensors.read_tensor", points=1, public=True)
+@check("safetensors.read_tensor", points=1.5, public=True)
 def any_tensor(read_tensor, rng):
     """Tensors of every dtype, shape and pattern of bits, at any place of a file."""
     expect_agreement(read_tensor, reference_tensor, tensors_in_files(), rng, run=tensor_of,
@@ -408,7 +415,7 @@ def any_tensor(read_tensor, rng):
                           "this dtype?")
 
 
-@check("safetensors.read_tensor", points=1, public=False)
+@check("safetensors.read_tensor", points=0.5, public=False)
 def other_kinds(read_tensor, rng):
     """Integers, booleans and complex numbers keep their dtype;
     the other kinds of float8 are refused."""
@@ -427,7 +434,7 @@ def other_kinds(read_tensor, rng):
             read_tensor(bytes(4), TensorInfo(name, (4,), 0, 4))
 
 
-@check("safetensors.read_tensor", points=1, public=False)
+@check("safetensors.read_tensor", points=0.5, public=False)
 def all_patterns(read_tensor, rng):
     """All 65,536 patterns of bfloat16, against PyTorch: infinities, tiny numbers, nan."""
     import torch
@@ -439,7 +446,7 @@ def all_patterns(read_tensor, rng):
                   "a bfloat16 tensor", "", rng)
 
 
-@check("safetensors.read_tensor", points=1, public=False)
+@check("safetensors.read_tensor", points=0.5, public=False)
 def scalars_and_empty_ones(read_tensor, rng):
     """Tensors without dimensions, without elements, and of many dimensions."""
     for dtype in ("F32", "BF16", "F16"):

@@ -10,6 +10,7 @@ import regex
 from hypothesis import strategies as st
 
 from autograder.checking import check, expect, expect_equal, expect_error, expect_unchanged
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, expect_agreement, expect_on_all
 from autograder.generators import texts as kinds
 from autograder.generators.calls import Call, calls, typed
@@ -46,6 +47,9 @@ def byte_map(bytes_to_unicode) -> dict:
     return got
 
 
+example_of_bytes_to_unicode = docstring_example("tokenizer.bytes_to_unicode", points=1)
+
+
 @check("tokenizer.bytes_to_unicode", points=2, public=True)
 def one_character_each(bytes_to_unicode, rng):
     """Every byte has a character of its own, and all of them can be printed."""
@@ -66,7 +70,7 @@ def one_character_each(bytes_to_unicode, rng):
            "stand-ins.")
 
 
-@check("tokenizer.bytes_to_unicode", points=3, public=True)
+@check("tokenizer.bytes_to_unicode", points=2, public=True)
 def printable_bytes(bytes_to_unicode, rng):
     """Printable bytes stand for themselves."""
     got = byte_map(bytes_to_unicode)
@@ -96,7 +100,7 @@ def stand_ins(bytes_to_unicode, rng):
                           "characters before its own.")
 
 
-@check("tokenizer.bytes_to_unicode", points=2, public=False)
+@check("tokenizer.bytes_to_unicode", points=1, public=False)
 def gpt2_alphabet(bytes_to_unicode, rng):
     """The whole map, byte by byte."""
     expect_equal(byte_map(bytes_to_unicode), reference.bytes_to_unicode(), of="the map")
@@ -121,6 +125,9 @@ def expect_cut(gpt2_pattern, text: str, hint: str, letter: str = LETTER,
            f"{got[0] if got else got!r}: `findall` gives groups instead of matches when a "
            "pattern captures any", "Write (?:…) where you group.")
     expect_equal(got, wanted, of=f"the pieces of {text!r}", hint=hint)
+
+
+example_of_gpt2_pattern_pre_tokenize = docstring_example(CUT, points=1)
 
 
 @check(CUT, points=2, public=True)
@@ -229,7 +236,7 @@ def any_text(gpt2_pattern, pre_tokenize, rng):
                           "next.")
 
 
-@check(CUT, points=3, public=False)
+@check(CUT, points=1, public=False)
 def like_hugging_face(gpt2_pattern, pre_tokenize, rng):
     """Random texts are cut as by Hugging Face's tokenizers, and nothing is lost."""
     from tokenizers import pre_tokenizers
@@ -242,7 +249,7 @@ def like_hugging_face(gpt2_pattern, pre_tokenize, rng):
         expect_equal(pre_tokenize(text, [f"(?V1){pattern}"]), wanted, of="the pieces")
 
 
-@check(CUT, points=2, public=False)
+@check(CUT, points=1, public=False)
 def other_classes(gpt2_pattern, pre_tokenize, rng):
     """Classes of another kind, and patterns that are not GPT-2's."""
     rules = ["[a1]+|[^a1]+", "[12]+|[^12]+", " |[^ ]+"]
@@ -273,6 +280,9 @@ def expect_counts(count_pairs, words: list, hint: str) -> None:
            f"{next((pair for pair in got if pair not in wanted), None)} with the count 0", hint)
 
 
+example_of_count_pairs_merge_pair = docstring_example(PAIRS, points=1)
+
+
 @check(PAIRS, points=2, public=True)
 def words_count_as_often_as_they_occur(count_pairs, merge_pair, rng):
     """A pair counts at each of its places, as often as the word occurs,
@@ -291,7 +301,7 @@ def overlaps_count(count_pairs, merge_pair, rng):
                   "overlapping pairs can merge is the business of merging.")
 
 
-@check(PAIRS, points=3, public=True)
+@check(PAIRS, points=2, public=True)
 def merged_from_the_left(count_pairs, merge_pair, rng):
     """Occurrences are replaced from the left, and none overlaps another."""
     for symbols, pair in (([3, 1, 2, 1, 2, 3], (1, 2)), ([1, 1, 1], (1, 1)),
@@ -329,7 +339,7 @@ def ids_of_several_digits(count_pairs, merge_pair, rng):
                      hint="Ids are numbers. Go through them from the left.")
 
 
-@check(PAIRS, points=2, public=False)
+@check(PAIRS, points=1, public=False)
 def any_words(count_pairs, merge_pair, rng):
     """Random words of few symbols."""
     for _ in range(20):
@@ -338,7 +348,7 @@ def any_words(count_pairs, merge_pair, rng):
         expect_counts(count_pairs, words, "")
 
 
-@check(PAIRS, points=2, public=False)
+@check(PAIRS, points=1, public=False)
 def any_merge(count_pairs, merge_pair, rng):
     """Random merges; the new symbol may be one that is there already."""
     for _ in range(40):
@@ -392,6 +402,9 @@ def expect_trained(train_bpe, texts: list[str], vocab_size: int, hint: str,
     shown = repr(texts) if len(repr(texts)) < 120 else f"{len(texts)} texts"
     expect_vocabulary(train_bpe(texts, vocab_size, splitters), wanted,
                       f"{shown} cut by {', '.join(splitters)}", hint)
+
+
+example_of_train_bpe = docstring_example("tokenizer.train_bpe", points=1)
 
 
 @check("tokenizer.train_bpe", points=2, public=True)
@@ -471,14 +484,14 @@ def any_texts(train_bpe, rng):
                           "make the first merges by hand.")
 
 
-@check("tokenizer.train_bpe", points=2, public=False)
+@check("tokenizer.train_bpe", points=1, public=False)
 def nothing_left(train_bpe, rng):
     """Training on little text ends early."""
     for texts in ([], [""], ["a"], ["aaaa"], ["ab", "ab"]):
         expect_trained(train_bpe, texts, 300, "")
 
 
-@check("tokenizer.train_bpe", points=3, public=False)
+@check("tokenizer.train_bpe", points=1, public=False)
 def as_hugging_face_trains(train_bpe, rng):
     """Small random corpora, full of ties, as by Hugging Face's trainer."""
     for alphabet in ("ab", "aab ", "abc d", "é中a ", "a1 2b", "abcdefgh   "):
@@ -536,6 +549,9 @@ def expect_merged(merge, symbols: list[int], merges: dict, hint: str) -> None:
     with expect_unchanged(symbols):
         got = merge(symbols, merges)
     expect_equal(got, wanted, of=f"what is left of {symbols}{shown}", hint=hint)
+
+
+example_of_encode_piece = docstring_example("tokenizer.encode_piece", points=1)
 
 
 @check("tokenizer.encode_piece", points=3, public=True)
@@ -620,7 +636,7 @@ def any_order(encode_piece, rng):
                           "and where is its leftmost place? Make that one, and look again.")
 
 
-@check("tokenizer.encode_piece", points=4, public=False)
+@check("tokenizer.encode_piece", points=1, public=False)
 def any_ranks(encode_piece, rng):
     """Random symbols under random merges, in any order of rank."""
     for _ in range(60):
@@ -645,7 +661,10 @@ class CountedMerges(Mapping):
         return len(self.merges)
 
 
-@check("tokenizer.encode_long_piece", points=2, public=True)
+example_of_encode_long_piece = docstring_example("tokenizer.encode_long_piece", points=1)
+
+
+@check("tokenizer.encode_long_piece", points=1, public=True)
 def same_as_the_short_way(encode_long_piece, rng):
     """The tokens are those of `encode_piece`."""
     a, b = rng.permutation(50)[:2].tolist()
@@ -663,7 +682,7 @@ def same_as_the_short_way(encode_long_piece, rng):
                       "Which pairs come into being by a merge, and which disappear?")
 
 
-@check("tokenizer.encode_long_piece", points=1, public=True)
+@check("tokenizer.encode_long_piece", points=1.5, public=True)
 def any_heap(encode_long_piece, rng):
     """Merges of any rank, whose results merge on, in any order."""
     expect_agreement(encode_long_piece, reference.encode_long_piece, merged_symbols(16), rng,
@@ -689,7 +708,7 @@ def linear_cost(encode_long_piece, rng):
            "After a merge, only the pairs to its left and to its right are new.")
 
 
-@check("tokenizer.encode_long_piece", points=2, public=False)
+@check("tokenizer.encode_long_piece", points=0.5, public=False)
 def any_long_piece(encode_long_piece, rng):
     """Random symbols under random merges, long and short."""
     for _ in range(60):
@@ -736,6 +755,9 @@ def flags(token: AddedToken) -> str:
 
 
 END, START = AddedToken("<end>", 900, special=True), AddedToken("<start>", 901, special=True)
+
+
+example_of_encode = docstring_example("tokenizer.encode", points=1)
 
 
 @check("tokenizer.encode", points=3, public=True)
@@ -842,7 +864,7 @@ def any_tokens(encode, rng):
                           "content is a text, not a pattern.")
 
 
-@check("tokenizer.encode", points=4, public=False)
+@check("tokenizer.encode", points=1, public=False)
 def as_hugging_face_encodes(encode, rng):
     """Random texts with tokens of every kind, as by Hugging Face's tokenizers."""
     import tokenizers
@@ -934,6 +956,9 @@ def is_utf8(data: bytes) -> bool:
     return True
 
 
+example_of_incrementaldetokenizer_decode = docstring_example(STREAM, points=1)
+
+
 @check(STREAM, points=2, public=True)
 def decoded_as_a_whole(IncrementalDetokenizer, decode, rng):
     """decode joins the bytes of all tokens before it looks for characters."""
@@ -960,7 +985,7 @@ def decoded_whatever_comes(IncrementalDetokenizer, decode, rng):
     expect_equal(decode([], {}), "", of="the text of no ids")
 
 
-@check(STREAM, points=3, public=True)
+@check(STREAM, points=2, public=True)
 def nothing_in_halves(IncrementalDetokenizer, decode, rng):
     """A character that is spread over several tokens is shown when it is whole."""
     for chunks in ([b"caf", b"\xc3", b"\xa9"], [b"\xe4\xb8", b"\xad ok"],
@@ -1017,7 +1042,7 @@ def any_bytes(IncrementalDetokenizer, decode, rng):
                      hint="Join all bytes first.")
 
 
-@check(STREAM, points=2, public=False)
+@check(STREAM, points=1, public=False)
 def any_stream(IncrementalDetokenizer, decode, rng):
     """Random texts in random tokens: shown at the right moment,
     and joined equal to the whole."""
@@ -1029,7 +1054,7 @@ def any_stream(IncrementalDetokenizer, decode, rng):
         expect_shown(IncrementalDetokenizer, in_chunks(raw, rng, 2), "")
 
 
-@check(STREAM, points=2, public=False)
+@check(STREAM, points=1, public=False)
 def special_tokens_in_a_stream(IncrementalDetokenizer, decode, rng):
     """Special tokens are shown or skipped, as wanted, and unknown ids read nothing."""
     tokenizer = byte_tokenizer([b"a", b"\xc3", b"\xa9"], special=(b"<end>",))

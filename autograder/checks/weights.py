@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, attempted, expect_agreement
 from autograder.generators.arrays import numbers
 from autograder.generators.calls import Call, calls
@@ -79,6 +80,9 @@ def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str
                                    f"{absent[0]}",
                                    "Collect all that is wrong before you raise.") from error
             raise
+
+
+example_of_map_names = docstring_example("weights.map_names", points=1)
 
 
 @check("weights.map_names", points=2, public=True)
@@ -232,7 +236,7 @@ def any_names(map_names, rng):
                           "the other way round. Who may be left over, and in which model?")
 
 
-@check("weights.map_names", points=2, public=False)
+@check("weights.map_names", points=0.5, public=False)
 def other_families(map_names, rng):
     """Qwen2 with its biases and Qwen3 with its norms, in every naming, tied and not."""
     for architecture in FAMILIES:
@@ -243,7 +247,7 @@ def other_families(map_names, rng):
                               f"the map for {architecture}", "")
 
 
-@check("weights.map_names", points=1, public=False)
+@check("weights.map_names", points=0.5, public=False)
 def all_at_once(map_names, rng):
     """Everything that is wrong is in one error,
     and a configuration of a million layers is refused at once."""
@@ -375,6 +379,9 @@ def expect_loaded(load_checkpoint, path: Path, of: str, hint: str) -> None:
                      axes=["row", "column"][:array.ndim], atol=0, rtol=0, hint=hint)
 
 
+example_of_load_checkpoint = docstring_example("weights.load_checkpoint", points=1)
+
+
 @check("weights.load_checkpoint", points=2, public=True)
 def from_a_folder(load_checkpoint, rng):
     """A folder with config.json and model.safetensors."""
@@ -433,7 +440,7 @@ def what_does_not_fit(load_checkpoint, rng):
             load_checkpoint(folder)
 
 
-@check("weights.load_checkpoint", points=1, public=False)
+@check("weights.load_checkpoint", points=0.5, public=False)
 def heads_that_contradict(load_checkpoint, rng):
     """A tied model whose file has a head: the same one is fine, another one is refused."""
     settings = tiny(rng, tied=True)
@@ -447,7 +454,7 @@ def heads_that_contradict(load_checkpoint, rng):
             load_checkpoint(folder)
 
 
-@check("weights.load_checkpoint", points=1, public=False)
+@check("weights.load_checkpoint", points=0.5, public=False)
 def other_models(load_checkpoint, rng):
     """Qwen2, Qwen3, names without a prefix, float16, and a model in two files."""
     for architecture in FAMILIES[1:]:
@@ -496,6 +503,9 @@ def in_file(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight[order]
 
 
+example_of_unpermute_rope = docstring_example("weights.unpermute_rope", points=1)
+
+
 @check("weights.unpermute_rope", points=1, public=True)
 def one_head_by_hand(unpermute_rope, rng):
     """One head of size 8: the rows of the file, 0 4 1 5 2 6 3 7, come back in their order."""
@@ -522,7 +532,7 @@ def any_heads(unpermute_rope, rng):
                      hint="Which two rows of the file make the first pair of the second head?")
 
 
-@check("weights.unpermute_rope", points=2, public=True)
+@check("weights.unpermute_rope", points=1, public=True)
 def heads_of_rows(unpermute_rope, rng):
     """Several heads: each one's rows are sorted by themselves, columns stay,
     and the file's matrix is not touched."""
@@ -537,7 +547,7 @@ def heads_of_rows(unpermute_rope, rng):
                           "look alike; this one is larger.")
 
 
-@check("weights.unpermute_rope", points=1, public=False)
+@check("weights.unpermute_rope", points=0.5, public=False)
 def key_heads(unpermute_rope, rng):
     """Heads of every number and size, as many rows as columns among them."""
     for heads, size, columns in ((1, 2, 3), (5, 4, 20), (4, 14, 9), (7, 6, 1), (2, 64, 128)):
@@ -545,7 +555,7 @@ def key_heads(unpermute_rope, rng):
         expect_close(unpermute_rope(in_file(weight, heads), heads), weight, atol=0, rtol=0)
 
 
-@check("weights.unpermute_rope", points=1, public=False)
+@check("weights.unpermute_rope", points=0.5, public=False)
 def same_scores(unpermute_rope, rng):
     """The law: scores with neighbours turned in the file's order are those
     with halves turned in this one."""

@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from autograder.checking import check, expect_equal
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import expect_agreement
 from autograder.generators.calls import Call
 from autograder.generators.configurations import some
@@ -15,7 +16,10 @@ def expect_pieces(longest_match, word: str, pieces: set[str], hint: str, **optio
                  of=f"the pieces of {word!r} in the list {sorted(pieces)}", hint=hint)
 
 
-@check("wordpiece.longest_match", points=2, public=True)
+example_of_longest_match = docstring_example("wordpiece.longest_match", points=1)
+
+
+@check("wordpiece.longest_match", points=1, public=True)
 def longest_first(longest_match, rng):
     """From the left, the longest piece that is in the list."""
     end = "abcdef"[int(rng.integers(6))]
@@ -57,7 +61,7 @@ def listed(draw) -> Call:
     return Call((word, first | {before + each for each in rest}), options)
 
 
-@check("wordpiece.longest_match", points=1, public=True)
+@check("wordpiece.longest_match", points=1.5, public=True)
 def any_word(longest_match, rng):
     """Words and lists of every kind, with any settings."""
     expect_agreement(longest_match, reference.longest_match, listed(), rng, examples=150,
@@ -65,7 +69,7 @@ def any_word(longest_match, rng):
                           "then at the next.")
 
 
-@check("wordpiece.longest_match", points=2, public=False)
+@check("wordpiece.longest_match", points=0.5, public=False)
 def as_bert(longest_match, rng):
     """Random words and lists, as by Hugging Face's WordPiece."""
     from tokenizers import Tokenizer, models
