@@ -2,11 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_returned, expect_unchanged
+from autograder.checking.differential import expect_on_all
 from autograder.checks.layers import vectors, weights
+from autograder.generators.calls import typed
 from gearworks.attention import attention, rope_angles
 from gearworks.config import LatentConfig, ModelConfig, RopeScaling
 from gearworks.families.layouts import LatentLayer
@@ -220,6 +224,41 @@ def as_hugging_face(latent_keys, rng):
                  of="the shares of the keys")
 
 
+@dataclass(frozen=True)
+class Layer:
+    """The layer and the vectors of `case` with these arguments."""
+
+    arguments: tuple[tuple[str, Any], ...]
+    seed: int
+
+    def made(self) -> Case:
+        return case(np.random.default_rng(self.seed), **dict(self.arguments))
+
+    def typed(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.arguments)
+        return f"a layer with {told}"
+
+
+@st.composite
+def latent_layers(draw) -> Layer:
+    """Layers of any sizes, with pairs of both kinds, at any place of a text."""
+    likely = {"T": [1, 2, 4, 0], "H": [1, 2, 3], "D": [5, 8, 14], "r": [4, 3, 16],
+              "n": [2, 5, 4], "t": [2, 4, 10], "value": [3, 5, 2], "query_latent": [None, 5],
+              "neighbours": [False, True], "start": [0, 1, 300], "scale": [1.0, 1e-2]}
+    return Layer(tuple((name, draw(st.sampled_from(values)))
+                       for name, values in likely.items()), draw(st.integers(0, 9)))
+
+
+@check(KEYS, points=1, public=True)
+def any_latents(latent_keys, rng):
+    """Layers of any sizes, with pairs of both kinds, small activations, and no tokens."""
+    def demand(layer: Layer) -> None:
+        expect_keys(latent_keys, layer.made(), rtol=3e-5, of=f"what is cached for {typed(layer)}",
+                    hint="Which r of the r + t numbers are the latent, and what is done to the "
+                         "others?")
+    expect_on_all(latent_layers(), demand, rng)
+
+
 @check(KEYS, points=1, public=False)
 def faint_activations(latent_keys, rng):
     """Small activations, where the eps of the norm decides, and large ones."""
@@ -286,6 +325,16 @@ def as_hugging_faces_heads(absorbed_queries, rng):
                  hint="This one follows from the checks above.")
     expect_close(shares_of(got, given.cached().astype(np.float32)), hugging_face(given)[1],
                  axes=["head", "query", "key"], of="the shares of the keys", atol=2e-5)
+
+
+@check(QUERIES, points=1, public=True)
+def any_queries(absorbed_queries, rng):
+    """Layers of any sizes, with pairs of both kinds, and no tokens."""
+    def demand(layer: Layer) -> None:
+        expect_queries(absorbed_queries, layer.made(), of=f"the queries for {typed(layer)}",
+                       hint="Which rows of `kv_b_proj` make head 0's keys, and which size does "
+                            "`attention` divide by?", atol=1e-4)
+    expect_on_all(latent_layers(), demand, rng)
 
 
 @check(QUERIES, points=1, public=False)

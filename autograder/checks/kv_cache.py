@@ -1,11 +1,14 @@
 """Checks of the KV cache: the contiguous one, and the blocks of the paged one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error)
+from autograder.checking.differential import Seen, attempted, expect_agreement
 from autograder.checks.model import truth
 from autograder.checks.scheduler import SIZES, expect_served, served_texts
 from gearworks import kv_cache
@@ -126,6 +129,69 @@ def full(KVCache, rng):
     for layer in range(2):
         expect_steps(cache, tokens, (2,), layer, 4,
                      hint="The tokens that were refused must have left no trace.")
+
+
+@dataclass(frozen=True)
+class CacheScript:
+    """A new cache, and what is done with it: steps of a layer, and cuts.
+
+    Each step is ("attend", layer, tokens) or ("truncate", length).
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    size: int
+    capacity: int
+    windows: tuple
+    steps: tuple[tuple, ...]
+
+    def typed(self) -> str:
+        calls = "; ".join(f"attend(layer {step[1]}, {new_tokens(step[2])})"
+                          if step[0] == "attend" else f"truncate({step[1]})"
+                          for step in self.steps)
+        window = f", windows {self.windows}" if self.windows else ""
+        return (f"KVCache of {self.layers} layers, H {self.heads}, K {self.kv_heads}, "
+                f"d {self.size}, capacity {self.capacity}{window}: {calls}")
+
+
+@st.composite
+def cache_scripts(draw) -> CacheScript:
+    """Layers that are filled in turn or apart, cut, filled up, and asked for too much."""
+    def one_of(*likely):
+        return draw(st.sampled_from(likely))
+
+    layers, kv_heads, capacity = one_of(2, 1, 3), one_of(1, 2), one_of(4, 3, 7)
+    step = st.one_of(
+        st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(1, 3)),
+        st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(1, 3)),
+        st.tuples(st.just("truncate"), st.integers(0, 5)))
+    windows = draw(st.sampled_from([(), (), (2, None, 3)[:layers]]))
+    return CacheScript(layers, kv_heads * one_of(1, 2, 3), kv_heads, one_of(2, 3), capacity,
+                       windows, tuple(draw(st.lists(step, min_size=1, max_size=7))))
+
+
+def life_of(KVCache, script: CacheScript) -> Seen:
+    """What each step gives, and how long the cache is after it."""
+    shape = config(script.layers, script.heads, script.kv_heads, script.size, script.windows)
+    cache, seen = KVCache(shape, script.capacity), []
+    rng = np.random.default_rng(0)
+    for number, (method, first, *rest) in enumerate(script.steps, start=1):
+        arguments = ((first, *sequence(rng, shape, *rest)) if rest else (first,))
+        seen.append((f"what step {number} gives in the",
+                     attempted(getattr(cache, method), args=arguments)))
+        seen.append((f"the length after step {number} of the", len(cache)))
+    return seen
+
+
+@check(EXERCISE, points=1, public=True)
+def any_life(KVCache, rng):
+    """Layers that are filled in turn or apart, cut, filled up, and asked for too much."""
+    expect_agreement(KVCache, kv_cache.KVCache, cache_scripts(), rng, run=life_of,
+                     examples=150,
+                     hint="Keep the books with a pencil: how many tokens has each layer after "
+                          "each step, and how long is the cache, which a token belongs to when "
+                          "every layer has it?")
 
 
 @check(EXERCISE, points=1, public=False)

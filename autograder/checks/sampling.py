@@ -1,12 +1,19 @@
 """Checks of processors and sampling, against definitions, Hugging Face, and chi-squared."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_error,
                                  expect_returned, expect_unchanged)
+from autograder.checking.differential import expect_agreement, expect_on_all
+from autograder.generators.arrays import VALUES, Numbers, rows, sizes
+from autograder.generators.calls import Call, calls, typed
+from autograder.generators.seeds import generators
+from gearworks import sampling
 from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
 
@@ -106,6 +113,28 @@ def no_such_token(temperature, logit_bias, rng):
             logit_bias(logits, {1: 0.5, wrong: 2.0})
 
 
+ROWS = rows(widths=(3, 1, 2, 4, 8), axes=(1, 2), values=(*VALUES, "masked"))
+
+
+def expect_like(function, right: Callable, cases: st.SearchStrategy, rng, hint: str,
+                **options) -> None:
+    """A processor must give the right logits for whatever is drawn."""
+    with np.errstate(all="ignore"):
+        expect_agreement(function, right, cases, rng, hint=hint, **{"atol": 1e-6} | options)
+
+
+@check(WARMTH, points=1, public=True)
+def any_warmth(temperature, logit_bias, rng):
+    """Any logits, of one sequence or several, at any temperature, with any biases."""
+    expect_like(temperature, sampling.temperature,
+                calls(ROWS, st.sampled_from([0.5, 1.0, 1e-3, 60.0, 2.0])), rng,
+                "Every logit by itself.")
+    bias = st.dictionaries(st.sampled_from([0, 1, 2, 3, -1, 8]),
+                           st.sampled_from([2.0, -3.5, 0.0, -math.inf, 100.0]), max_size=3)
+    expect_like(logit_bias, sampling.logit_bias, calls(ROWS, bias), rng,
+                "Is there such a token? Which logits of which rows change?")
+
+
 @check(WARMTH, points=1, public=False)
 def logits_of_every_kind(temperature, logit_bias, rng):
     """Large, tiny and impossible logits, one sequence and several, cold and hot."""
@@ -177,6 +206,14 @@ def each_row_alone(top_k, rng):
                      "the logits (3, 8) after top-k with k=2",
                      "Each row has a threshold of its own: keep the axis, so that it stands "
                      "beside its row.")
+
+
+@check("sampling.top_k", points=1, public=True)
+def any_k(top_k, rng):
+    """Any logits, with ties, one sequence or several, and any k."""
+    expect_like(top_k, true_top_k, calls(ROWS, st.sampled_from([1, 2, 3, 4, 8, 1000])), rng,
+                "Sort the row on paper. Which logit is the k-th, and which equal it?",
+                name="top_k")
 
 
 @check("sampling.top_k", points=1, public=False)
@@ -302,6 +339,43 @@ def ties_at_the_border(top_p, rng):
                          "equal tokens in the order of ids.")
 
 
+@st.composite
+def with_border(draw, sums: Callable[[np.ndarray], Sequence[float]], **options) -> Call:
+    """Logits, and a p that lies clearly between two of the sums that decide; or a p that is a
+    sum, where sums are exact: 2, 4 or 8 equal logits."""
+    if draw(st.sampled_from([False, False, True])):
+        equal = Numbers((draw(sizes(4, 2, 8)),), values="zeros")
+        return Call((equal, draw(st.sampled_from([0.5, 0.25, 0.75, 1e-6]))))
+    logits = draw(rows(widths=(3, 1, 2, 4, 8), axes=(1,), values=("plain", "ties", "tiny",
+                                                                  "masked", "low")))
+    row = logits.made()
+    if not np.isfinite(row).any():
+        return Call((logits, 0.5))
+    borders = np.sort(np.array([0, *sums(row)], np.float64))
+    gaps = np.flatnonzero(np.diff(borders) > 1e-3)
+    if not len(gaps):
+        return Call((logits, 1e-6))
+    place = gaps[draw(st.integers(0, len(gaps) - 1))]
+    return Call((logits, round(float(borders[place] + borders[place + 1]) / 2, 6)))
+
+
+def sums_of_top_p(row: np.ndarray) -> np.ndarray:
+    return np.cumsum(true_softmax(row)[nucleus_order(row)])
+
+
+def nucleus(logits: np.ndarray, p: float) -> np.ndarray:
+    """What is right, of a row without any possibility too."""
+    return true_top_p(logits, p) if np.isfinite(logits).any() else logits
+
+
+@check("sampling.top_p", points=1, public=True)
+def any_border(top_p, rng):
+    """Any logits, with ties, with a p that is just reached, and with one that is not."""
+    expect_like(top_p, nucleus, with_border(sums_of_top_p), rng,
+                "Write down the probabilities, the likeliest first, and add them up. Which "
+                "one reaches p?", name="top_p", examples=120)
+
+
 @check("sampling.top_p", points=1, public=False)
 def top_p_of_every_kind(top_p, rng):
     """Large, tiny and mostly impossible logits; one possible token."""
@@ -379,6 +453,24 @@ def each_sequence_alone(min_p, rng):
     expect_processed(min_p, logits, [0.2], true_min_p(logits, 0.2),
                      "the logits (3, 9) after min-p with p=0.2",
                      "It is probabilities that are compared, row by row.")
+
+
+@check("sampling.min_p", points=1, public=True)
+def any_share(min_p, rng):
+    """Any logits, with ties, and any p that lies between two shares of the likeliest."""
+    def shares(row: np.ndarray) -> np.ndarray:
+        return true_softmax(row) / true_softmax(row).max()
+
+    def right(logits: np.ndarray, p: float) -> np.ndarray:
+        return true_min_p(logits, p) if np.isfinite(logits).any() else logits
+
+    expect_like(min_p, right, with_border(shares), rng,
+                "How likely is the likeliest, and what is p times that?", name="min_p",
+                examples=100)
+    expect_like(min_p, right, calls(rows(widths=(3, 5), axes=(1,), values=("plain", "ties")),
+                                    st.sampled_from([0.0, 1.0])), rng,
+                "0 keeps everything, 1 the likeliest and its equals.", name="min_p",
+                examples=20)
 
 
 @check("sampling.min_p", points=1, public=False)
@@ -467,6 +559,26 @@ def a_text_for_each_row(repetition_penalty, rng):
                          EACH_ITS_OWN)
 
 
+def rows_with_texts(kinds: Sequence[str]) -> st.SearchStrategy[tuple]:
+    """Logits of one sequence or several, and what was generated, of each."""
+    def with_ids(logits: Numbers) -> st.SearchStrategy[tuple]:
+        text = st.lists(st.integers(0, logits.shape[-1] - 1), max_size=5)
+        many = [text] * logits.shape[0]
+        return st.tuples(st.just(logits), text if len(logits.shape) == 1
+                         else st.tuples(*many).map(list))
+    return rows(widths=(3, 1, 5), axes=(1, 2), values=kinds).flatmap(with_ids)
+
+
+@check("sampling.repetition_penalty", points=1, public=True)
+def any_text(repetition_penalty, rng):
+    """Any logits, of one sequence or several, any penalty, and texts that repeat themselves."""
+    cases = st.builds(lambda drawn, penalty: Call((drawn[0], penalty, drawn[1])),
+                      rows_with_texts((*VALUES, "masked")), st.sampled_from([2.0, 0.5, 1.0, 1.3]))
+    expect_like(repetition_penalty, sampling.repetition_penalty, cases, rng,
+                "Which tokens occurred, and which sign have their logits?",
+                atol=None)
+
+
 @check("sampling.repetition_penalty", points=1, public=False)
 def texts_of_every_kind(repetition_penalty, rng):
     """Large, tiny and impossible logits, logits of zero, long texts."""
@@ -546,6 +658,18 @@ def negative_and_none(presence_frequency, rng):
         expect_processed(presence_frequency, row, [1.0, 0.5, none], row,
                          "the logits before the first token",
                          "An empty list makes an array of float64, which is no index.")
+
+
+@check("sampling.presence_frequency", points=1, public=True)
+def any_generated(presence_frequency, rng):
+    """Any logits, of one sequence or several, any penalties, and texts that repeat
+    themselves."""
+    penalty = st.sampled_from([0.5, 0.0, -0.25, 2.0])
+    cases = st.builds(lambda drawn, presence, frequency: Call((drawn[0], presence, frequency,
+                                                               drawn[1])),
+                      rows_with_texts(("plain", "ties", "large", "masked")), penalty, penalty)
+    expect_like(presence_frequency, sampling.presence_frequency, cases, rng,
+                "How often does each token stand in the text of its row?", atol=1e-5)
 
 
 @check("sampling.presence_frequency", points=1, public=False)
@@ -709,6 +833,49 @@ def alternatives(sample, logprobs, rng):
                         "`log_softmax` is given.")
 
 
+@st.composite
+def draws(draw) -> Call:
+    """Logits with ties and impossible tokens, a few or as many as Qwen has, and generators of
+    any seed, the two with the least and the most number among them."""
+    widths = (3, 1, 5, 5, 8, 151_936) if draw(st.booleans()) else (3, 1, 5)
+    logits = draw(rows(widths=widths, axes=(1,), values=("plain", "ties", "masked", "low",
+                                                         "zeros", "large")))
+    return Call((logits, draw(generators())))
+
+
+@check(DRAWING, points=1, public=True)
+def any_draw(sample, logprobs, rng):
+    """Whatever number the generator gives, 0 too, the token is one of those that are
+    possible; and the log-probabilities of any logits."""
+    def demand(case: Call) -> None:
+        (logits, generator), _ = case.made()
+        same, shown = copy.deepcopy(generator), f"`{typed(case, 'sample')}`"
+        if not np.isfinite(logits).any():
+            with expect_error(ModelError, when=f"asked for {shown}"):
+                sample(logits, generator)
+            return
+        with expect_unchanged(logits, hint=UNCHANGED):
+            token = sample(logits, generator)
+        counted([token])
+        possible = np.flatnonzero(true_softmax(logits) > 0)
+        expect(token in possible, f"{shown} to be a token that is possible, such as "
+               f"{possible[0]}", f"{token!r}",
+               "What does your search find for the number 0, and for the largest below 1? "
+               "Where the sums stay equal there are tokens of probability 0.")
+        same.random()
+        expect(generator.bit_generator.state == same.bit_generator.state,
+               f"one number of the generator to be used by {shown}", "another count of them",
+               "One `rng.random()`, and nothing else.")
+    with np.errstate(all="ignore"):
+        expect_on_all(draws(), demand, rng, 80)
+    cases = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "large", "tiny")).flatmap(
+        lambda logits: calls(st.just(logits), st.integers(0, logits.shape[0] - 1),
+                             st.integers(0, 6)))
+    expect_like(logprobs, sampling.logprobs, cases, rng,
+                "Natural logarithms, of the model's own probabilities; of equals the lower id "
+                "first.", atol=1e-5)
+
+
 @check(DRAWING, points=1, public=False)
 def draws_of_every_kind(sample, logprobs, rng):
     """Large logits, a single possible token at any place, many equal ones."""
@@ -820,6 +987,29 @@ def impossible_tokens(typical, rng):
                      "sampling with p=0.5",
                      "Where nothing is possible nothing can be ruled out. Who draws from such "
                      "a row is refused there.")
+
+
+def sums_of_typical(row: np.ndarray) -> np.ndarray:
+    """The sums that decide; none where rounding alone says what is nearest."""
+    _, distance, sums = typical_order(row)
+    apart = np.diff(np.unique(distance.round(9)))
+    return sums if not len(apart) or apart.min() > 1e-4 else np.array([])
+
+
+def clearly_typical(case: Call) -> bool:
+    row = case.made()[0][0]
+    return not np.isfinite(row).any() or len(sums_of_typical(row)) > 0
+
+
+@check("sampling.typical", points=1, public=True)
+def any_surprise(typical, rng):
+    """Any logits, with ties and impossible tokens, and a p between two of the sums."""
+    def right(logits: np.ndarray, p: float) -> np.ndarray:
+        return true_typical(logits, p) if np.isfinite(logits).any() else logits
+
+    expect_like(typical, right, with_border(sums_of_typical).filter(clearly_typical), rng,
+                "Each token's surprise, their mean, the distances; the nearest first, until p "
+                "is reached.", name="typical", examples=100)
 
 
 @check("sampling.typical", points=1, public=False)
