@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_returned, expect_unchanged
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import expect_on_all
 from autograder.checks.layers import vectors, weights
 from autograder.generators.calls import typed
@@ -185,7 +186,10 @@ def expect_queries(absorbed_queries, given: Case, *, of: str = "the carried quer
                  hint=hint, atol=atol)
 
 
-@check(KEYS, points=1, public=True)
+example_of_latent_keys = docstring_example(KEYS, points=0.5)
+
+
+@check(KEYS, points=0.5, public=True)
 def at_the_beginning(latent_keys, rng):
     """At position 0 nothing turns: the normed latent, and behind it the rest as it is."""
     expect_keys(latent_keys, case(rng, T=1, start=0),
@@ -259,14 +263,14 @@ def any_latents(latent_keys, rng):
     expect_on_all(latent_layers(), demand, rng)
 
 
-@check(KEYS, points=1, public=False)
+@check(KEYS, points=0.5, public=False)
 def faint_activations(latent_keys, rng):
     """Small activations, where the eps of the norm decides, and large ones."""
     for scale in (1e-3, 1e-2, 200.0):
         expect_keys(latent_keys, case(rng, scale=scale), rtol=3e-5)
 
 
-@check(KEYS, points=1, public=False)
+@check(KEYS, points=0.5, public=False)
 def odd_sizes(latent_keys, rng):
     """Latents smaller and larger than the turning part, one pair, one token, no token."""
     for T, D, r, t in ((4, 9, 3, 10), (1, 5, 16, 2), (0, 7, 4, 4), (6, 22, 6, 6)):
@@ -274,7 +278,10 @@ def odd_sizes(latent_keys, rng):
             expect_keys(latent_keys, case(rng, T=T, D=D, r=r, t=t, neighbours=pairs))
 
 
-@check(QUERIES, points=1, public=True)
+example_of_absorbed_queries = docstring_example(QUERIES, points=0.5)
+
+
+@check(QUERIES, points=0.5, public=True)
 def one_head_at_the_beginning(absorbed_queries, rng):
     """One head at position 0: its still part, carried by the rows that make keys,
     and the scale of the scores."""
@@ -337,7 +344,7 @@ def any_queries(absorbed_queries, rng):
     expect_on_all(latent_layers(), demand, rng)
 
 
-@check(QUERIES, points=1, public=False)
+@check(QUERIES, points=0.5, public=False)
 def stretched_contexts(absorbed_queries, rng):
     """Under YaRN the scores have another scale."""
     yarn = RopeScaling("yarn", float(rng.choice([4.0, 40.0])),
@@ -345,7 +352,7 @@ def stretched_contexts(absorbed_queries, rng):
     expect_queries(absorbed_queries, case(rng, scaling=yarn))
 
 
-@check(QUERIES, points=1, public=False)
+@check(QUERIES, points=0.5, public=False)
 def odd_queries(absorbed_queries, rng):
     """Sizes that happen to be equal and sizes that are far apart; one token, no token;
     large activations."""

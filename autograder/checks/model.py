@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, attempted, expect_agreement
 from gearworks import model
 from gearworks.attention import apply_rope
@@ -162,7 +163,10 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
         start = end
 
 
-@check(LAYER, points=2, public=True)
+example_of_decoder_layer = docstring_example(LAYER, points=1)
+
+
+@check(LAYER, points=1, public=True)
 def a_whole_prompt(decoder_layer, rng):
     """A layer of a random Llama, with fewer key/value heads than query heads,
     gives what Hugging Face gives."""
@@ -283,7 +287,7 @@ def layer_of(decoder_layer, case: Steps) -> Seen:
             ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
 
 
-@check(LAYER, points=1, public=True)
+@check(LAYER, points=1.5, public=True)
 def any_step(decoder_layer, rng):
     """Every family, a text in any steps, activations near zero, and only some rows wanted."""
     expect_agreement(decoder_layer, model.decoder_layer, stepped(), rng, run=layer_of,
@@ -292,7 +296,7 @@ def any_step(decoder_layer, rng):
                           "all tokens, and up to where?")
 
 
-@check(LAYER, points=1, public=False)
+@check(LAYER, points=0.5, public=False)
 def wanted_rows(decoder_layer, rng):
     """Only some rows are wanted: the others still reach the cache."""
     case = truth("Llama", rng, tokens=6)
@@ -305,7 +309,7 @@ def wanted_rows(decoder_layer, rng):
                      case.queries_keys_values(0)[1].transpose(1, 0, 2), atol=1e-4)
 
 
-@check(LAYER, points=1, public=False)
+@check(LAYER, points=0.5, public=False)
 def other_shapes(decoder_layer, rng):
     """Layers of every family and shape: one key head for all, as many as query heads,
     D equal to H · d."""
@@ -317,7 +321,7 @@ def other_shapes(decoder_layer, rng):
         expect_layer(decoder_layer, truth(family, rng, **sizes), (1, 5, 1), "", layer=1)
 
 
-@check(LAYER, points=1, public=False)
+@check(LAYER, points=0.5, public=False)
 def small_and_large(decoder_layer, rng):
     """Activations near zero, where eps decides, and in the hundreds."""
     expect_layer(decoder_layer, truth("Llama", rng, scale=3e-3, rms_norm_eps=1e-4), (4, 3), "",
@@ -370,7 +374,10 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str,
         start = end
 
 
-@check(FORWARD, points=2, public=True)
+example_of_forward = docstring_example(FORWARD, points=1)
+
+
+@check(FORWARD, points=1, public=True)
 def logits_of_llama(forward, rng):
     """A random Llama with a head of its own gives Hugging Face's logits."""
     expect_logits(forward, truth("Llama", rng), (7,),
@@ -421,7 +428,7 @@ def logits_of(forward, case: Steps) -> Seen:
     return [*seen, ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
 
 
-@check(FORWARD, points=1, public=True)
+@check(FORWARD, points=1.5, public=True)
 def any_text(forward, rng):
     """Every family, a text in any steps, tied heads, and the logits of some rows only."""
     expect_agreement(forward, model.forward, stepped(), rng, run=logits_of, examples=40,
@@ -430,7 +437,7 @@ def any_text(forward, rng):
                           "thing here than in the checks above?")
 
 
-@check(FORWARD, points=1, public=False)
+@check(FORWARD, points=0.5, public=False)
 def other_families(forward, rng):
     """Qwen2 with its biases, Qwen3 with its norms, other shapes, thetas and tied heads."""
     for family, sizes in (
@@ -442,7 +449,7 @@ def other_families(forward, rng):
         expect_logits(forward, truth(family, rng, **sizes), (5, 1, 1), "")
 
 
-@check(FORWARD, points=1, public=False)
+@check(FORWARD, points=0.5, public=False)
 def several_sequences(forward, rng):
     """Tokens of two sequences in one call, each at its own positions:
     the logits are those of each alone."""
@@ -460,7 +467,7 @@ def several_sequences(forward, rng):
     expect_close(got, case.logits[[6]], atol=1e-4)
 
 
-@check(FORWARD, points=1, public=False)
+@check(FORWARD, points=0.5, public=False)
 def cut_and_moved(forward, rng):
     """Cutting the cache and going on, far positions, small embeddings:
     still Hugging Face's logits."""

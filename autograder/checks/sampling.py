@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_error,
                                  expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checking.differential import expect_agreement, expect_on_all
 from autograder.generators.arrays import VALUES, Numbers, rows, sizes
 from autograder.generators.calls import Call, calls, typed
@@ -74,7 +75,10 @@ def kinds_of_logits(rng: np.random.Generator, V: int) -> list[np.ndarray]:
 WARMTH = "sampling.temperature+logit_bias"
 
 
-@check(WARMTH, points=1, public=True)
+example_of_temperature_logit_bias = docstring_example(WARMTH, points=0.5)
+
+
+@check(WARMTH, points=0.5, public=True)
 def sharper_and_flatter(temperature, logit_bias, rng):
     """Below 1 the differences grow, above 1 they shrink; the input stays as it was."""
     for value in (0.5, 4.0, float(rng.uniform(0.2, 0.9))):
@@ -135,7 +139,7 @@ def any_warmth(temperature, logit_bias, rng):
                 "Is there such a token? Which logits of which rows change?")
 
 
-@check(WARMTH, points=1, public=False)
+@check(WARMTH, points=0.5, public=False)
 def logits_of_every_kind(temperature, logit_bias, rng):
     """Large, tiny and impossible logits, one sequence and several, cold and hot."""
     for logits in [*kinds_of_logits(rng, 40), random_logits(rng, 3, 11, scale=200)]:
@@ -144,7 +148,7 @@ def logits_of_every_kind(temperature, logit_bias, rng):
                              "the logits", "", atol=0)
 
 
-@check(WARMTH, points=1, public=False)
+@check(WARMTH, points=0.5, public=False)
 def biases_of_every_kind(temperature, logit_bias, rng):
     """No bias at all, biases that forbid, many of them, on large and on impossible logits."""
     for logits in [*kinds_of_logits(rng, 30), random_logits(rng, 2, 30)]:
@@ -166,7 +170,10 @@ def true_top_k(logits: np.ndarray, k: int) -> np.ndarray:
     return np.array(rows, np.float32).reshape(logits.shape)
 
 
-@check("sampling.top_k", points=1, public=True)
+example_of_top_k = docstring_example("sampling.top_k", points=0.5)
+
+
+@check("sampling.top_k", points=0.5, public=True)
 def the_best_stay(top_k, rng):
     """The k best tokens keep their logits;
     the others are ruled out with -inf, and the input stays as it was."""
@@ -216,7 +223,7 @@ def any_k(top_k, rng):
                 name="top_k")
 
 
-@check("sampling.top_k", points=1, public=False)
+@check("sampling.top_k", points=0.5, public=False)
 def top_k_of_every_kind(top_k, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
     for logits in [*kinds_of_logits(rng, 32), np.zeros(6, np.float32),
@@ -226,7 +233,7 @@ def top_k_of_every_kind(top_k, rng):
                              atol=0)
 
 
-@check("sampling.top_k", points=1, public=False)
+@check("sampling.top_k", points=0.5, public=False)
 def top_k_like_hugging_face(top_k, rng):
     """As Hugging Face's TopKLogitsWarper on a large vocabulary."""
     from transformers.generation.logits_process import TopKLogitsWarper
@@ -262,6 +269,9 @@ def border_between(logits: np.ndarray, rng: np.random.Generator) -> float:
     """A p that lies clearly between two of the sums that top-p compares it with."""
     sums = np.cumsum(true_softmax(logits)[nucleus_order(logits)])
     return apart([0, *sums], rng)
+
+
+example_of_top_p = docstring_example("sampling.top_p", points=0.5)
 
 
 @check("sampling.top_p", points=1, public=True)
@@ -376,7 +386,7 @@ def any_border(top_p, rng):
                 "one reaches p?", name="top_p", examples=120)
 
 
-@check("sampling.top_p", points=1, public=False)
+@check("sampling.top_p", points=0.5, public=False)
 def top_p_of_every_kind(top_p, rng):
     """Large, tiny and mostly impossible logits; one possible token."""
     alone = np.full(9, IMPOSSIBLE)
@@ -388,7 +398,7 @@ def top_p_of_every_kind(top_p, rng):
     expect_processed(top_p, NOTHING_POSSIBLE, [0.9], NOTHING_POSSIBLE, "the logits", "")
 
 
-@check("sampling.top_p", points=1, public=False)
+@check("sampling.top_p", points=0.5, public=False)
 def top_p_with_ties(top_p, rng):
     """Ties everywhere: of those at the border as many stay as are needed,
     and they have the highest ids."""
@@ -398,7 +408,7 @@ def top_p_with_ties(top_p, rng):
         expect_processed(top_p, logits, [p], true_top_p(logits, p), "the logits", "", atol=0)
 
 
-@check("sampling.top_p", points=1, public=False)
+@check("sampling.top_p", points=0.5, public=False)
 def top_p_like_hugging_face(top_p, rng):
     """As Hugging Face's TopPLogitsWarper on a large vocabulary."""
     from transformers.generation.logits_process import TopPLogitsWarper
@@ -422,7 +432,10 @@ def true_min_p(logits: np.ndarray, p: float) -> np.ndarray:
     return np.array(rows).reshape(logits.shape)
 
 
-@check("sampling.min_p", points=1, public=True)
+example_of_min_p = docstring_example("sampling.min_p", points=0.5)
+
+
+@check("sampling.min_p", points=0.5, public=True)
 def measured_by_the_likeliest(min_p, rng):
     """A token stays when it is at least p times as likely as the likeliest one."""
     probabilities = rng.permutation([0.45, 0.3, 0.15, 0.1])
@@ -473,7 +486,7 @@ def any_share(min_p, rng):
                 examples=20)
 
 
-@check("sampling.min_p", points=1, public=False)
+@check("sampling.min_p", points=0.5, public=False)
 def min_p_of_every_kind(min_p, rng):
     """Large, tiny and mostly impossible logits."""
     for logits in kinds_of_logits(rng, 32):
@@ -484,7 +497,7 @@ def min_p_of_every_kind(min_p, rng):
     expect_processed(min_p, NOTHING_POSSIBLE, [0.1], NOTHING_POSSIBLE, "the logits", "")
 
 
-@check("sampling.min_p", points=1, public=False)
+@check("sampling.min_p", points=0.5, public=False)
 def min_p_like_hugging_face(min_p, rng):
     """As Hugging Face's MinPLogitsWarper on a large vocabulary."""
     from transformers.generation.logits_process import MinPLogitsWarper
@@ -510,7 +523,10 @@ def true_repetition(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> n
     return np.float32(right)
 
 
-@check("sampling.repetition_penalty", points=1, public=True)
+example_of_repetition_penalty = docstring_example("sampling.repetition_penalty", points=0.5)
+
+
+@check("sampling.repetition_penalty", points=0.5, public=True)
 def both_signs(repetition_penalty, rng):
     """A token that occurred becomes less likely, whether its logit is positive or negative."""
     logits = rng.permutation(np.float32([3, -3, 1, -1, 2, -2]))
@@ -579,7 +595,7 @@ def any_text(repetition_penalty, rng):
                 atol=None)
 
 
-@check("sampling.repetition_penalty", points=1, public=False)
+@check("sampling.repetition_penalty", points=0.5, public=False)
 def texts_of_every_kind(repetition_penalty, rng):
     """Large, tiny and impossible logits, logits of zero, long texts."""
     for logits in [*kinds_of_logits(rng, 90), np.zeros(90, np.float32)]:
@@ -589,7 +605,7 @@ def texts_of_every_kind(repetition_penalty, rng):
                              true_repetition(logits, penalty, ids), "the logits", "", atol=1e-8)
 
 
-@check("sampling.repetition_penalty", points=1, public=False)
+@check("sampling.repetition_penalty", points=0.5, public=False)
 def repetition_like_hugging_face(repetition_penalty, rng):
     """As Hugging Face's RepetitionPenaltyLogitsProcessor on a large vocabulary."""
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
@@ -611,7 +627,10 @@ def true_presence_frequency(logits: np.ndarray, presence: float, frequency: floa
                        for id, score in enumerate(logits.tolist())])
 
 
-@check("sampling.presence_frequency", points=1, public=True)
+example_of_presence_frequency = docstring_example("sampling.presence_frequency", points=0.5)
+
+
+@check("sampling.presence_frequency", points=0.5, public=True)
 def there_at_all(presence_frequency, rng):
     """The presence penalty is subtracted once from each token that was generated."""
     logits = random_logits(rng, 6)
@@ -672,7 +691,7 @@ def any_generated(presence_frequency, rng):
                 "How often does each token stand in the text of its row?", atol=1e-5)
 
 
-@check("sampling.presence_frequency", points=1, public=False)
+@check("sampling.presence_frequency", points=0.5, public=False)
 def penalties_of_every_kind(presence_frequency, rng):
     """Large, tiny and impossible logits, long texts."""
     for logits in kinds_of_logits(rng, 60):
@@ -683,7 +702,7 @@ def penalties_of_every_kind(presence_frequency, rng):
                              "the logits", "")
 
 
-@check("sampling.presence_frequency", points=1, public=False)
+@check("sampling.presence_frequency", points=0.5, public=False)
 def one_text_token_by_token(presence_frequency, rng):
     """A text as it grows: every logit falls by the right amount at every step."""
     logits, text = random_logits(rng, 7, scale=1.0), rng.integers(0, 7, 9).tolist()
@@ -735,7 +754,10 @@ def counted(draws: Sequence[int]) -> dict[int, int]:
     return counts
 
 
-@check(DRAWING, points=2, public=True)
+example_of_sample_logprobs = docstring_example(DRAWING, points=1)
+
+
+@check(DRAWING, points=1.5, public=True)
 def as_often_as_likely(sample, logprobs, rng):
     """Each token is drawn as often as it is likely, and an impossible one never."""
     probabilities = rng.permutation([0.4, 0.25, 0, 0.15, 0.1, 0, 0.06, 0.04])
@@ -876,7 +898,7 @@ def any_draw(sample, logprobs, rng):
                 "first.", atol=1e-5)
 
 
-@check(DRAWING, points=1, public=False)
+@check(DRAWING, points=0.5, public=False)
 def draws_of_every_kind(sample, logprobs, rng):
     """Large logits, a single possible token at any place, many equal ones."""
     for place in (0, 3, 6):
@@ -890,7 +912,7 @@ def draws_of_every_kind(sample, logprobs, rng):
                         np.full(5, 0.2), "the tokens", "")
 
 
-@check(DRAWING, points=1, public=False)
+@check(DRAWING, points=0.5, public=False)
 def one_generator_for_each(sample, logprobs, rng):
     """Generators of several requests, taken in turn, give each what it would have had alone."""
     rows, seeds = random_logits(rng, 6, 50, scale=0.5), rng.integers(2**32, size=3).tolist()
@@ -904,7 +926,7 @@ def one_generator_for_each(sample, logprobs, rng):
            "other tokens for other seeds", "the same ones for all")
 
 
-@check(DRAWING, points=1, public=False)
+@check(DRAWING, points=0.5, public=False)
 def logprobs_of_every_kind(sample, logprobs, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
     for logits in [*kinds_of_logits(rng, 24), rng.integers(-1, 2, 15).astype(np.float32)]:
@@ -939,7 +961,10 @@ def typical_border(logits: np.ndarray, rng: np.random.Generator) -> float:
     return apart([0, *typical_order(logits)[2]], rng)
 
 
-@check("sampling.typical", points=1, public=True)
+example_of_typical = docstring_example("sampling.typical", points=0.5)
+
+
+@check("sampling.typical", points=0.5, public=True)
 def neither_sure_nor_strange(typical, rng):
     """Tokens whose surprise is near to what is expected stay, until p is reached;
     the likeliest may go."""
@@ -1012,7 +1037,7 @@ def any_surprise(typical, rng):
                 "is reached.", name="typical", examples=100)
 
 
-@check("sampling.typical", points=1, public=False)
+@check("sampling.typical", points=0.5, public=False)
 def typical_of_every_kind(typical, rng):
     """Large, tiny and mostly impossible logits; one possible token."""
     alone = np.full(9, IMPOSSIBLE)
@@ -1025,7 +1050,7 @@ def typical_of_every_kind(typical, rng):
                          atol=0)
 
 
-@check("sampling.typical", points=1, public=False)
+@check("sampling.typical", points=0.5, public=False)
 def typical_like_hugging_face(typical, rng):
     """As Hugging Face's TypicalLogitsWarper."""
     from transformers.generation.logits_process import TypicalLogitsWarper
@@ -1073,6 +1098,9 @@ def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: fl
         expect_distribution(counted(tokens), probabilities, "the tokens", hint)
 
 
+example_of_mirostat = docstring_example("sampling.mirostat", points=1)
+
+
 @check("sampling.mirostat", points=1, public=True)
 def at_most_mu_bits(mirostat, rng):
     """Tokens more surprising than mu bits are ruled out;
@@ -1111,7 +1139,7 @@ def the_likeliest_stays(mirostat, rng):
             mirostat(broken, 6.0, 3.0, 0.1, rng)
 
 
-@check("sampling.mirostat", points=1, public=False)
+@check("sampling.mirostat", points=0.5, public=False)
 def texts_of_mirostat(mirostat, rng):
     """Many steps with random logits: every token is allowed, every mu is right."""
     mu, tau = 4.0, 2.0
@@ -1121,7 +1149,7 @@ def texts_of_mirostat(mirostat, rng):
         expect_mirostat(mirostat, logits, mu, tau, 0.3, rng, 1, "")
 
 
-@check("sampling.mirostat", points=1, public=False)
+@check("sampling.mirostat", points=0.5, public=False)
 def mirostat_of_every_kind(mirostat, rng):
     """Large and impossible logits; the same seed gives the same tokens."""
     large = np.float32([-400, 600, 599, 250, -np.inf])
