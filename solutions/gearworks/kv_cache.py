@@ -43,6 +43,19 @@ class KVCache:
 
     Each layer counts its own tokens, since within one forward pass the layers run one after the
     other.
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
+    ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
+    ...                      num_key_value_heads=1, head_dim=2, max_position_embeddings=9,
+    ...                      rms_norm_eps=1e-9, rope_theta=1e4, tie_word_embeddings=False)
+    >>> cache, zeros = KVCache(config, capacity=4), np.zeros((2, 1, 2), np.float32)
+    >>> values = np.array([[[2, 0]], [[4, 8]]], np.float32)
+    >>> cache.attend(0, zeros, zeros, values)[:, 0]      # equal scores: means of what is seen
+    array([[2., 0.],
+           [3., 4.]], dtype=float32)
+    >>> cache.truncate(1)
+    >>> len(cache)
+    1
     """
 
     def __init__(self, config: ModelConfig, capacity: int):
