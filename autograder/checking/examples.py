@@ -1,8 +1,8 @@
 """The example in a docstring as a check: what the reference promises there, the subject gives.
 
-The lines are those of the reference's docstring. They run once with the reference and once with
-the subject in its place, and what each line shows is compared as a check compares: a list may be
-a tuple, and numbers have a tolerance.
+The lines are those of the reference's docstring. They run once with the reference and once
+with the subject in its place, and what each line shows is compared as a check compares: a list
+may be a tuple, and numbers have a tolerance.
 """
 
 import doctest
@@ -78,7 +78,7 @@ def _shown(source: str, names: dict) -> list[tuple[str, Any]]:
             value = eval(code, names)
     except (KeyboardInterrupt, TimeLimit):
         raise
-    except BaseException as error:            # a learner's test may fail by pytest, with no Exception
+    except BaseException as error:                  # pytest's own failures are no `Exception`
         if is_not_attempted(error):
             raise
         value = Raised(error)

@@ -145,6 +145,9 @@ def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
         expect_returned(got, f"{of} to be {short(expected)}")
         plain = {int, bool, str, bytes, type(None)}
         if not isinstance(got, (list, tuple)) or {*map(type, expected)} <= plain:
+            mine, right = _plain(got), _plain(expected)
+            if isinstance(mine, list) and max(len(repr(mine)), len(repr(right))) <= 100:
+                expect(mine == right, f"{of} to be {right!r}", repr(mine), hint)
             expect_equal(got, expected, of=of, hint=hint)
             return
         expect(len(got) == len(expected),
@@ -157,7 +160,8 @@ def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
         keys = [*expected]
         expect(isinstance(got, Mapping) and {*got} == {*keys},
                f"{of} to have the keys {short(keys)}",
-               short([*got]) if isinstance(got, Mapping) else f"{_kind(got)}: {short(got)}", hint)
+               short([*got]) if isinstance(got, Mapping) else f"{_kind(got)}: {short(got)}",
+               hint)
         for key in keys:
             expect_same(got[key], expected[key], of=f"{short(key)} in {of}", **more)
     elif dataclasses.is_dataclass(expected) and not isinstance(expected, type):

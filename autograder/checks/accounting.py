@@ -156,7 +156,8 @@ def published_models(parameter_count, rng):
                      HF_PARAMETERS[name])
 
 
-example_of_stored_bytes_memory_bytes = docstring_example("accounting.stored_bytes+memory_bytes", points=1)
+example_of_stored_bytes_memory_bytes = docstring_example(
+    "accounting.stored_bytes+memory_bytes", points=1)
 
 
 @check("accounting.stored_bytes+memory_bytes", points=2, public=True)

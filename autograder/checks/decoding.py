@@ -182,9 +182,9 @@ STREAMS = st.builds(
     Stream, st.lists(st.one_of(st.text("ab", min_size=1, max_size=4),
                                st.sampled_from(["END", "b!", ".*", "a.", "Ab", "é", ""])),
                      max_size=3),
-    st.lists(st.one_of(st.text("ab", max_size=3), texts(["EN", "D", "END", "E"], ["a", "b!", "A"],
-                                                       SIGNS, most=2, long=False)),
-             max_size=5))
+    st.lists(st.one_of(st.text("ab", max_size=3),
+                       texts(["EN", "D", "END", "E"], ["a", "b!", "A"], SIGNS, most=2,
+                             long=False)), max_size=5))
 
 
 def shown_of(StopMatcher, stream: Stream) -> Seen:
@@ -499,9 +499,9 @@ def wishes(draw) -> Wish:
                         stop_ids=st.sampled_from([[98], [260]]),
                         stop=st.sampled_from([["a"], ["ab", "b"]]),
                         add_special_tokens=st.booleans()))
-    return Wish(prompt or draw(st.sampled_from(["", "a"])),
-                {"max_tokens": 5} | options | {"params": SamplingParams(**{"seed": 0} | params)},
-                draw(st.booleans()), draw(st.integers(0, 99)))
+    options = {"max_tokens": 5} | options | {"params": SamplingParams(**{"seed": 0} | params)}
+    return Wish(prompt or draw(st.sampled_from(["", "a"])), options, draw(st.booleans()),
+                draw(st.integers(0, 99)))
 
 
 def said_to(generate, wish: Wish) -> Seen:

@@ -257,7 +257,8 @@ def latent_layers(draw) -> Layer:
 def any_latents(latent_keys, rng):
     """Layers of any sizes, with pairs of both kinds, small activations, and no tokens."""
     def demand(layer: Layer) -> None:
-        expect_keys(latent_keys, layer.made(), rtol=3e-5, of=f"what is cached for {typed(layer)}",
+        expect_keys(latent_keys, layer.made(), rtol=3e-5,
+                    of=f"what is cached for {typed(layer)}",
                     hint="Which r of the r + t numbers are the latent, and what is done to the "
                          "others?")
     expect_on_all(latent_layers(), demand, rng)

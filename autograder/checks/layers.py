@@ -414,7 +414,8 @@ def any_activation(silu, swiglu, rng):
 
     with np.errstate(all="ignore"):
         expect_agreement(silu, right_silu, rows(widths=(3, 1, 5), least=0).map(
-            lambda x: Call((x,))), rng, name="silu", atol=sizes_together, hint="x · sigmoid(x), number by number.")
+            lambda x: Call((x,))), rng, name="silu", atol=sizes_together,
+                         hint="x · sigmoid(x), number by number.")
         expect_agreement(swiglu, right_swiglu, branches(), rng, name="swiglu",
                          atol=sizes_together,
                          hint="Which of the two goes through SiLU?")

@@ -64,9 +64,10 @@ def equals(route, rng):
 
 def ranked(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.ndarray]:
     """What is right, in float64: of experts with equal scores the earlier one first."""
-    powers = np.exp(scores.astype(np.float64) - scores.max(axis=-1, keepdims=True, initial=-1e9))
+    wide = scores.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True, initial=-1e9))
     shares = powers / powers.sum(axis=-1, keepdims=True)
-    experts = np.argsort(-scores.astype(np.float64), axis=-1, kind="stable")[:, :k]
+    experts = np.argsort(-wide, axis=-1, kind="stable")[:, :k]
     chosen = np.take_along_axis(shares, experts, axis=-1)
     if normalize:
         chosen = chosen / chosen.sum(axis=-1, keepdims=True)

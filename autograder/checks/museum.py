@@ -85,7 +85,8 @@ def unknown_text(conversation_ids, rng):
 
 
 CONVERSATIONS = calls(
-    st.one_of(st.just([]), st.lists(st.sampled_from([3, 4, 5]), max_size=4).map(lambda ids: [1, *ids])),
+    st.one_of(st.just([]),
+              st.lists(st.sampled_from([3, 4, 5]), max_size=4).map(lambda ids: [1, *ids])),
     st.one_of(st.lists(st.sampled_from("abcé/"), max_size=4).map("".join),
               st.sampled_from(["/reset", " /reset", "/reset ", "reset", "", "aa", "A"])),
     st.sampled_from(["abc", "cba/", "é", "/rest", "ab"]))
@@ -261,9 +262,11 @@ def prompts(draw) -> Call:
     if draw(st.booleans()):
         request = {"prompt": draw(words)}
     else:
-        roles = draw(st.sampled_from([["user"], ["system", "user"], ["user", "assistant", "user"]]))
+        roles = draw(st.sampled_from([["user"], ["system", "user"],
+                                      ["user", "assistant", "user"]]))
         request = {"messages": [{"role": role, "content": draw(words)} for role in roles]}
-    template = draw(st.sampled_from([CHAT_TEMPLATE, CHAT_TEMPLATE.removeprefix("{{ bos_token }}")]))
+    template = draw(st.sampled_from([CHAT_TEMPLATE,
+                                     CHAT_TEMPLATE.removeprefix("{{ bos_token }}")]))
     return Call((request, template, draw(st.booleans()), draw(st.booleans())))
 
 
@@ -277,7 +280,8 @@ def prompt_of(prompt_ids, call: Call) -> Seen:
 @check("museum.prompt_ids", points=1, public=True)
 def any_prompt(prompt_ids, rng):
     """Conversations and texts of every kind, for models that want BOS, EOS, or neither."""
-    expect_agreement(prompt_ids, reference_prompt_ids, prompts(), rng, run=prompt_of, examples=30,
+    expect_agreement(prompt_ids, reference_prompt_ids, prompts(), rng, run=prompt_of,
+                     examples=30,
                      hint="In what is shown, the last two arguments say whether the tokenizer "
                           "adds BOS and EOS when it is asked to. Who asks, and when?")
 
@@ -586,9 +590,9 @@ def strangers_and_shapes(load_state, rng):
 @st.composite
 def states(draw) -> Call:
     """A model, and a checkpoint that fits, with wrapped names, or does not fit in one thing."""
-    names = draw(st.lists(st.sampled_from(["embed", "layers.0.attn.q", "layers.0.submodule.norm",
-                                           "module_list.w", "a"]), min_size=1, max_size=3,
-                          unique=True))
+    name = st.sampled_from(["embed", "layers.0.attn.q", "layers.0.submodule.norm",
+                            "module_list.w", "a"])
+    names = draw(st.lists(name, min_size=1, max_size=3, unique=True))
     shapes = {name: draw(st.sampled_from([(2,), (2, 3), (1,), ()])) for name in names}
     checkpoint = {}
     for name in draw(st.permutations(names)):
@@ -718,7 +722,8 @@ def any_pieces(stream_pieces, rng):
     """Texts of few letters, in pieces of any size, and stop strings that repeat themselves."""
     letters = st.text("ab", max_size=4)
     expect_agreement(stream_pieces, reference_stream_pieces,
-                     calls(st.lists(letters, max_size=5), st.text("ab", min_size=1, max_size=4)),
+                     calls(st.lists(letters, max_size=5),
+                           st.text("ab", min_size=1, max_size=4)),
                      rng, examples=200,
                      hint="How long is the longest end of the text so far that may still "
                           "become the stop string?")
@@ -821,7 +826,8 @@ def hits(draw) -> Call:
                           max_size=3))
     ends = [tuple(text[:end]) for text in texts for end in range(size, len(text) + 1, size)]
     cached = draw(st.sets(st.sampled_from(ends), max_size=6)) if ends else set()
-    return Call((draw(st.sampled_from(texts)), cached | set(ends[:draw(st.integers(0, 4))]), size))
+    cached |= set(ends[:draw(st.integers(0, 4))])
+    return Call((draw(st.sampled_from(texts)), cached, size))
 
 
 @check("museum.prefix_hit", points=0.5, public=True)
@@ -1042,7 +1048,8 @@ def every_column_in_its_place(packed_matvec, rng):
 def packed(draw) -> Call:
     """A matrix in four bits, of few groups or many, and a vector of few numbers that are not
     zero."""
-    out, groups, size = (draw(st.sampled_from(likely)) for likely in ([1, 2, 3], [1, 2, 3], [2, 4, 8]))
+    out, groups, size = (draw(st.sampled_from(likely))
+                         for likely in ([1, 2, 3], [1, 2, 3], [2, 4, 8]))
     code = st.sampled_from([0x52, 0x0F, 0xF0, 0x9A, 0xFF, 0x00])
     codes = [[draw(code) for _ in range(groups * size // 2)] for _ in range(out)]
     zeros = [[draw(st.sampled_from([2, 0, 8, 15])) for _ in range(groups)] for _ in range(out)]

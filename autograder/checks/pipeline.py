@@ -190,9 +190,10 @@ class Request:
 
 
 TOKEN = st.sampled_from(IDS[:6])
-REQUESTS = st.builds(Request, st.lists(TOKEN, min_size=1, max_size=3), st.lists(TOKEN, max_size=5),
-                     st.lists(TOKEN, max_size=2, unique=True), st.integers(0, 6),
-                     st.one_of(st.none(), st.lists(TOKEN, max_size=2, unique=True)))
+REQUESTS = st.builds(
+    Request, st.lists(TOKEN, min_size=1, max_size=3), st.lists(TOKEN, max_size=5),
+    st.lists(TOKEN, max_size=2, unique=True), st.integers(0, 6),
+    st.one_of(st.none(), st.lists(TOKEN, max_size=2, unique=True)))
 
 
 def seen_of(run_request, request: Request) -> Seen:

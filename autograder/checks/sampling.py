@@ -589,7 +589,8 @@ def rows_with_texts(kinds: Sequence[str]) -> st.SearchStrategy[tuple]:
 def any_text(repetition_penalty, rng):
     """Any logits, of one sequence or several, any penalty, and texts that repeat themselves."""
     cases = st.builds(lambda drawn, penalty: Call((drawn[0], penalty, drawn[1])),
-                      rows_with_texts((*VALUES, "masked")), st.sampled_from([2.0, 0.5, 1.0, 1.3]))
+                      rows_with_texts((*VALUES, "masked")),
+                      st.sampled_from([2.0, 0.5, 1.0, 1.3]))
     expect_like(repetition_penalty, sampling.repetition_penalty, cases, rng,
                 "Which tokens occurred, and which sign have their logits?",
                 atol=None)
@@ -890,7 +891,8 @@ def any_draw(sample, logprobs, rng):
                "One `rng.random()`, and nothing else.")
     with np.errstate(all="ignore"):
         expect_on_all(draws(), demand, rng, 80)
-    cases = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "large", "tiny")).flatmap(
+    logits = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "large", "tiny"))
+    cases = logits.flatmap(
         lambda logits: calls(st.just(logits), st.integers(0, logits.shape[0] - 1),
                              st.integers(0, 6)))
     expect_like(logprobs, sampling.logprobs, cases, rng,

@@ -286,14 +286,15 @@ class Run:
     def typed(self) -> str:
         draft = ("None" if self.draft is None
                  else f"{self.draft}, each row divided by its sum")
-        return (f"accept({self.proposed}, draft={draft}, target={self.target}, each row divided "
-                f"by its sum, {self.generator.typed()})")
+        return (f"accept({self.proposed}, draft={draft}, target={self.target}, each row "
+                f"divided by its sum, {self.generator.typed()})")
 
 
 @st.composite
 def runs(draw) -> Run:
     """Guesses of which the target may rule some out, copied or drawn, none or several."""
-    row = st.sampled_from([[1, 1, 1, 1], [4, 0, 0, 0], [0, 1, 0, 3], [2, 1, 1, 0], [0, 0, 5, 0]])
+    row = st.sampled_from([[1, 1, 1, 1], [4, 0, 0, 0], [0, 1, 0, 3], [2, 1, 1, 0],
+                           [0, 0, 5, 0]])
     proposed = draw(st.lists(st.integers(0, 3), max_size=3))
     target = [draw(row) for _ in range(len(proposed) + 1)]
     drawn_from = [draw(row.filter(lambda weights, id=id: weights[id] > 0)) for id in proposed]
@@ -685,9 +686,9 @@ def text_of(speculate, run: Speculation) -> Seen:
 def any_speculation(speculate, rng):
     """Guesses that are right now and then, ends inside a run, and little room."""
     expect_agreement(speculate, reference, SPECULATIONS, rng, run=text_of, examples=100,
-                     hint="Write the text down with a mark under every token that the model has "
-                          "seen. Which guess is the first that is wrong, and what ends the "
-                          "text?")
+                     hint="Write the text down with a mark under every token that the model "
+                          "has seen. Which guess is the first that is wrong, and what ends "
+                          "the text?")
 
 
 @check(SPECULATE, points=0.5, public=False)

@@ -487,8 +487,8 @@ def any_texts(train_bpe, rng):
 @check("tokenizer.train_bpe", points=1, public=False)
 def nothing_left(train_bpe, rng):
     """Training on little text ends early."""
-    for texts in ([], [""], ["a"], ["aaaa"], ["ab", "ab"]):
-        expect_trained(train_bpe, texts, 300, "")
+    for corpus in ([], [""], ["a"], ["aaaa"], ["ab", "ab"]):
+        expect_trained(train_bpe, corpus, 300, "")
 
 
 @check("tokenizer.train_bpe", points=1, public=False)

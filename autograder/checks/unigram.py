@@ -65,8 +65,8 @@ def any_scores(best_pieces, rng):
     scores = st.dictionaries(pieces, st.sampled_from([-1.0, -2.0, -0.5, -3.0, -20.0, 0.0]),
                              min_size=1, max_size=5)
     expect_agreement(best_pieces, reference.best_pieces,
-                     calls(texts(["a", "b", "ab"], ["x", "y", "é"], most=5, long=False), scores),
-                     rng, examples=150,
+                     calls(texts(["a", "b", "ab"], ["x", "y", "é"], most=5, long=False),
+                           scores), rng, examples=150,
                      hint="Write down every cut with its sum. Of equal sums, whose last piece "
                           "is longest?")
 

@@ -18,7 +18,7 @@ from autograder.checking import (CheckFailure, check, expect, expect_close, expe
 from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, attempted, expect_agreement
 from autograder.generators.arrays import numbers
-from autograder.generators.calls import Call, calls
+from autograder.generators.calls import Call
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.weights import expected_shapes, gguf_name
@@ -65,7 +65,7 @@ def expect_mapped(map_names, found: dict, config: ModelConfig, of: str, hint: st
 
 def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str], when: str,
                     hint: str) -> None:
-    """Fail unless a ModelError names all of these, each by the file's name or Hugging Face's."""
+    """Fail unless a ModelError names all of these, by the file's name or Hugging Face's."""
     of_hf = {gguf_name(name, config.architecture): name for name in expected_shapes(config)}
     of_hf |= {name.removeprefix("model."): name for name in expected_shapes(config)}
     with expect_error(ModelError, when=when, hint=hint):

@@ -39,9 +39,11 @@ class Numbers:
                   "low": lambda: x.round(2) - 1e4, "zeros": lambda: 0 * x,
                   "masked": lambda: np.where(x < 0.3, -np.inf, x.round(2))}[self.values]
         array = np.array(values() + 0.0, self.dtype)                      # no zero is negative
+        if not array.ndim:
+            return array
         if self.layout == "columns":
             return np.asfortranarray(array)
-        if self.layout == "strided" and array.ndim:
+        if self.layout == "strided":
             return np.repeat(array, 2, axis=-1)[..., ::2]
         array.flags.writeable = self.layout != "locked"
         return array
@@ -54,6 +56,8 @@ class Numbers:
         else:
             x = f"np.random.default_rng({self.seed}).normal(size={self.shape})"
             text = f"({(VALUES | MASKED)[self.values].format(x=x)}).astype(np.{self.dtype})"
+        if not array.ndim:
+            return text
         return {"rows": text, "columns": f"np.asfortranarray({text})",
                 "strided": f"np.repeat({text}, 2, -1)[..., ::2]",
                 "locked": f"{text} (read-only)"}[self.layout]

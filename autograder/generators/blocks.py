@@ -13,7 +13,7 @@ SCALES = (b"\0\x38", b"\0\0", b"\xff\x7b", b"\xcd\xae", b"\1\0", b"\0\xbc")
 
 @dataclass(frozen=True)
 class Blocks:
-    """Blocks of these scales, with random codes: the bytes of float16 at `at`, in each block."""
+    """Blocks of these scales, with random codes. at: where in a block its float16 begin."""
 
     scales: tuple[tuple[bytes, ...], ...]
     nbytes: int

@@ -62,8 +62,8 @@ def made(value: Any) -> Any:
 def typed(value: Any, name: str = "") -> str:
     """A value as Python that gives it. name: of what a call calls.
 
-    >>> typed("a" * 300), typed(np.array([0.1, 2], np.float32)), typed(Call((1,), {"k": 2}), "f")
-    ("'a' * 300", 'np.array([0.1, 2.0], np.float32)', 'f(1, k=2)')
+    >>> typed(np.array([0.1, 2], np.float32)), typed(Call(("a" * 300,), {"k": 2}), "f")
+    ('np.array([0.1, 2.0], np.float32)', "f('a' * 300, k=2)")
     """
     if isinstance(value, Call):
         arguments = [*map(typed, value.args),
@@ -97,12 +97,14 @@ def typed(value: Any, name: str = "") -> str:
 
 
 def _typed_array(array: np.ndarray) -> str:
+    if not array.size:
+        return f"np.zeros({array.shape}, np.{array.dtype})"
     if array.size > SMALL:
         return f"<{array.dtype} of shape {array.shape}>"
 
     def nested(part: np.ndarray) -> str:
-        return (str(part[()]) if part.ndim == 0
-                else f"[{', '.join(map(nested, part))}]")
+        return (str(part[()]).replace("inf", "np.inf").replace("nan", "np.nan")
+                if part.ndim == 0 else f"[{', '.join(map(nested, part))}]")
     return f"np.array({nested(array)}, np.{array.dtype})"
 
 
