@@ -4,6 +4,7 @@ import numpy as np
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checks.quantization import expect_array, matrix, parts
 from gearworks.errors import ModelError
 from gearworks.quantization.gptq import gptq_hessian as reference_hessian
@@ -39,7 +40,10 @@ def expect_hessian(gptq_hessian, inputs: np.ndarray, damping: float, of: str,
                  hint=hint)
 
 
-@check(HESSIAN, points=2, public=True)
+example_of_gptq_hessian = docstring_example(HESSIAN, points=1)
+
+
+@check(HESSIAN, points=1.5, public=True)
 def two_over_n(gptq_hessian, rng):
     """Without damping: 2/n times the inputs' products with each other."""
     for count in (12, 3, 1):
@@ -79,7 +83,7 @@ def inputs_without_meaning(gptq_hessian, rng):
         gptq_hessian(np.zeros((4, 3), np.float32))
 
 
-@check(HESSIAN, points=1, public=False)
+@check(HESSIAN, points=0.5, public=False)
 def hessians_of_all_sizes(gptq_hessian, rng):
     """Large and tiny inputs, few and many, in float32 throughout."""
     for count, columns, size in ((200, 8, 1e4), (2, 30, 1e-3), (64, 1, 1), (7, 7, 30)):
@@ -152,6 +156,9 @@ def expect_fed_back(gptq_quantize, weight: np.ndarray, hessian: np.ndarray, grou
                 f"left is {exact[row]:.3f} codes", hint)
 
 
+example_of_gptq_quantize = docstring_example(QUANTIZE, points=1)
+
+
 @check(QUANTIZE, points=2, public=True)
 def independent_columns(gptq_quantize, rng):
     """Where inputs do not go together, nothing can be made up for: the nearest codes."""
@@ -166,7 +173,7 @@ def independent_columns(gptq_quantize, rng):
                           "the nearest, plus the zero point, from 0 to 15.")
 
 
-@check(QUANTIZE, points=3, public=True)
+@check(QUANTIZE, points=2, public=True)
 def feeds_back(gptq_quantize, rng):
     """Each column's error is made up for by all columns after it, in its group and beyond."""
     weight = matrix(rng, 4, 12)

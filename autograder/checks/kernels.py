@@ -8,6 +8,7 @@ import numpy as np
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checks.attention import arrays, true_attention, true_mask
 from gearworks.kernels.flash import Partial, in_tiles, merge, tiled_bytes
 
@@ -62,6 +63,9 @@ def matrix(rng: np.random.Generator, blocks: int, groups: int, scale: float = 0.
     return (rng.integers(0, 16, (16 * blocks, 32 * groups)),
             float32(rng, 16 * blocks, groups, scale=scale),
             float32(rng, 16 * blocks, groups, scale=scale))
+
+
+example_of_cpu_int4_matvec = docstring_example(INT4, points=1)
 
 
 @check(INT4, points=2, public=True)
@@ -143,7 +147,7 @@ def groups_apart(int4_matvec, rng):
                       "other groups.")
 
 
-@check(INT4, points=2, public=False)
+@check(INT4, points=1, public=False)
 def small_inputs(int4_matvec, rng):
     """Small activations among zeros lose nothing, and code 15 is no negative number."""
     codes, scales, minimums = matrix(rng, 3, 2)
@@ -212,6 +216,9 @@ def through(online_softmax, scores: np.ndarray, values: np.ndarray, borders) -> 
     return state
 
 
+example_of_flash_online_softmax = docstring_example(ONLINE, points=1)
+
+
 @check(ONLINE, points=2, public=True)
 def first_tile(online_softmax, rng):
     """The first tile, by hand: of two keys, one scores log 3 above the other."""
@@ -277,7 +284,7 @@ def large_scores(online_softmax, rng):
                        "scores are, however low.", atol=1e-4)
 
 
-@check(ONLINE, points=1, public=False)
+@check(ONLINE, points=0.5, public=False)
 def parts_merge(online_softmax, rng):
     """Keys in two parts, each gone through by itself, merge to the whole."""
     scores, values = arrays(rng, 6, 17, scale=4.0), arrays(rng, 17, 5)
@@ -289,7 +296,7 @@ def parts_merge(online_softmax, rng):
         expect_partial(merge(parts), true_partial(scores, values), "", atol=2e-5)
 
 
-@check(ONLINE, points=1, public=False)
+@check(ONLINE, points=0.5, public=False)
 def no_key_one_key(online_softmax, rng):
     """Tiles of no keys, of one, ties, and scores that differ in the thousandths."""
     values = arrays(rng, 8, 2, scale=1e-3)
@@ -336,6 +343,9 @@ def expect_tiled(flash, rng: np.random.Generator, shape, tiles: tuple[int, int],
     expect_close(out, true_attention(q, k, v, true_mask(T, S, window)), of=of, axes=PLACES,
                  atol=atol, hint=hint)
     return memory
+
+
+example_of_flash_flash_attention_tiled = docstring_example(TILED, points=1)
 
 
 @check(TILED, points=1, public=True)
@@ -429,7 +439,7 @@ def no_large_array(flash_attention_tiled, rng):
            f"{most / 1e6:.2f} MB", "Which of your arrays grows with the number of keys?")
 
 
-@check(TILED, points=2, public=False)
+@check(TILED, points=1, public=False)
 def any_sizes(flash_attention_tiled, rng):
     """Tiles of one, tiles larger than everything, heads of all kinds, one query, no cache."""
     for shape, tiles in (((1, 1, 1, 1, 1), (1, 1)), ((1, 23, 6, 3, 5), (16, 4)),
@@ -488,6 +498,9 @@ def expect_flash(flash, rng: np.random.Generator, batch, shape, hint: str, *,
                      of=of + (f", with a window of {window}," if window else ","), axes=PLACES,
                      atol=atol, hint=hint)
         start += T
+
+
+example_of_triton_flash_attention = docstring_example(FLASH, points=1)
 
 
 @check(FLASH, points=2, public=True)
@@ -550,7 +563,7 @@ def nothing_to_see(flash_attention, rng):
                  "what the mixture is divided by, must be numbers.")
 
 
-@check(FLASH, points=2, public=False)
+@check(FLASH, points=1, public=False)
 def any_flash(flash_attention, rng):
     """Heads from 3 to 128 elements, large scores, odd batches."""
     for d, scale in ((3, 1.0), (17, 8.0), (64, 2.0), (96, 1.0), (128, 1.0)):
@@ -592,6 +605,9 @@ def expect_decode(paged_decode, rng: np.random.Generator, lengths, shape, hint: 
     expect_close(got, np.array(right), axes=["sequence", "head", "element"], atol=atol,
                  hint=hint, of=f"attention over {words} tokens in blocks of {size}, in parts: "
                                f"{splits}" + (f", with a window of {window}," * bool(window)))
+
+
+example_of_triton_paged_decode = docstring_example(DECODE, points=1)
 
 
 @check(DECODE, points=2, public=True)
@@ -647,7 +663,7 @@ def nothing_stored(paged_decode, rng):
                   splits=2)
 
 
-@check(DECODE, points=2, public=False)
+@check(DECODE, points=1, public=False)
 def any_decode(paged_decode, rng):
     """Blocks of any size, heads of 3 to 128 elements, large scores."""
     for size, shape, scale in ((1, (3, 1, 3), 1.0), (5, (4, 4, 17), 9.0), (16, (8, 2, 64), 1.0),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from autograder.checking import check, expect_close, expect_equal, expect_unchanged
+from autograder.checking.examples import docstring_example
 from autograder.checks.layers import vectors
 from gearworks.layers import silu
 
@@ -88,7 +89,10 @@ def expect_rows(row_linear, x, weight, bias, size: int, hint: str = "") -> None:
                      of=f"the outputs in process {rank} of {size}")
 
 
-@check(EXERCISE, points=2, public=True)
+example_of_column_linear_row_linear = docstring_example(EXERCISE, points=1)
+
+
+@check(EXERCISE, points=1.5, public=True)
 def own_outputs(column_linear, row_linear, rng):
     """Cut by its outputs: each process has its own, and asks nobody."""
     size = int(rng.integers(2, 5))
@@ -146,7 +150,7 @@ def a_feed_forward_network(column_linear, row_linear, rng):
                      hint="This one follows from the checks above.")
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def odd_numbers(column_linear, row_linear, rng):
     """One process, five of them, no token; nothing that was given is changed."""
     for size, T in ((1, 2), (5, 1), (3, 0)):

@@ -4,6 +4,7 @@ import numpy as np
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
 from gearworks.errors import ModelError
 from gearworks.formats.float8 import widen_e4m3
 from gearworks.quantization import rounding
@@ -70,6 +71,9 @@ def expect_int8(quantize_int8, weight: np.ndarray, of: str, hint: str = "") -> N
     expect_nearest(codes[normal], weight[normal].astype(np.float64) / scales[normal], of, hint)
 
 
+example_of_quantize_int8 = docstring_example(INT8, points=1)
+
+
 @check(INT8, points=2, public=True)
 def int8_example(quantize_int8, rng):
     """A row whose largest number is 127 steps away from zero, on either side."""
@@ -131,7 +135,7 @@ def int8_not_finite(quantize_int8, rng):
                 quantize_int8(weight)
 
 
-@check(INT8, points=1, public=False)
+@check(INT8, points=0.5, public=False)
 def int8_extremes(quantize_int8, rng):
     """Rows near the largest and the smallest float32 neither overflow nor wrap around."""
     rows = rng.uniform(-1, 1, (6, 9)).astype(np.float32)
@@ -147,7 +151,7 @@ def int8_extremes(quantize_int8, rng):
            f"an error of {error:.3g}, codes from {int(codes.min())} to {int(codes.max())}")
 
 
-@check(INT8, points=1, public=False)
+@check(INT8, points=0.5, public=False)
 def int8_matrices(quantize_int8, rng):
     """Matrices of all shapes, of one number too, and views of others."""
     for out, columns in ((1, 1), (7, 3), (2, 65), (16, 16)):
@@ -182,6 +186,9 @@ def expect_int4(quantize_int4, weight: np.ndarray, group: int, of: str, hint: st
     wanted = (exact / steps[..., None] + zeros[..., None]).clip(0, 15)
     wanted = np.where(normal[..., None], wanted, codes.reshape(exact.shape))
     expect_nearest(codes, wanted.reshape(codes.shape), of, hint)
+
+
+example_of_quantize_int4_pack_int4 = docstring_example(INT4, points=1)
 
 
 @check(INT4, points=2, public=True)
@@ -304,7 +311,7 @@ def packs_only_what_fits(quantize_int4, pack_int4, rng):
             pack_int4(np.array(codes, np.uint8))
 
 
-@check(INT4, points=1, public=False)
+@check(INT4, points=0.5, public=False)
 def int4_extremes(quantize_int4, pack_int4, rng):
     """Groups near the largest and the smallest float32 neither overflow nor wrap around."""
     rows = rng.uniform(-1, 1, (6, 8)).astype(np.float32)
@@ -322,7 +329,7 @@ def int4_extremes(quantize_int4, pack_int4, rng):
            f"{int(zeros.max())}")
 
 
-@check(INT4, points=1, public=False)
+@check(INT4, points=0.5, public=False)
 def int4_matrices(quantize_int4, pack_int4, rng):
     """Matrices and groups of all shapes, views of others, and packing of any number of axes."""
     for out, columns, group in ((1, 2, 2), (7, 96, 32), (3, 64, 64), (5, 12, 3), (2, 6, 1)):
@@ -358,7 +365,10 @@ def numbers_of_e4m3() -> np.ndarray:
     return widen_e4m3(np.arange(0x7F, dtype=np.uint8))
 
 
-@check(FP8, points=2, public=True)
+example_of_fp8_e4m3 = docstring_example(FP8, points=1)
+
+
+@check(FP8, points=1.5, public=True)
 def fp8_its_own_numbers(fp8_e4m3, rng):
     """What is an E4M3 number already keeps its value, whatever its sign."""
     numbers = numbers_of_e4m3()[8:]                       # the others: see small numbers
@@ -425,7 +435,7 @@ def fp8_nan(fp8_e4m3, rng):
                 "nan through?")
 
 
-@check(FP8, points=1, public=False)
+@check(FP8, points=0.5, public=False)
 def fp8_all_exponents(fp8_e4m3, rng):
     """Every upper half that a float32 can have, with random bits below it."""
     upper = np.arange(2**16, dtype=np.uint32) << 16

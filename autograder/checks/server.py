@@ -10,6 +10,7 @@ import numpy as np
 
 from autograder.checking import (CheckFailure, check, expect, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.examples import docstring_example
 from autograder.checks.decoding import byte_tokenizer, cuts, letters
 from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
@@ -44,6 +45,9 @@ def expect_event(sse_event, data: Any, event: str | None = None, hint: str = "")
     expect_equal(got, right, of=of, hint=hint)
 
 
+example_of_sse_event = docstring_example(EVENT, points=0.5)
+
+
 @check(EVENT, points=1, public=True)
 def one_event(sse_event, rng):
     """An object as JSON on one line, a text as it is, a type before it,
@@ -62,7 +66,7 @@ def one_event(sse_event, rng):
     expect_event(sse_event, {}, hint="An empty object is an event, too.")
 
 
-@check(EVENT, points=1, public=False)
+@check(EVENT, points=0.5, public=False)
 def any_event(sse_event, rng):
     """Nested objects, texts of every script, line breaks of every kind."""
     texts = ["", '"', "\\", "data: x\n\ndata: y", "\u2028", "\x00\x1f", "ẞ", "🏳️‍🌈", ": ,",
@@ -157,6 +161,9 @@ def expect_chunks(chat_chunks, deltas: Sequence[Delta], hint: str = "", steps: i
                      if len(got) > len(right) else
                      f"{len(got)}, the first that is missing: {shown(right[len(got)])}")
             raise CheckFailure(f"{len(right)} chunks for the texts {told:.120}", extra, hint)
+
+
+example_of_chat_chunks = docstring_example(CHUNKS, points=0.5)
 
 
 @check(CHUNKS, points=1, public=True)
@@ -275,7 +282,7 @@ def as_they_come(chat_chunks, rng):
     expect_equal(len(got), 2, of="the number of chunks before the failure")
 
 
-@check(CHUNKS, points=1, public=False)
+@check(CHUNKS, points=0.5, public=False)
 def any_stream(chat_chunks, rng):
     """Random answers, cut anywhere, with calls and log-probabilities, over several calls."""
     pieces = ["é ", "two", call_text("add"), "<tool_call>{}", "\n", call_text("now"), "<",
@@ -340,6 +347,9 @@ def expect_same(validate_request, body: Any, hint: str = "", kind: type = ChatRe
                      of=f"the error for {what}", hint=hint)
     expect(right.param is None or right.param in str(got),
            f"a message that names {right.param}, for {what}", f"{str(got)[:100]!r}", hint)
+
+
+example_of_validate_request = docstring_example(REQUEST, points=0.5)
 
 
 @check(REQUEST, points=1, public=True)
@@ -408,7 +418,7 @@ def what_this_server_cannot_do(validate_request, rng):
                     CompletionRequest)
 
 
-@check(REQUEST, points=1, public=False)
+@check(REQUEST, points=0.5, public=False)
 def any_request(validate_request, rng):
     """Random parameters of three kinds of requests, right and wrong ones, and other limits."""
     values = [None, 0, 1, 3, 5, 101, -1, 0.5, True, "", "x", [], ["x"], [1], [700], {},
@@ -455,6 +465,9 @@ def expect_calls(parse_tool_calls, text: str, hint: str = "",
 
 def json_call(name: str = "now", arguments: Any = None, key: str = "arguments") -> str:
     return json.dumps({"name": name, key: {} if arguments is None else arguments})
+
+
+example_of_tools_parse_tool_calls = docstring_example(CALLS, points=0.5)
 
 
 @check(CALLS, points=1, public=True)
@@ -521,7 +534,7 @@ def calls_after_failures(parse_tool_calls, rng):
     expect_calls(parse_tool_calls, call, "No function was offered.", set())
 
 
-@check(CALLS, points=1, public=False)
+@check(CALLS, points=0.5, public=False)
 def any_answer(parse_tool_calls, rng):
     """Random answers of markers, calls and their pieces; long ones, deep ones."""
     pieces = [*MARKERS, "</tool_call>", "<tool_", "{", "}", "[", "]", '"', "Paris", "é", ",",

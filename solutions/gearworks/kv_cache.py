@@ -239,6 +239,10 @@ class BlockPool:
         An empty block is taken before a kept one; of the empty ones, the one that follows the
         block `after` if that is empty, else the first. Raises ModelError when all blocks are in
         use.
+
+        >>> pool = BlockPool(num_blocks=4, block_size=2)
+        >>> pool.allocate(), pool.allocate(after=1), pool.allocate(after=0)
+        (0, 2, 1)
         """
         if after is not None and after + 1 in self.empty:
             block = after + 1
@@ -254,6 +258,11 @@ class BlockPool:
         """One sequence less uses a block. The last one leaves it kept, or empty.
 
         Raises ValueError when nobody uses it.
+
+        >>> pool = BlockPool(num_blocks=4, block_size=2)
+        >>> pool.free(pool.allocate())
+        >>> pool.available, pool.allocate()
+        (4, 1)
         """
         if not self.references[block]:
             raise ValueError(f"block {block} is not in use")
@@ -277,6 +286,17 @@ class BlockPool:
         Returns the prefix that stands for this text: where another block holds it already, that
         one's, and this block has none. What else has the hash is forgotten: another text, or
         the same one behind a prefix that was given up.
+
+        >>> pool = BlockPool(num_blocks=4, block_size=2)
+        >>> prefix = pool.keep(pool.allocate(), b"a hash", [7, 8], None)
+        >>> prefix.block, prefix.ids
+        (0, (7, 8))
+        >>> pool.free(0)                              # nobody uses it, and it can be found
+        >>> [found.block for found in pool.find([b"a hash"], [7, 8])]
+        [0]
+        >>> pool.share(0)
+        >>> pool.references
+        [1, 0, 0, 0]
         """
         known = self.prefixes.get(hash)
         if known is not None:
