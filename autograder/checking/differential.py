@@ -25,7 +25,7 @@ from autograder.checking.learner_code import is_not_attempted, own_line
 from autograder.generators.calls import Call, Script, typed
 
 EXAMPLES = 60               # inputs that are drawn
-SHRINK_CALLS = 150          # inputs that may be tried to find a smaller one
+SHRINK_CALLS = 500          # inputs that may be tried to find a smaller one
 SHRINK_SECONDS = 1.5        # of processor time for them, as a backstop
 LONGEST = 600               # characters of an input that is worth printing
 

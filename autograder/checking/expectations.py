@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from autograder.checking.check import CheckFailure
+from autograder.generators.printing import visible
 
 WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, "
            "such as `np.sqrt(2)`, and so are arrays such as `np.zeros(3)`, made without a "
@@ -147,7 +148,8 @@ def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
         if not isinstance(got, (list, tuple)) or {*map(type, expected)} <= plain:
             mine, right = _plain(got), _plain(expected)
             if isinstance(mine, list) and max(len(repr(mine)), len(repr(right))) <= 100:
-                expect(mine == right, f"{of} to be {right!r}", repr(mine), hint)
+                expect(mine == right, f"{of} to be {visible(repr(right))}", visible(repr(mine)),
+                       hint)
             expect_equal(got, expected, of=of, hint=hint)
             return
         expect(len(got) == len(expected),
@@ -274,4 +276,5 @@ def short(value: Any, around: int = 0, limit: int = 120) -> str:
             text = repr(value)
         except Exception:
             text = f"<{type(value).__name__}>"
+    text = visible(text)
     return text if len(text) <= limit else text[:limit] + " …"

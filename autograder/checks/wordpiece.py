@@ -53,12 +53,13 @@ def unknown_words(longest_match, rng):
 def listed(draw) -> Call:
     """A word, and a list of pieces in which most of it can be found."""
     piece = st.sampled_from(["a", "b", "ab", "U", "n", "Un", "un", "é", "e\u0301", "中", "aa"])
-    word = "".join(draw(st.lists(piece, max_size=6)))
+    parts = draw(st.lists(piece, max_size=6))
     options = draw(some(prefix=st.sampled_from(["@@", ""]), unknown=st.just("<?>"),
                         longest_word=st.sampled_from([0, 3, 6])))
+    listed = draw(st.sampled_from([{*parts}, {*parts}, {*parts[1:]}]))
+    first, rest = (listed | draw(st.sets(piece, max_size=3)) for _ in range(2))
     before = options.get("prefix", "##")
-    first, rest = draw(st.sets(piece, max_size=4)), draw(st.sets(piece, max_size=6))
-    return Call((word, first | {before + each for each in rest}), options)
+    return Call(("".join(parts), first | {before + each for each in rest}), options)
 
 
 @check("wordpiece.longest_match", points=1.5, public=True)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from autograder.generators.printing import visible
+
 LONG = 24                   # characters of a repetition that are worth writing as one
 SMALL = 16                  # elements of an array that are written out
 
@@ -82,7 +84,9 @@ def typed(value: Any, name: str = "") -> str:
     if isinstance(value, np.generic):
         return f"np.{value.dtype}({value!s})"
     if isinstance(value, (str, bytes)) and len(value) > LONG and len(set(value)) == 1:
-        return f"{value[:1]!r} * {len(value)}"
+        return f"{visible(repr(value[:1]))} * {len(value)}"
+    if isinstance(value, str):
+        return visible(repr(value))
     if isinstance(value, list):
         return f"[{', '.join(map(typed, value))}]"
     if isinstance(value, tuple):
