@@ -5,6 +5,7 @@ from the check's generator, and leaves Python's and NumPy's own generators as th
 """
 
 import copy
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -181,6 +182,7 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
     plan = settings(max_examples=examples, database=None, deadline=None, print_blob=False,
                     verbosity=Verbosity.quiet, phases=[Phase.generate, Phase.shrink],
                     suppress_health_check=list(HealthCheck))
+    callbacks = [*gc.callbacks]
     try:
         with _undisturbed():
             find(cases, differs, random=Random(int(rng.integers(2**63))), settings=plan)
@@ -189,6 +191,8 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
             raise enough.__cause__ from None
     except (NoSuchExample, Flaky):
         pass
+    finally:
+        gc.callbacks[:] = callbacks                 # hypothesis would go on watching the clock
     return best
 
 

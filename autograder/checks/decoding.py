@@ -11,6 +11,7 @@ from autograder.checking import (CheckFailure, check, expect, expect_close, expe
                                  expect_error, expect_returned, expect_unchanged)
 from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
+from autograder.generators.calls import typed
 from autograder.generators.configurations import some
 from autograder.generators.texts import SIGNS, texts
 from gearworks.config import ModelConfig
@@ -482,7 +483,7 @@ class Wish:
     seed: int
 
     def typed(self) -> str:
-        told = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        told = "".join(f", {name}={typed(value)}" for name, value in self.options.items())
         return (f"generate(model, tokenizer, {self.prompt!r}{told})"
                 + ", whose tokenizer wants BOS" * self.prefix)
 

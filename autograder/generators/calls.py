@@ -116,9 +116,11 @@ def _typed_dataclass(value: Any) -> str:
     """What has a default and is as it is by default is not written."""
     arguments = []
     for each in dataclasses.fields(value):
-        content = getattr(value, each.name)
-        if each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING:
+        content, default = getattr(value, each.name), each.default
+        if each.default_factory is not dataclasses.MISSING:
+            default = each.default_factory()
+        if default is dataclasses.MISSING:
             arguments.append(typed(content))
-        elif each.default is dataclasses.MISSING or content != each.default:
+        elif content != default:
             arguments.append(f"{each.name}={typed(content)}")
     return f"{type(value).__name__}({', '.join(arguments)})"

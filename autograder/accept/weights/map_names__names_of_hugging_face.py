@@ -5,6 +5,8 @@ from gearworks.weights import expected_shapes, gguf_name
 
 
 def map_names(found, config):
+    if config.num_hidden_layers > len(found):
+        raise ModelError("these do not fit", "too few tensors", "compare the two")
     expected = expected_shapes(config)
     if any(name.startswith("blk.") for name in found):
         in_file = {name: gguf_name(name, config.architecture) for name in expected}
@@ -13,8 +15,7 @@ def map_names(found, config):
     else:
         in_file = {name: name.removeprefix("model.") for name in expected}
     of_hf = {name: hf_name for hf_name, name in in_file.items()}
-    wrong = [] if config.num_hidden_layers <= len(found) else ["layers"]
-    wrong += [name for name, stored in in_file.items() if stored not in found]
+    wrong = [name for name, stored in in_file.items() if stored not in found]
     wrong += [name for name, stored in in_file.items()
               if stored in found and tuple(found[stored]) != expected[name]]
     for name in found:
