@@ -10,7 +10,6 @@ from autograder.checking import (CheckFailure, check, expect, expect_close, expe
                                  expect_error, expect_returned, expect_unchanged)
 from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
-from autograder.generators import texts as kinds
 from autograder.generators.blocks import blocks
 from autograder.generators.calls import Call
 from autograder.generators.files import Parts

@@ -1,10 +1,14 @@
 """Checks of GPTQ: the Hessian, and rounding with error feedback."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_unchanged)
+from autograder.checking.differential import expect_on_all
 from autograder.checking.examples import docstring_example
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call, calls, typed
 from autograder.checks.quantization import expect_array, matrix, parts
 from gearworks.errors import ModelError
 from gearworks.quantization.gptq import gptq_hessian as reference_hessian
@@ -43,7 +47,7 @@ def expect_hessian(gptq_hessian, inputs: np.ndarray, damping: float, of: str,
 example_of_gptq_hessian = docstring_example(HESSIAN, points=1)
 
 
-@check(HESSIAN, points=1.5, public=True)
+@check(HESSIAN, points=2, public=True)
 def two_over_n(gptq_hessian, rng):
     """Without damping: 2/n times the inputs' products with each other."""
     for count in (12, 3, 1):
@@ -53,7 +57,7 @@ def two_over_n(gptq_hessian, rng):
                        "round is the product? The error is a mean over tokens.")
 
 
-@check(HESSIAN, points=2, public=True)
+@check(HESSIAN, points=1, public=True)
 def damped(gptq_hessian, rng):
     """The diagonal, and nothing else, grows by a share of its mean."""
     for damping in (0.01, 0.5):
@@ -81,6 +85,21 @@ def inputs_without_meaning(gptq_hessian, rng):
     with expect_error(ModelError, when="all inputs are zero",
                       hint="Then every weight would do, and the matrix has no inverse."):
         gptq_hessian(np.zeros((4, 3), np.float32))
+
+
+@check(HESSIAN, points=0.5, public=True)
+def any_hessian(gptq_hessian, rng):
+    """Inputs of any number and size, large, tiny and tied, with any damping."""
+    def demand(call: Call) -> None:
+        (inputs, damping), _ = call.made()
+        if inputs.any():
+            expect_hessian(gptq_hessian, inputs, damping,
+                           f"`{typed(call, 'gptq_hessian')}`",
+                           "Two over the number of inputs, times the sum of their products; "
+                           "then the diagonal.")
+    inputs = st.tuples(sizes(2, 1, 5), sizes(2, 1, 3)).flatmap(lambda shape: numbers(
+        *shape, values=("plain", "ties", "tiny", "large")))
+    expect_on_all(calls(inputs, st.sampled_from([0.01, 0.5, 0.0])), demand, rng)
 
 
 @check(HESSIAN, points=0.5, public=False)

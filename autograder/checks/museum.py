@@ -385,17 +385,20 @@ example_of_split_heads_test = docstring_example("museum.split_heads_test", point
 
 @check("museum.split_heads_test", points=1, public=True)
 def finds_mixed_tokens(test, rng):
-    """The test passes on right code in three styles and fails on the exhibit."""
-    expect_finds(test, *HEAD_STYLES,
-                 {"heads-before-tokens": "heads are made out of the numbers of several tokens"})
+    """The test passes on right code in three styles, and fails on the exhibit
+    and where keys are not what they should be."""
+    expect_finds(test, *HEAD_STYLES, {
+        "heads-before-tokens": "heads are made out of the numbers of several tokens",
+        "k-and-v-exchanged": "keys and values are exchanged",
+        "queries-as-keys": "keys are cut from the front of the row"})
 
 
 @check("museum.split_heads_test", points=0.5, public=False)
 def finds_other_ways_to_deal(test, rng):
-    """It fails on heads that are dealt out like cards, and on keys taken for values."""
+    """It fails on heads that are dealt out like cards, or cut into three equal parts."""
     expect_finds(test, *HEAD_STYLES, {
         "dealt-like-cards": "neighbouring numbers go to neighbouring heads",
-        "k-and-v-exchanged": "keys and values are exchanged"})
+        "three-equal-parts": "q, k and v are three equal parts of a row"})
 
 
 def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int,
@@ -662,11 +665,12 @@ def finds_random_weights(test, rng):
 
 @check("museum.load_state_test", points=1, public=True)
 def finds_silence(test, rng):
-    """It fails on code that strips names well,
-    and is silent about a parameter that is missing."""
-    expect_finds(test, *STATE_STYLES,
-                 {"missing-stays-random": "a parameter that the checkpoint lacks keeps its "
-                                          "random numbers"})
+    """It fails on code that strips names well, and is silent about what is missing,
+    or about what is there besides."""
+    expect_finds(test, *STATE_STYLES, {
+        "missing-stays-random": "a parameter that the checkpoint lacks keeps its random "
+                                "numbers",
+        "strangers-pass": "tensors that the model does not have are ignored"})
 
 
 @check("museum.load_state_test", points=0.5, public=False)
@@ -674,7 +678,6 @@ def finds_each_fault(test, rng):
     """It finds the other faults, each of them alone."""
     expect_finds(test, *STATE_STYLES, {
         "first-wrapper-only": "only the first part of a name is looked at",
-        "strangers-pass": "tensors that the model does not have are ignored",
         "shapes-not-compared": "an array of another shape is taken"})
 
 

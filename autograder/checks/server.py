@@ -7,11 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.differential import expect_agreement, expect_on_all
 from autograder.checking.examples import docstring_example
 from autograder.checks.decoding import byte_tokenizer, cuts, letters
+from autograder.generators.calls import Call
+from autograder.generators.files import with_fault
+from autograder.generators.texts import SIGNS, WHITE_SPACE, texts
 from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
 from gearworks.server.api_error import APIError
@@ -48,7 +53,7 @@ def expect_event(sse_event, data: Any, event: str | None = None, hint: str = "")
 example_of_sse_event = docstring_example(EVENT, points=0.5)
 
 
-@check(EVENT, points=1, public=True)
+@check(EVENT, points=0.5, public=True)
 def one_event(sse_event, rng):
     """An object as JSON on one line, a text as it is, a type before it,
     and an empty line at the end."""
@@ -64,6 +69,23 @@ def one_event(sse_event, rng):
     expect_event(sse_event, {"z": 1, "a": [{"y": 0.5, "b": None}]},
                  hint="What the object says first comes first.")
     expect_event(sse_event, {}, hint="An empty object is an event, too.")
+
+
+@check(EVENT, points=0.5, public=True)
+def any_data(sse_event, rng):
+    """Texts and objects of every kind, with a type and without one."""
+    text = texts(["a", "é", "中"], SIGNS, WHITE_SPACE, ["data: x", '"', "\U0001f680"], most=4,
+                 long=False)
+    value = st.one_of(text, st.sampled_from([None, 0, 1.5, False, True, [], {}, -3]))
+    objects = st.dictionaries(text, st.one_of(value, st.lists(value, max_size=2),
+                                              st.dictionaries(text, value, max_size=2)),
+                              max_size=3)
+    lines = st.sampled_from(["[DONE]", " two  ", "é", "{}", ""])
+    data = st.one_of(objects, objects, lines)
+    types = st.sampled_from([(), ("response.created",), ("note",)])
+    cases = st.builds(lambda data, types: Call((data, *types)), data, types)
+    expect_agreement(sse_event, reference_event, cases, rng, examples=100,
+                     hint="An object is one line of JSON, a text goes out as it is.")
 
 
 @check(EVENT, points=0.5, public=False)
@@ -352,7 +374,7 @@ def expect_same(validate_request, body: Any, hint: str = "", kind: type = ChatRe
 example_of_validate_request = docstring_example(REQUEST, points=0.5)
 
 
-@check(REQUEST, points=1, public=True)
+@check(REQUEST, points=0.5, public=True)
 def accepted_and_ignored(validate_request, rng):
     """A request with its defaults; null is absent;
     what the type does not know is named, sorted."""
@@ -416,6 +438,17 @@ def what_this_server_cannot_do(validate_request, rng):
     for prompt in ([0, 499], [1, 2, 500], [[1], [2, 500]], [[1], [2]]):
         expect_same(validate_request, {"prompt": prompt}, "Ids of a prompt are bounded, too.",
                     CompletionRequest)
+
+
+@check(REQUEST, points=0.5, public=True)
+def any_body(validate_request, rng):
+    """Bodies with one thing missing, null, huge, or of another type."""
+    body = CHAT | {"n": 2, "stop": ["a"], "logit_bias": {"7": 1}, "seed": 3, "user": "me",
+                   "stream_options": {"include_usage": True}, "max_tokens": 5}
+    chosen = st.lists(st.sampled_from([*body]), max_size=3).map(
+        lambda names: CHAT | {name: body[name] for name in names})
+    expect_on_all(chosen.flatmap(with_fault), lambda broken: expect_same(
+        validate_request, broken, "Who refuses this: the type, the limits, or nobody?"), rng)
 
 
 @check(REQUEST, points=0.5, public=False)

@@ -42,7 +42,8 @@ class KVCache:
     """The keys and values of one sequence, in memory reserved once and written in place.
 
     Each layer counts its own tokens, since within one forward pass the layers run one after the
-    other.
+    other. keys, values: (L, K, capacity, d), the memory, in which token i of layer l stands at
+    [l, :, i]; what lies behind the tokens of a layer is left as it is.
 
     >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
     ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
