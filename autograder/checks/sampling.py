@@ -1100,10 +1100,10 @@ def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: fl
         expect_distribution(counted(tokens), probabilities, "the tokens", hint)
 
 
-example_of_mirostat = docstring_example("sampling.mirostat", points=1)
+example_of_mirostat = docstring_example("sampling.mirostat", points=0.5)
 
 
-@check("sampling.mirostat", points=1, public=True)
+@check("sampling.mirostat", points=0.5, public=True)
 def at_most_mu_bits(mirostat, rng):
     """Tokens more surprising than mu bits are ruled out;
     the others are drawn as they are likely."""
@@ -1139,6 +1139,20 @@ def the_likeliest_stays(mirostat, rng):
         hint = "`refuse_unusable` is given."
         with expect_error(ModelError, when=name, hint=hint), np.errstate(all="ignore"):
             mirostat(broken, 6.0, 3.0, 0.1, rng)
+
+
+@check("sampling.mirostat", points=1, public=True)
+def any_surprise_allowed(mirostat, rng):
+    """Any logits, any mu, and whatever number the generator gives, 0 too."""
+    def demand(call: Call) -> None:
+        (logits, *settings, generator), _ = call.made()
+        expect_mirostat(mirostat, logits, *settings, generator, 1,
+                        f"This was `{typed(call, 'mirostat')}`.")
+    logits = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "low", "large"))
+    mu, tau = st.sampled_from([2.71, 0.37, 1.13, 50.3, -1.5]), st.sampled_from([3.0, 0.5])
+    with np.errstate(all="ignore"):
+        expect_on_all(calls(logits, mu, tau, st.sampled_from([0.1, 1.0]), generators()), demand,
+                      rng, 100)
 
 
 @check("sampling.mirostat", points=0.5, public=False)
