@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
 from autograder.checking.examples import docstring_example
-from autograder.checking.differential import expect_agreement
+from autograder.checking.differential import expect_agreement, expect_on_all
 from autograder.checks.layers import unchanged
 from autograder.checks.model import truth
 from autograder.checks.scheduler import SIZES, expect_served, served_texts
@@ -615,14 +615,14 @@ def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *,
 example_of_paged_attention = docstring_example(PAGED, points=1)
 
 
-@check(PAGED, points=1, public=True)
+@check(PAGED, points=1.5, public=True)
 def one_block(paged_attention, rng):
     """One sequence in one block, which is full: what `attention` gives."""
     expect_paged(paged_attention, rng, [(4, 4)], "Its keys are `keys[:, block]`, (K, 4, d); "
                  "`attention` takes them as (S, K, d). Is the causal mask there?")
 
 
-@check(PAGED, points=2, public=True)
+@check(PAGED, points=1, public=True)
 def by_the_table(paged_attention, rng):
     """Sequences of other lengths, one new token each: every one reads its own blocks, in the
     order of its table, and its last block as far as it is filled."""
@@ -669,6 +669,34 @@ def other_rules(paged_attention, rng):
     for rules in (AttentionRules(scale=0.45), AttentionRules(softcap=0.9, window=4),
                   AttentionRules(sinks=arrays(rng, 6, scale=2.0))):
         expect_paged(paged_attention, rng, [(7, 1), (9, 4)], hint, rules=rules)
+
+
+@st.composite
+def paged_steps(draw) -> tuple[list, dict]:
+    """Sequences of any length with any number of queries, and how their blocks are."""
+    batch = []
+    for length in draw(st.lists(st.integers(1, 9), max_size=3)):
+        batch.append((length, draw(st.integers(0, length))))
+    kv_heads = draw(sizes(2, 1, 3))
+    shape = (kv_heads * draw(sizes(2, 1, 3)), kv_heads, draw(sizes(2, 5)), draw(sizes(2, 3)))
+    window = draw(st.sampled_from([None, None, 1, 2, 4]))
+    return batch, {"size": draw(sizes(2, 1, 4)), "shape": shape, "spare": draw(sizes(0, 2)),
+                   "order": draw(st.sampled_from(["scattered", "in a row"])),
+                   "rules": AttentionRules(window=window), "scale": draw(sizes(1, 30))}
+
+
+@check(PAGED, points=1, public=True)
+def any_step(paged_attention, rng):
+    """Sequences of any length with any number of queries, in any blocks and windows."""
+    seed = int(rng.integers(2**32))
+
+    def demand(case: tuple[list, dict]) -> None:
+        batch, options = case
+        expect_paged(paged_attention, np.random.default_rng(seed), batch,
+                     f"The step is {batch}, (tokens, queries) of each, with {options['shape']} "
+                     f"for H, K, d, e, and a window of {options['rules'].window}.", **options)
+    with np.errstate(all="ignore"):
+        expect_on_all(paged_steps(), demand, rng)
 
 
 @contextmanager
@@ -724,7 +752,7 @@ def as_hugging_face(paged_attention, rng):
                           "checks above passed?")
 
 
-@check(PAGED, points=1, public=False)
+@check(PAGED, points=0.5, public=False)
 def any_batch(paged_attention, rng):
     """Batches of every kind: long prompts, blocks of one token, heads of odd shapes, large
     scores."""

@@ -382,7 +382,7 @@ def all_in_one_tile(flash_attention_tiled, rng):
                  "of its place. How are scores scaled?")
 
 
-@check(TILED, points=3, public=True)
+@check(TILED, points=2, public=True)
 def keys_in_tiles(flash_attention_tiled, rng):
     """One tile of queries, keys in several, of which the last is not full."""
     hint = ("The state goes through all tiles of keys, and is divided once, at the end. Which "
@@ -462,6 +462,30 @@ def no_large_array(flash_attention_tiled, rng):
         tracemalloc.stop()
     expect(most < 650_000, "less than 0.65 MB to be in use at any time",
            f"{most / 1e6:.2f} MB", "Which of your arrays grows with the number of keys?")
+
+
+@st.composite
+def tilings(draw) -> tuple:
+    """Queries, keys, heads and sizes of every kind, in tiles of any size, with any window."""
+    T, past, kv_heads = draw(sizes(2, 1, 5)), draw(sizes(1, 0, 4)), draw(sizes(1, 2))
+    shape = (T, T + past, kv_heads * draw(sizes(2, 1, 3)), kv_heads, draw(sizes(2, 1, 5)),
+             draw(sizes(2, 3)))
+    return (shape, (draw(sizes(2, 1, 3, 8)), draw(sizes(2, 1, 3, 8))),
+            draw(st.sampled_from([None, None, 1, 3])))
+
+
+@check(TILED, points=1, public=True)
+def any_tiling(flash_attention_tiled, rng):
+    """Queries, keys and heads of every kind, in tiles of any size, with any window."""
+    seed = int(rng.integers(2**32))
+
+    def demand(case: tuple) -> None:
+        shape, tiles, window = case
+        expect_tiled(flash_attention_tiled, np.random.default_rng(seed), shape, tiles,
+                     f"T, S, H, K, d and e are {shape}, the tiles {tiles}, the window {window}. "
+                     "Which tile of keys is the last that the first tile of queries needs?",
+                     window=window)
+    expect_on_all(tilings(), demand, rng, 40)
 
 
 @check(TILED, points=1, public=False)
