@@ -482,8 +482,8 @@ def any_tiling(flash_attention_tiled, rng):
     def demand(case: tuple) -> None:
         shape, tiles, window = case
         expect_tiled(flash_attention_tiled, np.random.default_rng(seed), shape, tiles,
-                     f"T, S, H, K, d and e are {shape}, the tiles {tiles}, the window {window}. "
-                     "Which tile of keys is the last that the first tile of queries needs?",
+                     f"T, S, H, K, d and e are {shape}, the tiles {tiles}, the window "
+                     f"{window}. Which tile of keys is the last that the first tile of queries needs?",
                      window=window)
     expect_on_all(tilings(), demand, rng, 40)
 

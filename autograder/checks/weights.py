@@ -454,7 +454,7 @@ def heads_that_contradict(load_checkpoint, rng):
             load_checkpoint(folder)
 
 
-@check("weights.load_checkpoint", points=0.5, public=False)
+@check("weights.load_checkpoint", points=0.5, public=True)
 def other_models(load_checkpoint, rng):
     """Qwen2, Qwen3, names without a prefix, float16, and a model in two files."""
     for architecture in FAMILIES[1:]:
@@ -463,7 +463,8 @@ def other_models(load_checkpoint, rng):
         bare = {name.removeprefix("model."): array.astype(np.float16)
                 for name, array in state.items()}
         with folder_of(settings, bare) as folder:
-            expect_loaded(load_checkpoint, folder, f"a folder of {architecture}", "")
+            expect_loaded(load_checkpoint, folder, f"a folder of {architecture}",
+                          "`map_names` knows the names, `read_into` the dtypes.")
     one = {name: state[name] for name in list(state)[::2]}
     two = {name: array for name, array in state.items() if name not in one}
     with folder_of(settings, one) as folder:
@@ -473,7 +474,8 @@ def other_models(load_checkpoint, rng):
                                | dict.fromkeys(two, "two.safetensors")}
         path = folder / "model.safetensors.index.json"
         path.write_text(json.dumps(index), encoding="utf-8")
-        expect_loaded(load_checkpoint, folder, "a model in two files", "")
+        expect_loaded(load_checkpoint, folder, "a model in two files",
+                      "`open_checkpoint` opens all of them.")
 
 
 @check("weights.load_checkpoint", points=1, public=False)
