@@ -483,8 +483,8 @@ def any_tiling(flash_attention_tiled, rng):
         shape, tiles, window = case
         expect_tiled(flash_attention_tiled, np.random.default_rng(seed), shape, tiles,
                      f"T, S, H, K, d and e are {shape}, the tiles {tiles}, the window "
-                     f"{window}. Which tile of keys is the last that the first tile of queries needs?",
-                     window=window)
+                     f"{window}. Which tile of keys is the last that the first tile of queries "
+                     "needs?", window=window)
     expect_on_all(tilings(), demand, rng, 40)
 
 
