@@ -70,6 +70,7 @@ class Bench:
 
     def outcome(self, key: str, say=lambda news: None) -> Outcome:
         """Try a mutant. say: is told of each check before it runs."""
+        say({"check": self.checks[0].name})
         subjects = self._loaded(key)
         if isinstance(subjects, Outcome):
             return subjects

@@ -13,7 +13,7 @@ import pytest
 
 from autograder.checking.levels import why_not_here
 from autograder.judge.wire import Message
-from autograder.machine_mutants import matrix
+from autograder.machine_mutants import results, runs
 from autograder.machine_mutants.comparison import exactly
 from autograder.machine_mutants.equivalents import equivalents
 from autograder.machine_mutants.mutants import (MachineMutant, applied, canonical, load,
@@ -26,7 +26,7 @@ from gearworks import layers
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE = {"exercises": 12, "mutants": 5}
-RENEW = matrix.COMMAND
+RENEW = runs.COMMAND
 
 # operator -> a function and some of the changes that it must make; each by its changed line
 CASES = {
@@ -210,16 +210,16 @@ def test_a_survivor_is_compared_with_the_reference_on_other_inputs(worker):
 
 @pytest.fixture(scope="module")
 def exercises():
-    return matrix.exercises_of(REPOSITORY)
+    return runs.exercises_of(REPOSITORY)
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return matrix.read(REPOSITORY / matrix.RESULTS)
+    return results.read(REPOSITORY / results.PATH)
 
 
 def test_the_matrix_is_of_this_code_and_these_checks(exercises, rows):
-    assert [*matrix.stale(exercises, rows)] == [], f"run {RENEW}"
+    assert [*runs.stale(exercises, rows)] == [], f"run {RENEW}"
     assert rows.keys() == {exercise.name for exercise in exercises}
     assert not [row.problem for row in rows.values() if row.problem]
 

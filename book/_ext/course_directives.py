@@ -1,7 +1,7 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
     {engine-map}         the engine's map, with nothing built yet
-    {kill-matrix}        how good the checks are, from book/kill_matrix.json
+    {kill-matrix}        how good the checks are, from book/kill_results.json
     {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
     {mutation-operators} by what operators those are made, and what became of them
 """
@@ -15,13 +15,13 @@ from sphinx.util.docutils import SphinxDirective
 
 import autograder
 from autograder.checking import checks_of
-from autograder.machine_mutants import matrix
+from autograder.machine_mutants import results
 from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
 from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
 from gearworks import viz
 
-MATRIX = Path("book") / "kill_matrix.json"
+MATRIX = Path("book") / "kill_results.json"
 
 
 class EngineMap(SphinxDirective):
@@ -73,15 +73,15 @@ class MutationOperators(SphinxDirective):
         return [_table(["Operator", "What it changes", "Kind", "Mutants", "Killed"], body)]
 
 
-def _machine_rows(env) -> list[matrix.Row]:
-    path = Path(env.srcdir) / matrix.RESULTS
-    for source in (path, EQUIVALENTS, *Path(matrix.__file__).parent.rglob("*.py")):
+def _machine_rows(env) -> list[results.Row]:
+    path = Path(env.srcdir) / results.PATH
+    for source in (path, EQUIVALENTS, *Path(results.__file__).parent.rglob("*.py")):
         env.note_dependency(str(source))
-    return [*matrix.read(path).values()]
+    return [*results.read(path).values()]
 
 
-def _machine_summary(rows: list[matrix.Row]) -> nodes.container:
-    def cells(name: nodes.Node, chosen: list[matrix.Row]) -> list[str | nodes.Node]:
+def _machine_summary(rows: list[results.Row]) -> nodes.container:
+    def cells(name: nodes.Node, chosen: list[results.Row]) -> list[str | nodes.Node]:
         def total(attribute: str) -> int:
             return sum(getattr(row, attribute) for row in chosen)
 
@@ -97,7 +97,7 @@ def _machine_summary(rows: list[matrix.Row]) -> nodes.container:
                   [cells(nodes.strong("", "all"), rows), *body])
 
 
-def _survivors(row: matrix.Row) -> nodes.container:
+def _survivors(row: results.Row) -> nodes.container:
     body = [[nodes.literal("", survivor.operator),
              nodes.literal_block("", survivor.change, language="diff"),
              f"{survivor.reason}."]

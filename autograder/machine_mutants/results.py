@@ -1,34 +1,18 @@
-"""The matrix of mutants made by machine: what became of each, kept in a file with its hash.
+"""What became of the mutants made by machine: rows of a file, and how they read.
 
-An exercise whose hash is in the file already is not tried again; whatever ends a run, what it
-has found so far is there for the next one.
+A row has the hash of what it was made from (see `fingerprint`).
 """
 
 import json
 import os
-import queue
-import sys
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tqdm.auto import tqdm
-
-from autograder.chapters.chapter import Exercise, chapter_paths, read_chapter
-from autograder.checking.levels import why_not_here
 from autograder.machine_mutants.equivalents import equivalents
-from autograder.machine_mutants.fingerprint import fingerprint
-from autograder.machine_mutants.mutants import MachineMutant, mutants_of
-from autograder.machine_mutants.trials import (OUT_OF_TIME, Outcome, TrialError, Worker,
-                                               in_order)
-from autograder.variants import kill_matrix
+from autograder.machine_mutants.trials import Outcome
 
-RESULTS = Path("book") / "machine_mutants.json"
-COMMAND = "autograder mutants --generated"
+PATH = Path("book") / "machine_mutants.json"                # below the repository
 SURVIVED = "-"
 WIDE_ENOUGH = 150           # wide calls in which an equivalent mutant did the same
 APART = ("rounds", "types")
@@ -131,22 +115,6 @@ class Row:
                    for letter in self.outcomes)
 
 
-def exercises_of(root: Path, name: str | None = None) -> list[Exercise]:
-    """The exercises of a repository's chapters, in their order.
-
-    name: of an exercise, a component, a module, or of a chapter, such as "04"; None for all.
-    Raises VariantError when no exercise is meant.
-    """
-    paths = chapter_paths(root / "book" / "chapters")
-    chapters = [path for path in paths if name and path.name.startswith(f"{name}_")]
-    found = [exercise for path in chapters or paths
-             for exercise in read_chapter(path).exercises]
-    if name is None or chapters:
-        return found
-    known = {*kill_matrix.named(name)}
-    return [exercise for exercise in found if exercise.name in known]
-
-
 def read(path: Path) -> dict[str, Row]:
     """The rows of a file by exercise; none where there is no file."""
     if not path.exists():
@@ -163,98 +131,6 @@ def write(path: Path, rows: dict[str, Row], order: Sequence[str]) -> None:
     new = path.with_suffix(".new")
     new.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(new, path)
-
-
-def stale(exercises: Sequence[Exercise], rows: dict[str, Row]) -> dict[str, str]:
-    """The exercises whose rows are missing or made from something else: name -> new hash."""
-    found = {}
-    for exercise in exercises:
-        now = fingerprint(exercise.name, mutants_of(exercise.name, exercise.methods))
-        if exercise.name not in rows or rows[exercise.name].made_from != now:
-            found[exercise.name] = now
-    return found
-
-
-def run(exercises: Sequence[Exercise], path: Path, order: Sequence[str], jobs: int = 1,
-        tell: Callable[[str], None] = lambda text: None) -> dict[str, Row]:
-    """Try the mutants of those exercises that are stale, and write each result to the file.
-
-    order: of all exercises in the file. jobs: how many processes work side by side. tell: hears
-    of each exercise that is finished.
-    """
-    rows = read(path)
-    for gone in rows.keys() - {*order}:
-        del rows[gone]
-    made_from = stale(exercises, rows)
-    waiting = [exercise for exercise in exercises
-               if exercise.name in made_from and not why_not_here(exercise.name)]
-    total = sum(len(mutants_of(each.name, each.methods)) for each in waiting)
-    workers: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-    stop = threading.Event()
-    bar = tqdm(total=total, unit=" mutants", file=sys.stderr, delay=2, leave=False,
-               disable=None)
-
-    def one(exercise: Exercise) -> Row | None:
-        worker = workers.get()
-        try:
-            return _tried(exercise, made_from[exercise.name], worker, bar, stop)
-        finally:
-            workers.put(worker)
-
-    made = [Worker() for _ in range(jobs)]
-    for worker in made:
-        workers.put(worker)
-    with bar, ThreadPoolExecutor(jobs) as pool:
-        try:
-            for done in as_completed([pool.submit(one, each) for each in waiting]):
-                row = done.result()
-                if row is not None:
-                    rows[row.exercise] = row
-                    write(path, rows, order)
-                    tell(summary(row))
-        finally:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            for worker in made:
-                worker.__exit__()
-    return rows
-
-
-def _tried(exercise: Exercise, made_from: str, worker: Worker, bar: tqdm,
-           stop: threading.Event) -> Row | None:
-    start = time.monotonic()
-    checks = in_order(exercise.name)
-    row = Row(exercise.name, made_from, [check.name for check in checks],
-              sum(check.public for check in checks))
-    mutants = mutants_of(exercise.name, exercise.methods)
-    counts: dict[str, Counter] = {}
-    for mutant in mutants:
-        if stop.is_set():
-            return None
-        try:
-            outcome = worker.try_mutant(exercise.name, exercise.methods, mutant.key)
-        except TrialError as error:
-            row.problem = str(error)
-            return row
-        row.outcomes += row.letter(outcome)
-        row.out_of_time += outcome.how == OUT_OF_TIME
-        counts.setdefault(mutant.operator, Counter()).update(
-            made=1, survived=not outcome.check)
-        bar.update()
-    row.operators = {name: [count["made"], count["survived"]]
-                     for name, count in counts.items()}
-    for mutant, letter in zip(mutants, row.outcomes):
-        if letter == SURVIVED and not stop.is_set():
-            row.survivors.append(_compared(exercise, mutant, worker))
-    row.seconds = round(time.monotonic() - start, 1)
-    return None if stop.is_set() else row
-
-
-def _compared(exercise: Exercise, mutant: MachineMutant, worker: Worker) -> Survivor:
-    comparison = worker.compare(exercise.name, exercise.methods, mutant.key)
-    return Survivor(mutant.key, mutant.component, mutant.operator, mutant.line, mutant.diff,
-                    comparison.found, comparison.check, comparison.calls, comparison.wide,
-                    comparison.shows)
 
 
 def summary(row: Row) -> str:
