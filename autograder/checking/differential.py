@@ -9,6 +9,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -177,6 +178,8 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
             end = time.process_time() + SHRINK_SECONDS
         if best is None or len(typed(case)) < length:
             best, length = failure, len(typed(case))
+        if not _shrinks.get():
+            raise _Enough
         return True
 
     plan = settings(max_examples=examples, database=None, deadline=None, print_blob=False,
@@ -194,6 +197,20 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
     finally:
         gc.callbacks[:] = callbacks                 # hypothesis would go on watching the clock
     return best
+
+
+_shrinks = ContextVar("whether a search goes on to find a smaller input", default=True)
+
+
+@contextmanager
+def first_difference_only() -> Iterator[None]:
+    """Within it, searches end with the first input that tells the two apart: for those who want
+    to know whether there is one, and read no message."""
+    token = _shrinks.set(False)
+    try:
+        yield
+    finally:
+        _shrinks.reset(token)
 
 
 class _Enough(BaseException):

@@ -167,6 +167,19 @@ def test_a_search_has_a_budget(monkeypatch):
     assert time.process_time() - start < 2
 
 
+def test_a_search_may_end_with_the_first_difference():
+    tried = []
+
+    def wrong(numbers):
+        tried.append(numbers)
+        return -1
+    with differential.first_difference_only():
+        message(wrong)
+    assert len(tried) == 1
+    message(wrong)
+    assert len(tried) > 2
+
+
 def test_limits_interrupts_and_unwritten_functions_pass_through():
     def endless(numbers):
         while True:
