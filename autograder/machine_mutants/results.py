@@ -42,9 +42,12 @@ class Survivor:
     @property
     def kind(self) -> str:
         """Why it lives: "equivalent", as listed with a reason, or as it did the same in many
-        wide calls; it "rounds" otherwise, or gives other "types"; else it is "open"."""
+        wide calls; it "rounds" otherwise, or gives other "types"; it is another "test" that
+        tells right from wrong; else it is "open"."""
         if self.key in equivalents() or self.found == "same" and self.wide >= WIDE_ENOUGH:
             return "equivalent"
+        if self.component.endswith("_test"):
+            return "test"
         return self.found if self.found in APART else "open"
 
     @property
@@ -55,7 +58,9 @@ class Survivor:
         alike = f"{self.calls} calls of checks and {self.wide} wider ones"
         return {"equivalent": f"bit for bit the same in {alike}",
                 "rounds": "only rounds otherwise",
-                "types": "equal values of other types"}.get(self.kind, {
+                "types": "equal values of other types",
+                "test": "another test that passes right versions, and fails wrong ones",
+                }.get(self.kind, {
                     "caught": f"caught with another seed by {self.check}",
                     "differs": f"{self.check} sees a difference and lets it pass",
                     "wider": "differs on inputs that no check draws",
@@ -140,8 +145,7 @@ def summary(row: Row) -> str:
     return (f"{row.exercise}: {row.made} mutants, {_part(row.killed, row.distinct)} killed, "
             f"{_part(row.killed_by_public, row.distinct)} by public checks, "
             f"{row.out_of_time} of them out of time; {row.count('open')} survive, "
-            f"{row.count('rounds')} only round otherwise, {row.count('types')} give other "
-            f"types, {row.count('equivalent')} are equivalent; {row.seconds:.0f} s")
+            f"{_apart([row])}; {row.seconds:.0f} s")
 
 
 def report(rows: Sequence[Row]) -> Iterator[str]:
@@ -149,7 +153,7 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         yield summary(row)
         for survivor in row.survivors:
-            if survivor.kind == "equivalent":
+            if survivor.kind in ("equivalent", "test"):
                 continue
             yield (f"  {survivor.key} {survivor.component} {survivor.operator}, line "
                    f"{survivor.line}: {survivor.reason}")
@@ -161,9 +165,15 @@ def report(rows: Sequence[Row]) -> Iterator[str]:
            f"{_part(sum(row.killed for row in rows), made)} killed, "
            f"{_part(sum(row.killed_by_public for row in rows), made)} by public checks, "
            f"{sum(row.count('open') for row in rows)} survive, "
-           f"{sum(row.count('rounds') for row in rows)} only round otherwise, "
-           f"{sum(row.count('types') for row in rows)} give other types, "
-           f"{sum(row.count('equivalent') for row in rows)} are equivalent")
+           f"{_apart(rows)}")
+
+
+def _apart(rows: Sequence[Row]) -> str:
+    """How many survivors are no fault of the checks, by kind."""
+    says = {"rounds": "only round otherwise", "types": "give other types",
+            "test": "are right tests", "equivalent": "are equivalent"}
+    counts = {kind: sum(row.count(kind) for row in rows) for kind in says}
+    return ", ".join(f"{count} {says[kind]}" for kind, count in counts.items())
 
 
 def _part(count: int, whole: int) -> str:

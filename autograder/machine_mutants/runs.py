@@ -90,7 +90,8 @@ def _new_row(exercise: Exercise, made_from: str) -> Row:
 
 
 def _uncompared(row: Row) -> list[Survivor]:
-    return [survivor for survivor in row.survivors if not survivor.found]
+    return [survivor for survivor in row.survivors
+            if not survivor.found and survivor.kind == "open"]
 
 
 def _tried(exercise: Exercise, row: Row) -> Work:

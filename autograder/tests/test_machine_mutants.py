@@ -9,17 +9,19 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from autograder.checking import check
 from autograder.checking.levels import why_not_here
 from autograder.judge.wire import Message
 from autograder.machine_mutants import results, runs
-from autograder.machine_mutants.comparison import exactly
+from autograder.machine_mutants.comparison import Records, compare, exactly
 from autograder.machine_mutants.equivalents import equivalents
 from autograder.machine_mutants.mutants import (MachineMutant, applied, canonical, load,
                                                 mutants_in, mutants_of)
 from autograder.machine_mutants.operators import OPERATORS
-from autograder.machine_mutants.trials import OUT_OF_TIME, Bench, Outcome, Worker
+from autograder.machine_mutants.trials import OUT_OF_TIME, Bench, Outcome, Worker, in_order
 from autograder.processes.fork import CAN_FORK, in_a_copy
 from autograder.reference.source import ModuleSource, module_source
 from gearworks import layers
@@ -158,8 +160,9 @@ def key_of(exercise: str, operator: str, added: str) -> str:
 
 
 def test_a_mutant_is_caught_by_the_first_check_that_fails_public_ones_first(worker):
-    key = key_of("layers.rms_norm", "call-dropped", "+ return x / (mean_square")
-    assert worker.try_mutant("layers.rms_norm", (), key) == Outcome("one_vector", "failed")
+    key = key_of("layers.rms_norm", "call-dropped", "+ normed = x / (mean_square")
+    assert worker.try_mutant("layers.rms_norm", (), key) == Outcome(
+        in_order("layers.rms_norm")[0].name, "failed")
 
 
 def test_a_mutant_that_never_ends_is_caught_and_the_next_one_is_tried(worker):
@@ -196,13 +199,33 @@ def test_a_comparison_tells_bits_from_types_and_rounding():
     assert exactly(record(told), record(told | {"text": "yes"}))
 
 
-def test_a_survivor_is_compared_with_the_reference_on_other_inputs(worker):
-    """`max(0, x)` and `max(-1, x)` of numbers that are never below 0."""
+def test_a_bench_has_the_mutants_and_the_seconds_of_an_exercise():
     bench = Bench("layers.rms_norm", ())
-    assert len(bench.mutants) > 10 and bench.seconds.keys() == {check.name
-                                                                for check in bench.checks}
-    key = key_of("layers.rms_norm", "call-dropped", "+ return x / (mean_square")
+    names = {check.name for check in bench.checks}
+    assert len(bench.mutants) > 10 and bench.seconds.keys() == names
+    assert [check.public for check in bench.checks] == sorted(
+        (check.public for check in bench.checks), reverse=True)
+
+
+def test_a_mutant_that_is_caught_with_another_seed_is_said_to_be(worker):
+    key = key_of("layers.rms_norm", "call-dropped", "+ normed = x / (mean_square")
     assert worker.compare("layers.rms_norm", (), key).found == "caught"
+
+
+@pytest.mark.parametrize("other, found", [
+    (lambda x: x * 1.0 if x > 0 else 0.0, "same"), (lambda x: max(0, x) * 1.0 or 1.0, "wider"),
+    (lambda x: np.float64(max(0, x)), "types"), (lambda x: max(0, x) * (1 + 1e-9), "rounds"),
+    (lambda x: max(0, x) + (x == 7) * 1.0, "differs"), (lambda x: -1.0, "caught")])
+def test_a_survivor_is_compared_with_the_reference(other, found):
+    """It meets what the check draws, which is from 1 to 6, or 7, and varied from there."""
+    @check("toy.positive", points=1, public=True)
+    def grows(positive, rng):
+        "What is above 0 stays."
+        assert positive(int(rng.integers(1, 7))) > 0 and positive(7)
+
+    records = Records([grows], [lambda x: max(0, x) * 1.0])
+    records.fill()
+    assert compare(records, [other], {"grows": 1}).found == found
 
 
 # --- the committed matrix ---------------------------------------------------------------------

@@ -89,11 +89,11 @@ def _machine_summary(rows: list[results.Row]) -> nodes.container:
         return [name, f"{total('made')}", f"{total('killed') / distinct:.0%}",
                 f"{total('killed_by_public') / distinct:.0%}",
                 *(f"{sum(row.count(kind) for row in chosen)}"
-                  for kind in ("open", "rounds", "types", "equivalent"))]
+                  for kind in ("open", "rounds", "types", "test", "equivalent"))]
 
     body = [cells(nodes.literal("", row.exercise), [row]) for row in rows]
     return _table(["Exercise", "Mutants", "Killed", "By public checks", "Survive",
-                   "Only round otherwise", "Other types", "Equivalent"],
+                   "Only round otherwise", "Other types", "Right tests", "Equivalent"],
                   [cells(nodes.strong("", "all"), rows), *body])
 
 
