@@ -46,7 +46,7 @@ class Bench:
     """
 
     exercise: str
-    methods: Sequence[str]
+    methods: tuple[str, ...]
     mutants: dict[str, MachineMutant] = field(init=False)
     checks: list[Check] = field(init=False)
     seconds: dict[str, float] = field(init=False)
@@ -91,8 +91,9 @@ class Bench:
                 else compare(self.records, subjects, self.seconds))
 
     def _loaded(self, key: str) -> list[Any] | Outcome:
+        mutant = self.mutants[key]
         try:
-            return mutants.load(self.exercise, self.mutants[key])
+            return mutants.load(self.exercise, mutant)
         except Exception as error:              # what stands in the module runs when it loads
             return Outcome(self.checks[0].name, type(error).__name__)
 
@@ -149,11 +150,14 @@ def main() -> None:
     for news in told:
         if bench is None or bench.exercise != news["exercise"]:
             try:
-                bench = Bench(news["exercise"], news["methods"])
+                bench = Bench(news["exercise"], tuple(news["methods"]))
             except Exception as error:
                 bench = None
                 say({"error": f"{type(error).__name__}: {error}"})
                 continue
+        if news["key"] not in bench.mutants:
+            say({"error": f"it has no mutant {news['key']}: was the reference edited?"})
+            continue
         ready = bench
         compares = news["what"] == "compared"
         if compares:
