@@ -8,15 +8,14 @@ may be a tuple, and numbers have a tolerance.
 import doctest
 import importlib
 import inspect
-import io
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from typing import Any
 
 import numpy as np
 
 from autograder.checking.check import Check
 from autograder.checking.differential import Raised, compare
+from autograder.checking.expectations import expect_returned
 from autograder.checking.learner_code import is_not_attempted
 from autograder.processes.limits import TimeLimit
 from autograder.reference.names import home_of, methods_of, module_of, names_of
@@ -59,27 +58,27 @@ def examples_of(exercise: str) -> dict[str, list[doctest.Example]]:
 
 
 def _run(lines: Sequence[doctest.Example], reference: dict, subject: dict) -> None:
-    """Run the lines on both sides, and fail at the first that does not show the same."""
+    """Run the lines on both sides, and fail at the first that does not give the same."""
     for line in lines:
-        source = line.source.strip()
-        right, mine = _shown(line.source, reference), _shown(line.source, subject)
-        compare(mine, right, f"`{source}`", HINT)
+        source, before = line.source.strip(), dict(reference)
+        right, mine = _given(source, reference), _given(source, subject)
+        compare([("", mine)], [("", right)], f"`{source}`", HINT)
+        for name, value in reference.items():
+            if value is not None and before.get(name) is not value:
+                expect_returned(subject.get(name), f"`{source}` to give {name} a value")
 
 
-def _shown(source: str, names: dict) -> list[tuple[str, Any]]:
-    """What a line gives, if it is an expression, and what it prints."""
-    printed = io.StringIO()
+def _given(source: str, names: dict) -> Any:
+    """What a line gives, if it is an expression; what it defines is defined in `names`."""
     try:
-        code = compile(source.strip(), "<docstring>", "eval")
+        code = compile(source, "<docstring>", "eval")
     except SyntaxError:                                                      # a statement
         code = compile(source, "<docstring>", "exec")
     try:
-        with redirect_stdout(printed):
-            value = eval(code, names)
+        return eval(code, names)
     except (KeyboardInterrupt, TimeLimit):
         raise
     except BaseException as error:                  # pytest's own failures are no `Exception`
         if is_not_attempted(error):
             raise
-        value = Raised(error)
-    return [("", value), ("what is printed by", printed.getvalue())]
+        return Raised(error)
