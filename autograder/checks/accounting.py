@@ -410,14 +410,15 @@ def any_way(bytes_moved, roofline_tokens_per_second, rng):
                 past_tokens=st.sampled_from([0, 1, 90]), cache_dtype=DTYPE)
     expect_agreement(
         bytes_moved, reference.bytes_moved,
-        st.builds(lambda shape, dtype, step: Call((shape, dtype), step), shapes(), DTYPE, step),
+        st.builds(lambda shape, dtype, step: Call((shape, dtype), step), shapes(True), DTYPE,
+                  step),
         rng, hint="What is read once, what by each sequence, and what is written?")
     machine = st.fixed_dictionaries({"bandwidth": st.sampled_from([1e9, 2.5e10, 1e13]),
                                      "flops_per_second": st.sampled_from([1e9, 2.5e11, 1e15])})
     expect_agreement(
         roofline_tokens_per_second, reference.roofline_tokens_per_second,
         st.builds(lambda shape, dtype, machine, step: Call((shape, dtype), machine | step),
-                  shapes(), DTYPE, machine, step),
+                  shapes(True), DTYPE, machine, step),
         rng, rtol=1e-9,
         hint="Every argument says something of the step: does each reach the bytes and the "
              "FLOPs?")

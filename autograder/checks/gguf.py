@@ -538,7 +538,7 @@ def each_block_its_scale(dequantize_q8_0, rng):
 
 @check("gguf.dequantize_q8_0", points=1, public=True)
 def any_q8_0(dequantize_q8_0, rng):
-    """Blocks of every scale, none among them, that may not be written to."""
+    """Blocks of every scale, that may not be written to."""
     expect_agreement(dequantize_q8_0, reference.dequantize_q8_0, blocks(34), rng, rtol=0,
                      hint="Take the first value that differs: which byte is it, and which "
                           "number is that byte?")
@@ -614,7 +614,7 @@ def q4_1_from_its_minimum(dequantize_q4_0, dequantize_q4_1, rng):
 
 @check(Q4, points=1, public=True)
 def any_q4(dequantize_q4_0, dequantize_q4_1, rng):
-    """Blocks of every scale, none among them, that may not be written to."""
+    """Blocks of every scale, that may not be written to."""
     for dequantize, right, nbytes, count in (
             (dequantize_q4_0, reference.dequantize_q4_0, 18, 1),
             (dequantize_q4_1, reference.dequantize_q4_1, 20, 2)):

@@ -121,7 +121,7 @@ def values_of_q4_k(unpack_scales, dequantize_q4_k, rng):
 
 @check(Q4_K, points=1.5, public=True)
 def any_q4_k(unpack_scales, dequantize_q4_k, rng):
-    """Blocks of every scale, none among them, that may not be written to."""
+    """Blocks of every scale, that may not be written to."""
     expect_agreement(unpack_scales, reference.unpack_scales, blocks(12, 0), rng,
                      hint="Which scale or minimum differs first, and which bits of which two "
                           "bytes is it made of?")
@@ -165,7 +165,7 @@ def signed_scales(dequantize_q6_k, rng):
 
 @check(Q6_K, points=1.5, public=True)
 def any_q6_k(dequantize_q6_k, rng):
-    """Blocks of every scale, none among them, that may not be written to."""
+    """Blocks of every scale, that may not be written to."""
     expect_agreement(dequantize_q6_k, reference.dequantize_q6_k, blocks(210, 1, 208), rng,
                      examples=30,
                      hint="Which value is the first that differs? Find its half, its run and "

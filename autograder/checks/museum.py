@@ -395,10 +395,9 @@ def finds_mixed_tokens(test, rng):
 
 @check("museum.split_heads_test", points=0.5, public=False)
 def finds_other_ways_to_deal(test, rng):
-    """It fails on heads that are dealt out like cards, or cut into three equal parts."""
+    """It fails on heads that are dealt out like cards."""
     expect_finds(test, *HEAD_STYLES, {
-        "dealt-like-cards": "neighbouring numbers go to neighbouring heads",
-        "three-equal-parts": "q, k and v are three equal parts of a row"})
+        "dealt-like-cards": "neighbouring numbers go to neighbouring heads"})
 
 
 def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int,

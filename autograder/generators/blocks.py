@@ -39,7 +39,8 @@ class Blocks:
 
 
 def blocks(nbytes: int, count: int = 1, at: int = 0) -> st.SearchStrategy[Call]:
-    """One to three blocks, or none; count: of the float16 numbers at byte `at` of each."""
+    """One to three blocks; count: of the float16 numbers at byte `at` of each."""
     heads = st.tuples(*[st.sampled_from(SCALES)] * count)
-    return calls(st.builds(Blocks, st.lists(heads, max_size=3).map(tuple), st.just(nbytes),
-                           st.integers(0, 2**16), st.just(at), st.booleans()))
+    return calls(st.builds(Blocks, st.lists(heads, min_size=1, max_size=3).map(tuple),
+                           st.just(nbytes), st.integers(0, 2**16), st.just(at),
+                           st.booleans()))
