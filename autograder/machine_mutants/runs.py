@@ -99,8 +99,10 @@ def _tried(exercise: Exercise, row: Row) -> Work:
     def work(worker: Worker) -> Iterator[None]:
         start = time.monotonic()
         counts: dict[str, Counter] = {}
-        for mutant in mutants_of(exercise.name, exercise.methods):
-            outcome = worker.try_mutant(exercise.name, exercise.methods, mutant.key)
+        mutants = mutants_of(exercise.name, exercise.methods)
+        keys = [mutant.key for mutant in mutants]
+        outcomes = worker.outcomes(exercise.name, exercise.methods, keys)
+        for outcome, mutant in zip(outcomes, mutants):
             row.outcomes += row.letter(outcome)
             row.out_of_time += outcome.how == OUT_OF_TIME
             counts.setdefault(mutant.operator, Counter()).update(
@@ -118,8 +120,10 @@ def _tried(exercise: Exercise, row: Row) -> Work:
 def _compared(exercise: Exercise, row: Row) -> Work:
     """Compares the survivors of an exercise with the reference."""
     def work(worker: Worker) -> Iterator[None]:
-        for survivor in _uncompared(row):
-            found = worker.compare(exercise.name, exercise.methods, survivor.key)
+        survivors = _uncompared(row)
+        keys = [survivor.key for survivor in survivors]
+        comparisons = worker.comparisons(exercise.name, exercise.methods, keys)
+        for found, survivor in zip(comparisons, survivors):
             survivor.found, survivor.check = found.found, found.check
             survivor.calls, survivor.wide, survivor.shows = found.calls, found.wide, found.shows
             yield

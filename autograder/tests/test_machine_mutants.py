@@ -4,6 +4,7 @@ A minute and a half of processor time, most of it for mutants that are tried aga
 """
 
 import ast
+import itertools
 import random
 import sys
 import textwrap
@@ -22,7 +23,7 @@ from autograder.machine_mutants.mutants import (MachineMutant, applied, canonica
                                                 mutants_in, mutants_of)
 from autograder.machine_mutants.operators import OPERATORS
 from autograder.machine_mutants.trials import OUT_OF_TIME, Bench, Outcome, Worker, in_order
-from autograder.processes.fork import CAN_FORK, in_a_copy
+from autograder.processes.fork import CAN_FORK, end_after, in_a_copy
 from autograder.reference.source import ModuleSource, module_source
 from gearworks import layers
 
@@ -161,15 +162,15 @@ def key_of(exercise: str, operator: str, added: str) -> str:
 
 def test_a_mutant_is_caught_by_the_first_check_that_fails_public_ones_first(worker):
     key = key_of("layers.rms_norm", "call-dropped", "+ normed = x / (mean_square")
-    assert worker.try_mutant("layers.rms_norm", (), key) == Outcome(
-        in_order("layers.rms_norm")[0].name, "failed")
+    assert [*worker.outcomes("layers.rms_norm", (), [key])] == [Outcome(
+        in_order("layers.rms_norm")[0].name, "failed")]
 
 
 def test_a_mutant_that_never_ends_is_caught_and_the_next_one_is_tried(worker):
     exercise = "tokenizer.count_pairs+merge_pair"
     endless = [mutant for mutant in mutants_of(exercise)
                if mutant.operator == "statement-dropped" and "+= " in mutant.diff]
-    outcomes = [worker.try_mutant(exercise, (), mutant.key) for mutant in endless]
+    outcomes = [*worker.outcomes(exercise, (), [mutant.key for mutant in endless])]
     assert OUT_OF_TIME in {outcome.how for outcome in outcomes}
     assert all(outcome.check for outcome in outcomes)
 
@@ -177,13 +178,13 @@ def test_a_mutant_that_never_ends_is_caught_and_the_next_one_is_tried(worker):
 @pytest.mark.skipif(not CAN_FORK, reason="processes cannot be copied here")
 def test_a_copy_spoils_nothing_and_ends_when_its_time_is_over():
     kept = [1]
-    assert in_a_copy(kept.clear, 5, 5) and kept == [1]
-    assert not in_a_copy(lambda: sys.exit(3), 5, 5)
+    assert in_a_copy(kept.clear) and kept == [1]
+    assert not in_a_copy(lambda: sys.exit(3))
 
     def endless() -> None:
-        while True:
-            pass
-    assert not in_a_copy(endless, 1, 30)
+        end_after(0.2, 30)
+        sum(itertools.repeat(0))                                  # nothing inside can stop it
+    assert not in_a_copy(endless)
 
 
 def test_a_comparison_tells_bits_from_types_and_rounding():
@@ -209,7 +210,8 @@ def test_a_bench_has_the_mutants_and_the_seconds_of_an_exercise():
 
 def test_a_mutant_that_is_caught_with_another_seed_is_said_to_be(worker):
     key = key_of("layers.rms_norm", "call-dropped", "+ normed = x / (mean_square")
-    assert worker.compare("layers.rms_norm", (), key).found == "caught"
+    [found] = worker.comparisons("layers.rms_norm", (), [key])
+    assert found.found == "caught"
 
 
 @pytest.mark.parametrize("other, found", [
@@ -259,7 +261,9 @@ def test_a_sample_of_mutants_ends_as_the_matrix_says(exercises, rows, worker):
     for exercise in rng.sample(known, min(len(known), SAMPLE["exercises"])):
         row = rows[exercise.name]
         mutants = mutants_of(exercise.name, exercise.methods)
-        for at in rng.sample(range(len(mutants)), min(len(mutants), SAMPLE["mutants"])):
-            outcome = worker.try_mutant(exercise.name, exercise.methods, mutants[at].key)
+        places = rng.sample(range(len(mutants)), min(len(mutants), SAMPLE["mutants"]))
+        keys = [mutants[at].key for at in places]
+        outcomes = [*worker.outcomes(exercise.name, exercise.methods, keys)]
+        for at, outcome in zip(places, outcomes, strict=True):
             assert row.letter(outcome) == row.outcomes[at], (exercise.name, mutants[at].diff,
                                                              RENEW)
