@@ -16,7 +16,7 @@ from gearworks.formats.safetensors import LazyTensor
 from gearworks.language_model import gguf_eos_ids
 from gearworks.vocabularies.vocabulary import (tokenizer_config_from_gguf,
                                                tokenizer_json_from_gguf)
-from gearworks.weights import expected_shapes, gguf_tensor, map_names
+from gearworks.weights import expected_shapes, gguf_tensor, map_names, open_checkpoint
 
 
 def convert_gguf(gguf: Path, folder: Path,
@@ -24,11 +24,11 @@ def convert_gguf(gguf: Path, folder: Path,
     """Write a Hugging Face folder that holds the same model.
 
     folder: made here, and must not exist. on_tensor: called before each tensor is converted.
-    Every weight is dequantized to float32, which loses nothing. Errors as `GGUFFile.open` and
-    `map_names`.
+    Every weight is dequantized to float32, which loses nothing. Errors as `open_checkpoint`
+    and `map_names`.
     """
-    with closing(GGUFFile.open(gguf)) as file:
-        config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
+    config, file = open_checkpoint(gguf)
+    with closing(file):
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
 
         def load(name: str) -> np.ndarray:
