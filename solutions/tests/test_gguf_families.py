@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from transformers import AutoModelForCausalLM
 
 from gearworks.config import gguf_architectures, gguf_settings
 from gearworks.config import ModelConfig
 from gearworks.config.gguf_settings import heeded
 from gearworks.errors import GearworksError, ModelError
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
+from gearworks.hub import convert
 from gearworks.language_model import gguf_eos_ids
 from gearworks.model import Model
 from gearworks.tokenizer import Tokenizer
@@ -237,6 +239,32 @@ def test_logits_equal_hf(tmp_path, tiny_model, rng, family, settings):
     cache, parts = ours.new_cache(len(ids)), np.split(np.arange(len(ids)), [1, 2, 40, 41])
     steps = [ours.forward(ids[part], part, cache) for part in parts]
     np.testing.assert_allclose(np.concatenate(steps), hf_logits(model, ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("family, settings", [
+    ("Llama", {"head_dim": 10, "rope_parameters": YARN}), ("Mistral", {"sliding_window": 9}),
+    ("Mixtral", {}), ("Qwen2", {}), ("Qwen3", {"head_dim": 14}),
+    ("Qwen3Moe", {"norm_topk_prob": True}), ("GPT2", {"n_inner": 48}),
+    ("Gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 10}),
+    ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
+    ("DeepseekV2", {"topk_method": "greedy", "q_lora_rank": None}),
+    ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}})],
+    ids=str)
+def test_hugging_face_loads_what_is_made_of_it(tmp_path, tiny_model, rng, monkeypatch, family,
+                                               settings):
+    """The folder that `gearworks compare` makes of such a file is the model that it was."""
+    # these files have a list of tokens, and no tokenizer
+    monkeypatch.setattr(convert, "folder_contents",
+                        lambda file, config: {"config.json": config.to_hf()})
+    model = tiny_model(family, 29, **settings)
+    write_gguf(tmp_path / "model.gguf", family, model, **yarn_keys(settings))
+    convert.convert_gguf(tmp_path / "model.gguf", tmp_path / "hf")
+    ids = rng.integers(0, 211, 90)
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    np.testing.assert_allclose(hf_logits((back,), ids), hf_logits(model, ids), rtol=0,
+                               atol=1e-4)
+    config = open_checkpoint(tmp_path / "model.gguf")[0]
+    assert ModelConfig.from_hf(config.to_hf()) == config
 
 
 @pytest.mark.parametrize("family, ways", [

@@ -14,6 +14,7 @@ from gearworks.config.architectures import (
 from gearworks.config.fields import bad_config, require_positive, require_sizes, size
 from gearworks.config.gguf_architectures import GGUF_ARCHITECTURES, gguf_fields
 from gearworks.config.rope import RopeScaling
+from gearworks.config.to_hf import hf_config
 from gearworks.errors import ModelError
 
 
@@ -125,37 +126,9 @@ class ModelConfig:
     def to_hf(self) -> dict[str, Any]:
         """The `config.json` to write, as `transformers` 5 reads it; `from_hf` is its inverse.
 
-        Raises ModelError for a model that has no plain form: of another family than Llama,
-        Qwen2 and Qwen3, or with scaled RoPE.
+        Raises ModelError as `to_hf.hf_config`.
         """
-        families = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
-                    "Qwen3ForCausalLM": "qwen3"}
-        if self.architecture not in families or self.rope_scaling is not None or self.windows:
-            raise ModelError(f"cannot convert a model of the architecture {self.architecture}",
-                             "only plain Llama, Qwen2 and Qwen3 models can be written as a "
-                             "Hugging Face folder",
-                             "run the file as it is, which the engine can; to compare, take "
-                             "its original folder")
-        return {
-            "architectures": [self.architecture],
-            "model_type": families[self.architecture],
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
-            "max_position_embeddings": self.max_position_embeddings,
-            "rms_norm_eps": self.rms_norm_eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
-            "rope_theta": self.rope_theta,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "dtype": "float32",
-        }
+        return hf_config(self)
 
     def to_gguf(self) -> dict[str, Any]:
         """The keys of a GGUF file that describe such a model; `from_gguf` is the inverse.

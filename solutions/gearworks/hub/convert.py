@@ -33,7 +33,10 @@ def convert_gguf(gguf: Path, folder: Path,
 
         def load(name: str) -> np.ndarray:
             on_tensor()
-            return gguf_tensor(file, names[name], config)
+            weight = gguf_tensor(file, names[name], config)
+            if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+                weight = weight - 1                 # as such folders count from zero
+            return weight
 
         contents = folder_contents(file, config)
         try:
