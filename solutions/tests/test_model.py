@@ -7,6 +7,7 @@ import torch
 
 from gearworks.accounting import ModelShape, forward_flops
 from gearworks.config import ModelConfig
+from gearworks.config.to_hf import hf_config
 from gearworks.errors import ModelError
 from gearworks.attention import QUERY_BLOCK
 from gearworks.kv_cache import RaggedBatch
@@ -199,7 +200,7 @@ def test_configuration_survives_the_round_trip(tiny_llama):
                                  | {"architectures": ["LlamaForCausalLM"]})
     assert (config.head_dim == 10 and config.tie_word_embeddings
             and config.rope_theta == 123456.0)
-    assert ModelConfig.from_hf(config.to_hf()) == config
+    assert ModelConfig.from_hf(hf_config(config)) == config
 
 
 @pytest.fixture

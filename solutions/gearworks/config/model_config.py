@@ -14,7 +14,6 @@ from gearworks.config.architectures import (
 from gearworks.config.fields import bad_config, require_positive, require_sizes, size
 from gearworks.config.gguf_architectures import GGUF_ARCHITECTURES, gguf_fields
 from gearworks.config.rope import RopeScaling
-from gearworks.config.to_hf import hf_config
 from gearworks.errors import ModelError
 
 
@@ -122,13 +121,6 @@ class ModelConfig:
                              "use the model's safetensors, if its family is one of "
                              + ", ".join(SUPPORTED_ARCHITECTURES))
         return cls(tie_word_embeddings=tied, **gguf_fields(name, metadata, rope_factors))
-
-    def to_hf(self) -> dict[str, Any]:
-        """The `config.json` to write, as `transformers` 5 reads it; `from_hf` is its inverse.
-
-        Raises ModelError as `to_hf.hf_config`.
-        """
-        return hf_config(self)
 
     def to_gguf(self) -> dict[str, Any]:
         """The keys of a GGUF file that describe such a model; `from_gguf` is the inverse.

@@ -4,18 +4,16 @@ Written for the GGUF files that are converted, so it knows what such a file can 
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from gearworks.config.model_config import ModelConfig
 from gearworks.config.rope import RopeScaling
 from gearworks.errors import ModelError
-
-if TYPE_CHECKING:
-    from gearworks.config.model_config import ModelConfig
 
 Settings = dict[str, Any]
 
 
-def hf_config(config: "ModelConfig") -> Settings:
+def hf_config(config: ModelConfig) -> Settings:
     """Everything that `config.json` says of a model; `ModelConfig.from_hf` is its inverse.
 
     Raises ModelError for a model that has no such form: RoPE with a factor for each pair, or
@@ -31,7 +29,7 @@ def hf_config(config: "ModelConfig") -> Settings:
             | _FAMILIES[config.architecture](config))
 
 
-def _decoder(config: "ModelConfig") -> Settings:
+def _decoder(config: ModelConfig) -> Settings:
     rope = _rope(config.rope_theta, config.rope_scaling)
     return {
         "hidden_size": config.hidden_size,
@@ -63,23 +61,23 @@ def _rope(theta: float, scaling: RopeScaling | None) -> Settings:
         name: value for name, value in values.items() if value is not None}
 
 
-def _without_windows(config: "ModelConfig") -> Settings:
+def _without_windows(config: ModelConfig) -> Settings:
     if config.windows:
         raise _impossible(config, "only some of its layers have a window")
     return _decoder(config)
 
 
-def _window(config: "ModelConfig") -> Settings:
+def _window(config: ModelConfig) -> Settings:
     return {"sliding_window": config.windows[0] if config.windows else None}
 
 
-def _mixtral(config: "ModelConfig") -> Settings:
+def _mixtral(config: ModelConfig) -> Settings:
     return _decoder(config) | _window(config) | {
         "model_type": "mixtral", "num_local_experts": config.experts.num_experts,
         "num_experts_per_tok": config.experts.num_experts_per_tok}
 
 
-def _qwen3_moe(config: "ModelConfig") -> Settings:
+def _qwen3_moe(config: ModelConfig) -> Settings:
     experts = config.experts
     dense = [layer for layer, sparse in enumerate(experts.sparse_layers) if not sparse]
     return _without_windows(config) | {
@@ -89,7 +87,7 @@ def _qwen3_moe(config: "ModelConfig") -> Settings:
         "decoder_sparse_step": 1, "norm_topk_prob": experts.normalize}
 
 
-def _gpt2(config: "ModelConfig") -> Settings:
+def _gpt2(config: ModelConfig) -> Settings:
     return {
         "model_type": "gpt2", "n_embd": config.hidden_size,
         "n_inner": config.intermediate_size, "n_layer": config.num_hidden_layers,
@@ -97,7 +95,7 @@ def _gpt2(config: "ModelConfig") -> Settings:
         "layer_norm_epsilon": config.rms_norm_eps, "activation_function": "gelu_new"}
 
 
-def _gemma3(config: "ModelConfig") -> Settings:
+def _gemma3(config: ModelConfig) -> Settings:
     settings = _decoder(config)
     del settings["hidden_act"], settings["mlp_bias"], settings["rope_theta"]
     kinds = ["full_attention" if window is None else "sliding_attention"
@@ -111,7 +109,7 @@ def _gemma3(config: "ModelConfig") -> Settings:
                             "sliding_attention": _rope(config.rope_local_theta, None)}}
 
 
-def _deepseek(config: "ModelConfig") -> Settings:
+def _deepseek(config: ModelConfig) -> Settings:
     latent, experts = config.latent, config.experts
     settings = _decoder(config) | {
         name: getattr(latent, name) for name in (
@@ -132,7 +130,7 @@ def _deepseek(config: "ModelConfig") -> Settings:
         "greedy" if experts.groups == 1 else "group_limited_greedy")}
 
 
-_FAMILIES: Mapping[str, Callable[["ModelConfig"], Settings]] = {
+_FAMILIES: Mapping[str, Callable[[ModelConfig], Settings]] = {
     "LlamaForCausalLM": lambda config: _without_windows(config) | {"model_type": "llama"},
     "Qwen2ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen2"},
     "Qwen3ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen3"},
@@ -143,7 +141,7 @@ _FAMILIES: Mapping[str, Callable[["ModelConfig"], Settings]] = {
     "DeepseekV2ForCausalLM": _deepseek, "DeepseekV3ForCausalLM": _deepseek}
 
 
-def _impossible(config: "ModelConfig", why: str) -> ModelError:
+def _impossible(config: ModelConfig, why: str) -> ModelError:
     return ModelError(f"cannot convert this {config.architecture}", why,
                       "run the file as it is, which the engine can; to compare, take its "
                       "original folder")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.config import ModelConfig
+from gearworks.config.to_hf import hf_config
 from gearworks.errors import FormatError, NotAvailableError
 from gearworks.formats import safetensors
 from gearworks.formats.gguf import GGUFFile
@@ -57,7 +58,7 @@ def convert_gguf(gguf: Path, folder: Path,
 def folder_contents(file: GGUFFile, config: ModelConfig) -> dict[str, dict]:
     """What the JSON files of such a folder hold, by name. config: that of the file.
 
-    Raises FormatError for a vocabulary that cannot be read, ModelError as `ModelConfig.to_hf`.
+    Raises FormatError for a vocabulary that cannot be read, ModelError as `hf_config`.
     """
     bos_id = file.metadata.get("tokenizer.ggml.bos_token_id")
     eos_ids = gguf_eos_ids(file.metadata)
@@ -66,7 +67,7 @@ def folder_contents(file: GGUFFile, config: ModelConfig) -> dict[str, dict]:
                           "the ids of its BOS and EOS tokens are no integers",
                           "use another copy of the model")
     special = {"bos_token_id": bos_id, "eos_token_id": eos_ids}
-    return {"config.json": config.to_hf() | special,
+    return {"config.json": hf_config(config) | special,
             "generation_config.json": special,
             "tokenizer.json": tokenizer_json_from_gguf(file.metadata),
             "tokenizer_config.json": tokenizer_config_from_gguf(file.metadata)}
