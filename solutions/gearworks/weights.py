@@ -191,12 +191,22 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
         file = open_gguf(path)
         config = gguf_config(file)
         return config, arranged(file, config)
-    settings, layout_of_codes = split_config(read_json(path / "config.json"))
+    settings, layout_of_codes = split_config(read_config(path))
     config = ModelConfig.from_hf(settings)
     file = open_weights(path)
     if layout_of_codes is not None:
         file = open_quantized(file, layout_of_codes, expected_shapes(config).keys())
     return config, file
+
+
+def read_config(folder: Path) -> dict[str, object]:
+    """What a folder's config.json holds. Errors as `files.read_json`."""
+    files = sorted(folder.glob("*.gguf"))
+    if files and not (folder / "config.json").exists():
+        raise NotAvailableError(f"cannot load the model in {folder}",
+                                "it has no config.json; of GGUF files each is a model by "
+                                "itself, or a part of one", f"one of them, such as {files[0]}")
+    return read_json(folder / "config.json")
 
 
 def open_weights(folder: Path) -> Checkpoint:

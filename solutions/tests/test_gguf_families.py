@@ -11,6 +11,7 @@ import torch
 from safetensors.numpy import load_file
 from transformers import AutoModelForCausalLM
 
+from gearworks import backends
 from gearworks.config import gguf_architectures, gguf_settings
 from gearworks.config import ModelConfig
 from gearworks.config.gguf_settings import heeded
@@ -515,6 +516,26 @@ def test_the_scaled_rope_of_llama_3(tmp_path, tiny_model, rng, linear):
                more_tensors={"rope_freqs.weight": np.ones(8, np.float32)})
     other = logits(Model.load(tmp_path / "ones.gguf"), ids)
     assert np.abs(other - hf_logits(model, ids)).max() > 0.1
+
+
+@pytest.mark.parametrize("engine", ["exact", "torch"])
+@pytest.mark.parametrize("family, settings", [
+    ("Mistral", {"sliding_window": 9}), ("Llama", {}), ("Qwen2", {"rope_parameters": YARN})],
+    ids=str)
+def test_other_engines_say_the_same(tmp_path, tiny_model, rng, engine, family, settings):
+    """Windows, factors of RoPE, YaRN from the file; the compiled kernels on its codes."""
+    pytest.importorskip({"exact": "numba"}.get(engine, engine))
+    model = tiny_model(family, 33, hidden_size=64, num_attention_heads=4, **settings)
+    more = ({"rope_freqs.weight": np.linspace(1, 8, 8, dtype=np.float32)}
+            if family == "Llama" else {})
+    write_gguf(tmp_path / "model.gguf", family, model, more_tensors=more, types=[
+        ("attn_q.weight", gguf.GGMLQuantizationType.Q8_0),
+        ("attn_k.weight", gguf.GGMLQuantizationType.Q4_1)], **yarn_keys(settings))
+    ids = rng.integers(0, 211, 40)
+    expected = logits(Model.load(tmp_path / "model.gguf"), ids)
+    other = backends.load_model(tmp_path / "model.gguf", engine)
+    found = np.asarray(logits(other, ids))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("factors, keys, says", [

@@ -172,6 +172,8 @@ def test_bad_files_get_clear_errors(tmp_path, tiny_model, capsys):
     assert "bad.safetensors" in refused(capsys, tmp_path / "bad.safetensors")
     (tmp_path / "bad.bin").write_bytes(b"PK" + bytes(40))
     assert "bad.bin" in refused(capsys, tmp_path / "bad.bin")
+    assert "one of them, such as" in refused(capsys, tmp_path)
+    bad.unlink()
     assert "config.json" in refused(capsys, tmp_path)
     _, folder = tiny_model("Llama", 43)
     assert "holds no tensors" in refused(capsys, folder / "config.json")

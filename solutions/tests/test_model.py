@@ -145,7 +145,7 @@ def test_every_token_needs_a_position_of_its_own(tiny_llama):
      {"llama.block_count": "many"}, {"llama.block_count": None},
      {"llama.attention.head_count": -1}, {"llama.attention.key_length": [4]},
      {"llama.attention.value_length": 6}, {"llama.rope.dimension_count": 2},
-     {"llama.rope.scaling.type": "yarn"},
+     {"llama.rope.scaling.type": "longrope"},
      {"llama.rope.freq_base": "fast"}, {"llama.expert_count": 8},
      {"llama.attention.layer_norm_rms_epsilon": "x"}, {"tokenizer.ggml.tokens": 7},
      {"llama.context_length": True}], ids=str)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gearworks.errors import FormatError, NotAvailableError
-from gearworks.formats.files import map_file, read_json
+from gearworks.formats.files import map_file
 from gearworks.formats.gguf import GGUFFile
 from gearworks.formats.gguf_parts import GGUFParts, open_gguf
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.safetensors import DTYPES, SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
-from gearworks.weights import Checkpoint, open_weights
+from gearworks.weights import Checkpoint, open_weights, read_config
 
 FORMATS = {GGUFFile: "GGUF", GGUFParts: "GGUF", SafetensorsFile: "safetensors",
            ShardedSafetensors: "safetensors", PickledFile: "PyTorch", ShardedPickled: "PyTorch"}
@@ -74,7 +74,7 @@ def read_contents(path: Path) -> Contents:
     FormatError for what is not there, or cannot be read.
     """
     if path.is_dir():
-        metadata, file = read_json(path / "config.json"), open_weights(path)
+        metadata, file = read_config(path), open_weights(path)
     else:
         file = _open(path)
         metadata = getattr(file, "metadata", {})
