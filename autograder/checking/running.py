@@ -5,6 +5,7 @@ does (raise, exit, recurse, loop, warn, print to stderr) ends as an outcome; onl
 by the person in front passes through.
 """
 
+import builtins
 import io
 import secrets
 import time
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
 from autograder.checking.levels import level_of
@@ -63,8 +65,13 @@ class Outcome:
         return self.points if self.status is Status.PASSED else 0.0
 
     def hidden(self) -> "Outcome":
-        """What is told of a hidden check: no more than its title and the kind of error."""
-        return replace(self, expected="", found="", hint="", figure="")
+        """What is told of a hidden check: no more than its title and the kind of error.
+
+        An error class of the learner's has no name there, which could be what a check gave it.
+        """
+        is_known = any(hasattr(module, self.error) for module in (builtins, gearworks.errors))
+        return replace(self, expected="", found="", hint="", figure="",
+                       error=self.error if is_known or not self.error else "an error")
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ It loads one attempt and lends its functions and classes to the judge, by calls 
 No check, no expected value and no seed ever comes here, and nothing that is printed here is
 read by anybody.
 
-Where the system can fork, one process loads the engine and then forks a worker for each
-attempt. It is told to by a socket, with the two ends of the pipes.
+Where forking is safe, one process loads the engine and then forks a worker for each attempt. It
+is told to by a socket, with the two ends of the pipes.
 """
 
 import importlib

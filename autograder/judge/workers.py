@@ -20,6 +20,7 @@ from autograder.judge.secret import SECRETS
 from autograder.judge.wire import Message, WireError
 
 MODULE = "autograder.judge.worker"
+FORKS = sys.platform == "linux"     # macOS has the call, and libraries that do not survive it
 
 
 class WorkerEnded(BaseException):
@@ -95,8 +96,8 @@ class Worker:
 class Workers:
     """Starts workers, one after the other. Use it in a `with` block.
 
-    Where the system can fork, a process that has loaded the engine forks them. Elsewhere each
-    is a process that starts from nothing.
+    Where forking is safe, a process that has loaded the engine forks them. Elsewhere each is a
+    process that starts from nothing.
     """
 
     def __init__(self):
@@ -118,7 +119,7 @@ class Workers:
 
     def start(self, module: str) -> Worker:
         """A worker for an attempt of a module of the reference, by its short name."""
-        if not hasattr(os, "fork"):
+        if not FORKS:
             return self._spawned()
         try:
             return self._forked(module)

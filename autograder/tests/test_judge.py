@@ -24,7 +24,7 @@ from autograder.judge.judging import judge
 from autograder.judge.peer import Handle, Peer, connect
 from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.wire import Message, WireError
-from autograder.judge.workers import Workers
+from autograder.judge.workers import FORKS, Workers
 from gearworks.errors import ModelError
 from gearworks.formats.gguf import TensorType
 from gearworks.kv_cache import BlockPool
@@ -453,6 +453,13 @@ def test_hidden_checks_tell_titles_and_kinds(workers):
             >= {(Status.RAISED, "ZeroDivisionError")})
 
 
+def test_an_error_class_of_the_learners_tells_nothing_of_hidden_inputs(workers):
+    named = norm("raise type('Canary', (ValueError,), {})")
+    report = judge(named, workers)
+    assert {outcome.error for outcome in report.outcomes if outcome.public} == {"Canary"}
+    assert {outcome.error for outcome in report.outcomes if not outcome.public} == {"an error"}
+
+
 def test_the_worker_receives_arguments_and_nothing_else(workers, monkeypatch):
     """No check, no expected value, no seed, no secret."""
     sent = []
@@ -541,7 +548,7 @@ def test_code_that_does_not_run(workers):
     assert {*statuses(report).values()} == {Status.RAISED}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked on this system")
+@pytest.mark.skipif(not FORKS, reason="nothing is forked on this system")
 def test_who_ends_the_forking_process_harms_no_other(workers):
     report = judge(norm("os.kill(os.getppid(), 9)"), workers)
     assert report.score <= report.total
@@ -549,7 +556,7 @@ def test_who_ends_the_forking_process_harms_no_other(workers):
     assert report.score == report.total
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing is forked on this system")
+@pytest.mark.skipif(not FORKS, reason="nothing is forked on this system")
 def test_a_workers_own_processes_end_with_it(workers, tmp_path):
     path = tmp_path / "orphan"
     code = (f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', "
@@ -565,13 +572,13 @@ def test_a_workers_own_processes_end_with_it(workers, tmp_path):
 
 
 def test_workers_that_are_not_forked(monkeypatch):
-    """As on Windows."""
-    monkeypatch.delattr(os, "fork", raising=False)
+    """As on Windows and macOS."""
+    monkeypatch.setattr("autograder.judge.workers.FORKS", False)
     with Workers() as spawning:
         report = judge(Attempt(NORM, WRONG_NORM), spawning, seed=5)
         ended = judge(norm("os._exit(0)"), spawning)
+    monkeypatch.undo()
     with Workers() as forking:
-        monkeypatch.undo()
         assert judge(Attempt(NORM, WRONG_NORM), forking, seed=5) == report
     assert {*statuses(ended).values()} == {Status.RAISED}
 

@@ -9,16 +9,21 @@ from nbclient import NotebookClient
 from autograder.chapters import editions
 from autograder.chapters.chapter import chapter_paths, read_chapter
 from autograder.chapters.outline import outline
+from autograder.checking import checks_of
 from autograder.reference.cutting import stub_of
 from autograder.submissions.history import notebook_so_far
 from autograder.tests.test_isolation import REPOSITORY
-from gearworks import accounting, museum
+from gearworks import museum
 
 NORM = "layers.rms_norm"
 STUB = stub_of(NORM)
 RIGHT = ("def rms_norm(x, weight, eps):\n    mean_square = (x * x).mean(-1, keepdims=True)\n"
          "    return x / np.sqrt(mean_square + np.float32(eps)) * weight")
 CHECK = f'check("{NORM}", rms_norm)'
+
+
+def worth(exercise):
+    return sum(check.points for check in checks_of(exercise))
 
 
 class Kernel:
@@ -91,25 +96,26 @@ def test_a_cell_that_does_not_run_by_itself_says_so(kernel):
     assert kernel.run(CHECK)[0] == 10.0
 
 
+COUNT = "accounting.parameter_count"
+TWO = "accounting.bytes_moved+roofline_tokens_per_second"
+
+
 def test_an_exercise_is_checked_with_the_reference_and_says_when_a_demo_will_not_be(kernel):
     """The demo below runs what the learner wrote before, which is wrong."""
-    right = {each: editions.solutions(read_chapter(chapter_paths(
-        REPOSITORY / "book" / "chapters")[0]))[each.replace(".", "-").replace("+", "-and-")]
-        for each in ("accounting.parameter_count", "accounting.bytes_moved+roofline")}
-    count, roofline = right
-    kernel.run(right[count].replace("return ", "return 3 + ", 1))
-    assert kernel.run(f'check("{count}", parameter_count)')[0] < 10
-    kernel.run(right[roofline])
-    score, said = kernel.run(f'check("{roofline}", bytes_moved, roofline)')
-    total = sum(each.points for each in __import__("autograder.checking", fromlist=["x"])
-                .checks_of(roofline))
-    assert score == total
-    used = "parameter_count" in right[roofline]
-    assert ("the reference's parameter_count. The cells below use yours" in said) == used
-    kernel.run(right[count])
-    kernel.run(f'check("{count}", parameter_count)')
-    assert "cells below use yours" not in kernel.run(
-        f'check("{roofline}", bytes_moved, roofline)')[1]
+    chapter = read_chapter(REPOSITORY / "book" / "chapters" / f"{outline()[0].stem}.md")
+    solved = {exercise.name: editions.solutions(chapter)[exercise.grade_id]
+              for exercise in chapter.exercises}
+    assert "parameter_count(" in solved[TWO]
+    check_two = f'check("{TWO}", bytes_moved, roofline_tokens_per_second)'
+    kernel.run(solved[COUNT].replace("return ", "return 3 + ", 1))
+    assert kernel.run(f'check("{COUNT}", parameter_count)')[0] < worth(COUNT)
+    kernel.run(solved[TWO])
+    score, said = kernel.run(check_two)
+    assert score == worth(TWO)
+    assert "with the reference's parameter_count. The cells below use yours" in said
+    kernel.run(solved[COUNT])
+    kernel.run(f'check("{COUNT}", parameter_count)')
+    assert "cells below use yours" not in kernel.run(check_two)[1]
 
 
 def test_half_of_a_pair_stays_the_learners(kernel):
