@@ -1,6 +1,6 @@
 """The notebook that a kernel knows: the cells that it has run, as a notebook's file has them.
 
-A cell that was changed and run again stands there once, as it is now.
+Of a cell that was changed and run again, the definitions stand there as they are now.
 """
 
 import ast
@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from functools import cache
 
 from autograder.chapters.chapter import Chapter
-from autograder.submissions.cells import Cell, attributes
+from autograder.submissions.cells import Cell, Statement, attributes
 from autograder.submissions.intake import Notebook
 
 NAME = "this notebook"
@@ -18,7 +18,7 @@ def notebook_so_far(inputs: Sequence[str], chapter: Chapter) -> Notebook:
     """The cells of a chapter's notebook, from what a kernel was given, oldest first.
 
     inputs: sources as they were typed; their places are their numbers, In[1] being the first.
-    Of exercised definitions the last one counts, be it the stub again.
+    Of exercised definitions only the last one is there, be it the stub again.
     """
     names = {name for exercise in chapter.exercises for name in exercise.names}
     cells: list[Cell] = []
@@ -27,12 +27,16 @@ def notebook_so_far(inputs: Sequence[str], chapter: Chapter) -> Notebook:
     for number, source in reversed(list(enumerate(inputs))):
         if not source.strip() or source in seen:
             continue
-        cell = _cell(number, source)
-        defined = _defined(cell, names)
-        if defined and any(defined <= others for others in later):
-            continue
         seen.add(source)
-        later.append(defined)
+        cell = _cell(number, source)
+        defined = {statement: _defined(statement, names) for statement in cell.statements}
+        stays = [statement for statement, own in defined.items()
+                 if not own or not any(own <= others for others in later)]
+        if len(stays) < len(defined):               # what else such a cell does, it has done
+            cell = _cell(number, "\n".join(statement.text for statement in stays))
+        if not cell.source:
+            continue
+        later.append({name for statement in stays for name in defined[statement]})
         cells.append(cell)
     return Notebook(NAME, tuple(reversed(cells)))
 
@@ -48,15 +52,13 @@ def _cell(number: int, source: str) -> Cell:
     return Cell(number, "code", source)
 
 
-def _defined(cell: Cell, names: Collection[str]) -> set[str]:
+def _defined(statement: Statement, names: Collection[str]) -> set[str]:
     """The exercised names that it defines; of a class that it continues, the methods."""
-    found: set[str] = set()
-    for statement in cell.statements:
-        node = statement.node
-        goes_on = isinstance(node, ast.ClassDef) and any(
-            isinstance(base, ast.Name) and base.id == node.name for base in node.bases)
-        if goes_on and node.name in names:
-            found |= {f"{node.name}.{name}" for name in attributes(node)}
-        elif not isinstance(node, ast.Import | ast.ImportFrom):
-            found |= statement.binds & {*names}
-    return found
+    node = statement.node
+    goes_on = isinstance(node, ast.ClassDef) and any(
+        isinstance(base, ast.Name) and base.id == node.name for base in node.bases)
+    if goes_on and node.name in names:
+        return {f"{node.name}.{name}" for name in attributes(node)}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return set()
+    return {*statement.binds} & {*names}

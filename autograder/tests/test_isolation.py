@@ -149,9 +149,9 @@ def test_the_same_points_by_every_route(monkeypatch):
         notebook = editions.solve(pages.learner, solved)
         graded, _ = JudgeChecks().preprocess(nbformat.from_dict(notebook),
                                              {"nbgrader": {"notebook": pages.chapter.stem}})
-        by_nbgrader = {cell.metadata.nbgrader.grade_id: float(cell.outputs[1].data["text/plain"])
-                       for cell in graded.cells
-                       if cell.metadata.get("nbgrader", {}).get("grade")}
+        by_nbgrader = {
+            cell.metadata.nbgrader.grade_id: float(cell.outputs[1].data["text/plain"])
+            for cell in graded.cells if cell.metadata.get("nbgrader", {}).get("grade")}
         text = notebook_of("it.ipynb", nbformat.writes(notebook, version=4))
         run = notebook_so_far(["", *(cell.source for cell in notebook.cells
                                      if cell.cell_type == "code")], pages.chapter)
@@ -164,7 +164,8 @@ def test_the_same_points_by_every_route(monkeypatch):
                     assert points == 0 and not by_run[id].is_started
                     continue
                 whole = judge(by_file[id].attempt, workers, seed=3)
-                here = run_exercise(exercise.name, load(by_run[id].attempt), public=None, seed=3)
+                here = run_exercise(exercise.name, load(by_run[id].attempt), public=None,
+                                    seed=3)
                 assert [each.status for each in here.outcomes] == [
                     each.status for each in whole.outcomes]
                 assert (points == whole.total) == (id != first), (id, points)

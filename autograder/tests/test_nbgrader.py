@@ -97,9 +97,11 @@ def submissions(chapter, learner):
                                           "b'low')\n    print('high', file=sys.stderr)\n    "
                                           "logging.error('log')\n    warnings.warn('warn')\n")))
 
-    loud = with_cell(everything, RUN, lambda source: source.replace(
-        "    prompt_ids = encode(prompt)\n",
-        "    prompt_ids = encode(prompt)\n    word = 'can'\n    print(word + 'ary', prompt_ids)\n"))
+    loud = with_cell(everything, RUN,
+                     lambda source: source.replace(
+                         "    prompt_ids = encode(prompt)\n",
+                         "    prompt_ids = encode(prompt)\n    word = 'can'\n"
+                         "    print(word + 'ary', prompt_ids)\n"))
 
     # Accidents of editors: a check cell pasted once more, a graded cell deleted, metadata left
     # empty.
