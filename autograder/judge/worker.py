@@ -28,6 +28,7 @@ from autograder.judge.wire import Message
 from autograder.reference.names import home_of
 
 MOST_SECONDS = 200          # of processor time; a judge that is gone can stop nothing
+MOST_BYTES = 4 * 2**30      # of memory that is written to; checks need a small part of it
 
 
 def main() -> None:
@@ -71,6 +72,7 @@ def _limit() -> None:
     with suppress(ValueError, OSError):     # a limit that is there already may be lower
         resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
 
 
 def _work(reading: int, writing: int) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, BinaryIO
@@ -20,6 +21,7 @@ from autograder.judge.secret import SECRETS
 from autograder.judge.wire import Message, WireError
 
 MODULE = "autograder.judge.worker"
+FORKING_SECONDS = 120       # by the wall clock, in which a module of the engine is loaded
 FORKS = sys.platform == "linux"     # macOS has the call, and libraries that do not survive it
 
 
@@ -103,19 +105,26 @@ class Workers:
     def __init__(self):
         self._forker: subprocess.Popen | None = None
         self._control: socket.socket | None = None
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *details: object) -> None:
-        self.close()
+        self._end_forker()
+        self._folder.cleanup()
 
-    def close(self) -> None:
-        """End the process that forks, and with it what it has forked."""
-        if self._forker is not None:
-            self._control.close()
+    def _end_forker(self) -> None:
+        """End the process that forks; by itself it ends what it has forked."""
+        if self._forker is None:
+            return
+        self._control.close()
+        try:
+            self._forker.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._forker.kill()
             self._forker.wait()
-            self._forker = self._control = None
+        self._forker = self._control = None
 
     def start(self, module: str) -> Worker:
         """A worker for an attempt of a module of the reference, by its short name."""
@@ -124,15 +133,17 @@ class Workers:
         try:
             return self._forked(module)
         except (OSError, ValueError):       # what a learner's code can end, it may have ended
-            self.close()
+            self._end_forker()
             return self._forked(module)
 
     def _forked(self, module: str) -> Worker:
         if self._forker is None:
             self._control, theirs = socket.socketpair()
+            self._control.settimeout(FORKING_SECONDS)
             with theirs:
                 number = theirs.fileno()
-                self._forker = _process([str(number)], subprocess.DEVNULL, pass_fds=[number])
+                self._forker = self._process([str(number)], subprocess.DEVNULL,
+                                             pass_fds=[number])
         (reading, answers), (calls, writing) = os.pipe(), os.pipe()
         try:
             request = json.dumps({"module": module}).encode()
@@ -157,13 +168,16 @@ class Workers:
         return line
 
     def _spawned(self) -> Worker:
-        process = _process([], subprocess.PIPE)
+        process = self._process([], subprocess.PIPE)
         return Worker(process.stdout, process.stdin, process.pid)
 
-
-def _process(arguments: list[str], streams: int, **more: Any) -> subprocess.Popen:
-    """A Python of the worker's module, in whose environment there is no secret."""
-    environment = {name: value for name, value in os.environ.items() if name not in SECRETS}
-    environment["PYTHONHASHSEED"] = "0"     # sets are in the same order in every run
-    return subprocess.Popen([sys.executable, "-P", "-m", MODULE, *arguments], stdin=streams,
-                            stdout=streams, stderr=subprocess.DEVNULL, env=environment, **more)
+    def _process(self, arguments: list[str], streams: int, **more: Any) -> subprocess.Popen:
+        """A Python that runs the worker's module, in a folder of its own and without secrets."""
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in SECRETS}
+        places = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+        environment["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, places))
+        environment["PYTHONHASHSEED"] = "0"         # sets are in the same order in every run
+        return subprocess.Popen([sys.executable, "-P", "-m", MODULE, *arguments],
+                                stdin=streams, stdout=streams, stderr=subprocess.DEVNULL,
+                                env=environment, cwd=self._folder.name, **more)
