@@ -172,7 +172,7 @@ class Workers:
         return Worker(process.stdout, process.stdin, process.pid)
 
     def _process(self, arguments: list[str], streams: int, **more: Any) -> subprocess.Popen:
-        """A Python that runs the worker's module, in a folder of its own and without secrets."""
+        """A Python that runs the worker's module, in a folder of its own, without secrets."""
         environment = {name: value for name, value in os.environ.items()
                        if name not in SECRETS}
         places = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
