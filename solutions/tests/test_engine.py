@@ -27,10 +27,8 @@ from gearworks.serving.engine import LLMEngine
 from gearworks.serving.request import Request
 from gearworks.serving.scheduler import Plan
 from gearworks.structured import GrammarVocabulary, TokenGrammar
-from gearworks.tokenizer import Tokenizer
-from gearworks.vocabularies.vocabulary import Vocabulary
 
-V, EOS = 211, 2
+V, EOS = 211, 2                        # of the fixture `tokenizer`
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
 FAMILIES = [
@@ -44,22 +42,6 @@ FAMILIES = [
     ("Gemma3", {}), ("GPT2", {}), ("Mixtral", {}), ("Mixtral", {"sliding_window": 1}),
     ("Qwen3Moe", {}), ("DeepseekV2", {"topk_method": "greedy"}), ("DeepseekV3", {}),
     ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}})]
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    """Letters and digits, halves of characters, and words: 211 tokens, of which 2 is an end."""
-    pieces = ["Ā", "ā", "Ă", *(chr(code) for code in range(33, 127)), "Ġ", "Ċ", "Ã", "©", "ð",
-              "Ł", "¦", "Ĭ"]
-    pieces += [f"w{number}" for number in range(V - len(pieces))]
-    return Tokenizer(Vocabulary({piece: id for id, piece in enumerate(pieces)}, merges={}))
-
-
-@pytest.fixture(scope="session")
-def tiny(tiny_llama, tokenizer) -> LanguageModel:
-    """Two layers, and an end that comes now and then."""
-    _, folder = tiny_llama(77, num_hidden_layers=2, hidden_size=36, intermediate_size=40)
-    return LanguageModel(Model.load(folder), tokenizer, {}, frozenset([EOS]))
 
 
 class Given:
