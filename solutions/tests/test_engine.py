@@ -973,6 +973,21 @@ def test_guessing_changes_how_fast_and_nothing_else(tiny, rng):
     assert steps[1] < steps[0]
 
 
+def test_guesses_that_fail_become_few(tiny, rng, monkeypatch):
+    """A wrong guess costs a row of a step, so an answer whose guesses all fail rests."""
+    request = Request(rng.integers(3, V, 12).tolist(), PARAMS[0], max_tokens=60,
+                      ignore_eos=True)
+    plain = serve(Checked(tiny), [request])[request.id, 0]
+    wrong = next(id for id in range(3, V) if id not in plain.ids)
+    monkeypatch.setattr("gearworks.speculative.ngram_propose",
+                        lambda ids, count, longest: [wrong] * count)
+    engine = Checked(tiny, speculative_tokens=8)
+    again = replace(request, id="again")
+    assert serve(engine, [again])["again", 0].ids == plain.ids
+    guesses = [row.guesses for record in engine.records for row in record.rows]
+    assert guesses[1:5] == [8, 4, 2, 1] and sum(guesses) < 25
+
+
 def test_records_say_what_happened(tiny, rng):
     engine = Checked(tiny, block_size=2, num_blocks=20, max_num_batched_tokens=9,
                      max_num_seqs=4, max_model_len=40, speculative_tokens=2)
