@@ -277,10 +277,12 @@ def quantize_row(matrix, memory, memory_words, source, x, scales, sums):
     group = matrix.group
     for number in range(matrix.groups):
         at, to = source + number * group, x + number * (group // 4)
-        numbers = memory[at:at + group]
-        largest = np.float32(0)
-        for value in numbers:
-            largest = max(largest, abs(value))
+        # bits of magnitudes are ordered as these are, with nan above all, so that it shows
+        bits = np.uint32(0)
+        for word in memory_words[at:at + group]:
+            bits = max(bits, word & np.uint32(0x7FFFFFFF))
+        memory_words[scales + number] = bits
+        largest = memory[scales + number]
         scale = largest / np.float32(127)
         inverse = splat(np.float32(127) / largest if largest > 0 else np.float32(0))
         total = no_words()
