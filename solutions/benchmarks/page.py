@@ -53,15 +53,21 @@ def read_ledger() -> list[Optimisation]:
     return [Optimisation(**entry) for entry in ledger["optimisation"]]
 
 
-def read_json(name: str) -> dict[str, Any]:
+def read_json(name: str) -> Any:
     return json.loads((HERE / name).read_text(encoding="utf-8"))
 
 
 def races() -> str:
-    """Every race against another engine, as bars on a logarithmic scale."""
-    report = read_json("results.json")
+    """Every race against another engine on each machine, as bars on a logarithmic scale."""
+    return ("\n\n".join(map(_races_of, read_json("results.json")))
+            + "\n\nA bar to the right of the line is a race won; the dashed mark is what was "
+            "promised.")
+
+
+def _races_of(report: dict[str, Any]) -> str:
     found = [entry for entry in report["results"] if entry["beside"].startswith(ENGINES)]
-    ratios = [value for entry in found for value in (entry["ratio"], entry["target"])]
+    ratios = [entry[name] for entry in found for name in ("ratio", "target")
+              if entry[name] is not None]
     low, high = math.log(min(1, *ratios) * 0.8), math.log(max(ratios) * 1.25)
     left, right = 10, WIDTH - 10
 
@@ -74,17 +80,18 @@ def races() -> str:
         start, end = sorted((x(1), x(entry["ratio"])))
         parts += [f'<text x="{left}" y="{y}">{escape(text)}</text>',
                   f'<rect x="{start:.1f}" y="{y + 7}" width="{end - start:.1f}" height="14" '
-                  'fill="currentColor" opacity="0.35"/>',
-                  _line(x(entry["target"]), y + 5, x(entry["target"]), y + 23,
-                        'stroke-dasharray="3 2"')]
+                  'fill="currentColor" opacity="0.35"/>']
+        if entry["target"] is not None:
+            parts.append(_line(x(entry["target"]), y + 5, x(entry["target"]), y + 23,
+                               'stroke-dasharray="3 2"'))
     bottom = 46 * len(found)
     parts += [_line(x(1), 0, x(1), bottom),
               f'<text x="{x(1):.1f}" y="{bottom + 16}" text-anchor="middle">as fast</text>']
     words = "; ".join(f"{entry['what']} beside {entry['beside']} {entry['ratio']:.2f} times as "
                       "good" for entry in found)
     return (_figure(f"How many times as good as other engines: {words}.", bottom + 24, parts)
-            + f"\n\nA bar to the right of the line is a race won; the dashed mark is what was "
-            f"promised. Measured by `gearworks bench` on {report['date']}.")
+            + f"\n\n{report['machine']['processor']}, {report['threads']} threads: measured by "
+            f"`gearworks bench` on {report['date']}.")
 
 
 def roofline() -> str:

@@ -88,6 +88,21 @@ def store(typing, array, index, lanes):
 
 
 @intrinsic
+def fetch(typing, array, index):
+    """Let the cache line with one element of an array come nearer, and do not wait for it. The
+    index may be beyond the array's end."""
+    def generate(context, builder, signature, arguments):
+        pointer = _place(context, builder, signature.args[0], *arguments)
+        pointer = builder.bitcast(pointer, ir.IntType(8).as_pointer())
+        numbers = [ir.Constant(_INT, number) for number in (0, 3, 1)]    # read, near, data
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, _INT, _INT, _INT])
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [pointer.type], kind),
+                     [pointer, *numbers])
+        return context.get_dummy_value()
+    return types.void(array, types.intp), generate
+
+
+@intrinsic
 def everywhere(typing, array, index):
     """One element of an array, in every lane."""
     lanes = WORDS if array.dtype == types.uint32 else FLOATS
@@ -230,6 +245,14 @@ def highest(typing, a, b):
     def generate(context, builder, signature, arguments):
         return builder.select(builder.fcmp_ordered(">", *arguments), *arguments)
     return FLOATS(a, b), generate
+
+
+@intrinsic
+def magnitude(typing, lanes):
+    """Each float32 without its sign."""
+    def generate(context, builder, signature, arguments):
+        return _call(builder, "llvm.fabs.v16f32", _FLOATS, arguments[0])
+    return FLOATS(lanes), generate
 
 
 @intrinsic

@@ -14,13 +14,34 @@ import numpy as np
 from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.lanes import (
-    add_words, added, bits, dot4, everywhere, flip_signs, load, multiply, multiply_add, nibbles,
-    no_words, rounded, signed_byte, splat, store, store_bytes, sum_of, to_floats)
+    add_words, added, bits, dot4, everywhere, fetch, flip_signs, highest, largest_of, load,
+    magnitude, multiply, multiply_add, nibbles, no_words, rounded, signed_byte, splat, store,
+    store_bytes, sum_of, to_floats)
 from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
 
 ROWS = 32                   # of activations at a time: they stay in the nearest cache
+# Groups of the matrix that are under way from memory while one is computed: a processor looks
+# ahead by itself, but not beyond a page of 4 KiB, nor while it is busy
+AHEAD = 16
 # Of each thread: a group's unpacked codes, then the sums of so many rows; 16 numbers each
 SCRATCH = (GROUP + ROWS) * LANES
+
+
+@part_of_another
+def fetch_all(array, at, size):
+    """Let `size` elements of an array, from `at` on, come nearer, or those beyond its end."""
+    for line in range(0, size, LANES):
+        fetch(array, at + line)
+
+
+@part_of_another
+def fetch_group(matrix, words, numbers, place, size):
+    """Let the group at this place of a matrix come nearer. size: words of a group."""
+    fetch_all(words, matrix.words + place * size, size)
+    if matrix.bits != 32:
+        fetch(numbers, matrix.scales + LANES * place)
+        if matrix.minimums != NONE:
+            fetch(numbers, matrix.minimums + LANES * place)
 
 
 @part_of_another
@@ -71,15 +92,14 @@ def group_products(codes, x, at):
     """The sum of a group's products with one row of activations, from word `at` of x on.
     Where the group has 16 inputs, the next four words meet codes of 0."""
     a, b, c, d, e, f, g, h = codes
-    first = dot4(no_words(), a, everywhere(x, at))
-    second = dot4(no_words(), b, everywhere(x, at + 1))
-    first = dot4(first, c, everywhere(x, at + 2))
-    second = dot4(second, d, everywhere(x, at + 3))
-    first = dot4(first, e, everywhere(x, at + 4))
-    second = dot4(second, f, everywhere(x, at + 5))
-    first = dot4(first, g, everywhere(x, at + 6))
-    second = dot4(second, h, everywhere(x, at + 7))
-    return add_words(first, second)
+    total = dot4(no_words(), a, everywhere(x, at))
+    total = dot4(total, b, everywhere(x, at + 1))
+    total = dot4(total, c, everywhere(x, at + 2))
+    total = dot4(total, d, everywhere(x, at + 3))
+    total = dot4(total, e, everywhere(x, at + 4))
+    total = dot4(total, f, everywhere(x, at + 5))
+    total = dot4(total, g, everywhere(x, at + 6))
+    return dot4(total, h, everywhere(x, at + 7))
 
 
 @part_of_another
@@ -132,6 +152,7 @@ def multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums
                 place = block * groups + group_number
                 scale, minimum = one, zero
                 weights, at = memory, tile
+                fetch_group(matrix, words, numbers, place + AHEAD, size)
                 if matrix.bits == 32:
                     weights, at = numbers, matrix.words + place * size
                 else:
@@ -179,6 +200,25 @@ def scaled(memory, at, products, scale, minimum, sum_at):
 
 
 @part_of_another
+def int4_blocks(matrix, words, numbers, first, last, memory, x, out, out_at):
+    """Blocks `first` to `last` of a matrix by `int4_matvec`; while it computes one, the next
+    comes nearer."""
+    groups, count = matrix.groups, matrix.blocks * matrix.groups * LANES
+    codes = words[matrix.words:matrix.words + 4 * count].reshape(
+        (matrix.blocks, groups, 4, LANES))
+    scales = numbers[matrix.scales:matrix.scales + count].reshape(
+        (matrix.blocks, groups, LANES))
+    minimums = numbers[matrix.minimums:matrix.minimums + count].reshape(
+        (matrix.blocks, groups, LANES))
+    for block in range(first, last):
+        for group in range(groups):
+            fetch_group(matrix, words, numbers, (block + 1) * groups + group, 4 * LANES)
+        at = out_at + LANES * block
+        int4_matvec(codes[block:block + 1], scales[block:block + 1], minimums[block:block + 1],
+                    memory[x:x + groups * GROUP], out[at:at + LANES])
+
+
+@part_of_another
 def int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_at):
     """As `int4_matvec`, for signed codes of eight bits, and blocks `first` to `last`."""
     group, per_group, zero = matrix.group, matrix.group // 4, splat(np.float32(0))
@@ -189,6 +229,7 @@ def int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_a
             at, inputs = matrix.words + place * per_group * LANES, x + group * number
             # four sums: each waits for its own last product only
             first_bytes, second, third, fourth = zero, zero, zero, zero
+            fetch_group(matrix, words, numbers, place + AHEAD, per_group * LANES)
             for word in range(per_group):
                 codes = load(words, at + LANES * word)
                 place_x = inputs + 4 * word
@@ -220,6 +261,7 @@ def multiply_one_row(matrix, words, numbers, first, last, memory, memory_words, 
     for block in range(first, last):
         total = splat(np.float32(0))
         for number in range(groups):
+            fetch_group(matrix, words, numbers, place + AHEAD, size)
             codes = group_bytes(words, at, narrow, whole)
             scale = load(numbers, scale_at)
             minimum = group_minimum(scale, numbers, minimums, LANES * place, narrow)
@@ -249,6 +291,7 @@ def multiply_bytes(matrix, words, numbers, first, last, memory, memory_words, x,
                 store(memory, scratch + LANES * row, splat(np.float32(0)))
             for number in range(groups):
                 place = block * groups + number
+                fetch_group(matrix, words, numbers, place + AHEAD, size)
                 codes = group_bytes(words, words_at + place * size, narrow, whole)
                 scale = load(numbers, scales_at + LANES * place)
                 minimum = group_minimum(scale, numbers, minimums, LANES * place, narrow)
@@ -277,12 +320,12 @@ def quantize_row(matrix, memory, memory_words, source, x, scales, sums):
     group = matrix.group
     for number in range(matrix.groups):
         at, to = source + number * group, x + number * (group // 4)
-        # bits of magnitudes are ordered as these are, with nan above all, so that it shows
-        bits = np.uint32(0)
-        for word in memory_words[at:at + group]:
-            bits = max(bits, word & np.uint32(0x7FFFFFFF))
-        memory_words[scales + number] = bits
-        largest = memory[scales + number]
+        peaks = broken = nothing = splat(np.float32(0))
+        for half in range(group // LANES):
+            numbers = load(memory, at + LANES * half)
+            peaks = highest(peaks, magnitude(numbers))
+            broken = multiply_add(broken, numbers, nothing)      # nan, where a number is broken
+        largest = largest_of(peaks) + sum_of(broken)
         scale = largest / np.float32(127)
         inverse = splat(np.float32(127) / largest if largest > 0 else np.float32(0))
         total = no_words()
@@ -322,16 +365,7 @@ def product(matrix, words, numbers, first, last, quantized, alike, memory, memor
             multiply_bytes(matrix, words, numbers, first, last, memory, memory_words, x_codes,
                            stride // 4, scales, sums, rows, scratch, out, out_at, out_stride)
     elif rows == 1 and not alike and matrix.bits == 4 and matrix.group == GROUP:
-        shape = matrix.blocks, matrix.groups, 4, LANES
-        count = matrix.blocks * matrix.groups * LANES
-        int4_matvec(
-            words[matrix.words:matrix.words + 4 * count].reshape(shape)[first:last],
-            numbers[matrix.scales:matrix.scales + count].reshape(
-                (matrix.blocks, matrix.groups, LANES))[first:last],
-            numbers[matrix.minimums:matrix.minimums + count].reshape(
-                (matrix.blocks, matrix.groups, LANES))[first:last],
-            memory[x:x + matrix.groups * GROUP], out[out_at + LANES * first:
-                                                     out_at + LANES * last])
+        int4_blocks(matrix, words, numbers, first, last, memory, x, out, out_at)
     elif rows == 1 and not alike and matrix.bits == 8:
         int8_matvec(matrix, words, numbers, first, last, memory, x, sums, out, out_at)
     else:
