@@ -42,7 +42,8 @@ from gearworks.weights import (
 DATA = Path(__file__).parent / "data"
 PINS = json.loads((DATA / "quantized_layouts.json").read_text("utf-8"))
 INTEGERS = [name for name, pin in PINS.items() if "codes" in pin["inputs"]]
-DTYPES = {"I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
+DTYPES = {"I8": "i1", "U8": "u1", "F8_E4M3": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2",
+          "F32": "<f4"}
 
 
 def array(stored: dict) -> np.ndarray:
@@ -159,6 +160,10 @@ def test_packed_as_their_program_packs(name):
     ("AutoGPTQ, 4 bits", {"bits": "4"}, "bits is '4'"),
     ("AutoGPTQ, 4 bits", {"group_size": 0}, "group_size is 0"),
     ("AutoGPTQ, 4 bits", {"group_size": True}, "group_size is True"),
+    ("AutoGPTQ, 4 bits", {"group_size": -1.0}, "group_size is -1.0"),
+    ("AutoGPTQ, 4 bits", {"group_size": 2**63}, "group_size is 9223372036854775808"),
+    ("AutoGPTQ, 4 bits", {"quant_method": ["gptq"]}, "['gptq']"),
+    ("AutoGPTQ, 4 bits", {"quant_method": "fp8", "weight_block_size": [2**63, 1]}, "two sizes"),
     ("AutoGPTQ, 4 bits", {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
     ("AutoGPTQ, 4 bits", {"dynamic": {"-:lm_head": {}}}, "dynamic"),
     ("AutoGPTQ, 4 bits", {"pack_dtype": "int16"}, "pack_dtype"),
@@ -218,6 +223,7 @@ def beyond_all_groups(tensors: dict) -> None:
     ("compressed-tensors, float8", without("weight_scale"), "no layer.weight_scale"),
     ("compressed-tensors, float8", stored_as("weight_scale", "F32", 31, 1), "(31, 1)"),
     ("compressed-tensors, float8", stored_as("weight", "I32", 32, 96), "it is I32"),
+    ("compressed-tensors, float8", stored_as("weight", "F8_E4M3", 32, 0), "(32, 0)"),
     ("compressed-tensors, MXFP4", stored_as("weight_packed", "U8", 32, 40), "blocks of 32"),
     ("compressed-tensors, MXFP4", stored_as("weight_scale", "U8", 32, 4), "(32, 4)")],
     ids=lambda value: value if isinstance(value, str) else "")

@@ -20,7 +20,7 @@ from gearworks.families.gguf_layouts import PERMUTED
 from gearworks.families.layouts import PLAIN, Part
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.attention import SEQUENCE
-from gearworks.kernels.cpu.compiling import is_compiled
+from gearworks.kernels.cpu.compiling import FOLDER, is_compiled, keeps_code
 from gearworks.kernels.cpu.layout import GROUP, LANES, Form
 from gearworks.kernels.cpu.memory import Recycled, described
 from gearworks.kernels.cpu.program import Arena, up_to
@@ -86,7 +86,9 @@ class CompiledModel:
         say: is told when they have to be compiled, which happens once on a machine.
         """
         if not is_compiled(run):
-            say("Compiling the kernels for this processor, once: some ten seconds …")
+            say("Compiling the kernels for this processor, "
+                + ("once" if keeps_code(run) else f"each time, for {FOLDER} cannot be written")
+                + ": some ten seconds …")
         self.forward(np.zeros(1, np.int64), np.zeros(1, np.int64), self.new_cache(1))
 
     def new_cache(self, capacity: int) -> KVCache:
