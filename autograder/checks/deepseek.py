@@ -248,7 +248,7 @@ def latent_layers(draw) -> Layer:
     """Layers of any sizes, with pairs of both kinds, at any place of a text."""
     likely = {"T": [1, 2, 4, 0], "H": [1, 2, 3], "D": [5, 8, 14], "r": [4, 3, 16],
               "n": [2, 5, 4], "t": [2, 4, 10], "value": [3, 5, 2], "query_latent": [None, 5],
-              "neighbours": [False, True], "start": [0, 1, 300], "scale": [1.0, 1e-2]}
+              "neighbours": [False, True], "start": [0, 1, 30], "scale": [1.0, 1e-2]}
     return Layer(tuple((name, draw(st.sampled_from(values)))
                        for name, values in likely.items()), draw(st.integers(0, 9)))
 

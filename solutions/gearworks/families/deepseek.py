@@ -76,7 +76,8 @@ def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, c
     Source: DeepSeek-AI 2024, "DeepSeek-V2", sections 2.1.2 and 2.1.3.
 
     >>> from types import SimpleNamespace
-    >>> config = SimpleNamespace(latent=SimpleNamespace(kv_lora_rank=2), rope_interleaved=False)
+    >>> from gearworks.config import LatentConfig
+    >>> config = SimpleNamespace(latent=LatentConfig(None, 2, 2, 2, 1), rope_interleaved=False)
     >>> weights = SimpleNamespace(kv_a_proj=np.eye(4, dtype=np.float32),
     ...                           kv_a_layernorm=np.ones(2, np.float32))
     >>> hidden = np.array([[3, 4, 5, 6]], np.float32)
@@ -107,7 +108,9 @@ def absorbed_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2.
 
     >>> from types import SimpleNamespace
-    >>> latent = SimpleNamespace(qk_nope_head_dim=2, qk_rope_head_dim=2, kv_lora_rank=2)
+    >>> from gearworks.config import LatentConfig
+    >>> latent = LatentConfig(q_lora_rank=None, kv_lora_rank=2, qk_nope_head_dim=2,
+    ...                       qk_rope_head_dim=2, v_head_dim=1)
     >>> config = SimpleNamespace(latent=latent, num_attention_heads=1, rope_scaling=None,
     ...                          rope_interleaved=False)
     >>> rows = np.array([[1, 0], [0, 10], [7, 7]], np.float32)     # two of the key, one value

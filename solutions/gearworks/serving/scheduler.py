@@ -149,6 +149,7 @@ class Scheduler:
         >>> answer = Sequence(Request([1, 2, 3], id="a"), 0, [1, 2, 3], (0, 0, 0), 9)
         >>> scheduler.add(answer)
         >>> scheduler.admit(1, Plan())                # it has a block, for its first token
+        >>> answer = scheduler.running[0]
         >>> scheduler.make_room(answer, 3, Plan()), len(answer.block_table)
         (True, 2)
         """
@@ -214,8 +215,10 @@ class Scheduler:
         >>> scheduler.add(answer)
         >>> plan = Plan()
         >>> scheduler.admit(8, plan)
-        >>> [count for _, count in plan.rows], len(answer.block_table), len(scheduler.waiting)
-        ([3], 2, 0)
+        >>> [count for _, count in plan.rows]
+        [3]
+        >>> len(scheduler.running[0].block_table), len(scheduler.waiting)
+        (2, 0)
         """
         size = self.pool.block_size
         while self.waiting and budget > 0 and self.waiting[0].answers <= self.places:
