@@ -64,7 +64,8 @@ class Survivor:
                     "caught": f"caught with another seed by {self.check}",
                     "differs": f"{self.check} sees a difference and lets it pass",
                     "wider": "differs on inputs that no check draws",
-                    "same": f"the same in {alike}"}.get(self.found, self.found))
+                    "same": f"the same in {alike}",
+                    "": "not compared yet"}.get(self.found, self.found))
 
 
 @dataclass

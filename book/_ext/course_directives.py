@@ -98,11 +98,11 @@ def _machine_summary(rows: list[results.Row]) -> nodes.container:
 
 
 def _survivors(row: results.Row) -> nodes.container:
-    body = [[nodes.literal("", survivor.operator),
-             nodes.literal_block("", survivor.change, language="diff"),
-             f"{survivor.reason}."]
+    """What lives, and why; not the changes themselves, which are lines of the solution."""
+    body = [[nodes.literal("", survivor.component), f"{survivor.line}",
+             nodes.literal("", survivor.operator), f"{survivor.reason}."]
             for survivor in row.survivors]
-    table = _table(["Operator", "Change", "Why it lives"], body)
+    table = _table(["Of", "Line", "Operator", "Why it lives"], body)
     opening = nodes.raw("", f"<details><summary><code>{row.exercise}</code></summary>",
                         format="html")
     return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
@@ -154,8 +154,7 @@ def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.contain
 
 def _row(cells: list[str | nodes.Node]) -> nodes.row:
     shown = [nodes.Text(cell) if isinstance(cell, str) else cell for cell in cells]
-    return nodes.row("", *(nodes.entry("", node if isinstance(node, nodes.literal_block)
-                                       else nodes.paragraph("", "", node)) for node in shown))
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", node)) for node in shown))
 
 
 def setup(app: Sphinx) -> dict:
