@@ -1,7 +1,7 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
     {engine-map}         the engine's map, with nothing built yet
-    {kill-matrix}        how good the checks are, from book/kill_results.json
+    {kill-matrix}        how good the checks are, from book/kill_matrix.json
     {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
     {mutation-operators} by what operators those are made, and what became of them
 """
@@ -21,7 +21,7 @@ from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
 from gearworks import viz
 
-MATRIX = Path("book") / "kill_results.json"
+MATRIX = Path("book") / "kill_matrix.json"
 
 
 class EngineMap(SphinxDirective):
