@@ -35,6 +35,9 @@ _NORMALIZED_SINCE_UNICODE_12 = re.compile(
 # ASCII is named first: it spares most characters the search through the long list.
 LETTER = rf"[a-zA-Z[\p{{L}}--[{_SINCE_UNICODE_17}]]]"
 NUMBER = rf"[0-9[\p{{N}}--[{_SINCE_UNICODE_17}]]]"
+MARK, PUNCTUATION, SYMBOL = (rf"[\p{{{kind}}}--[{_SINCE_UNICODE_17}]]" for kind in "MPS")
+LETTER_KINDS = {kind: rf"[\p{{{kind}}}--[{_SINCE_UNICODE_17}]]"
+                for kind in ("Lu", "Ll", "Lt", "Lm", "Lo")}
 DIGIT = rf"[\p{{N}}{_NUMBERS_OF_UNICODE_17}--[{_NUMBERS_SINCE_UNICODE_18}]]"
 
 WORD_CHARACTER = regex.compile(rf"[\w--[{_SINCE_UNICODE_17}]]", regex.V1)
