@@ -416,10 +416,11 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
         added = vocabulary.added_tokens
+        self._written = {id: token for token, id in vocabulary.tokens.items()}
+        self._written |= {token.id: self._normalize(token.content) if token.normalized
+                          else token.content for token in added}
         self._prepare_model()
-        contents = [(token.content, token.id) for token in added]
-        self._token_bytes = {id: self._bytes_of(token)
-                             for token, id in [*vocabulary.tokens.items(), *contents]}
+        self._token_bytes = {id: self._bytes_of(token) for id, token in self._written.items()}
         special = {token.id for token in added if token.special}
         self._readable_bytes = {id: data for id, data in self._token_bytes.items()
                                 if id not in special}

@@ -121,6 +121,7 @@ def read_normalizer(step: Mapping[str, Any]) -> Normalizer:
 def read_charsmap(text: str) -> CharsMap:
     """The table of a `Precompiled` step, which is written in base 64."""
     try:
-        return CharsMap(base64.b64decode(text, validate=True))
+        data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         malformed("its table of characters (precompiled_charsmap) is no base 64")
+    return CharsMap(data)

@@ -35,12 +35,8 @@ class SentencePieceTokenizer(Tokenizer):
         vocabulary, rules = self.vocabulary, self.vocabulary.sentencepiece
         tokens = vocabulary.tokens
         self._rules = rules
-        written = [*((id, token) for token, id in tokens.items()),
-                   *((token.id, token.content) for token in vocabulary.added_tokens)]
-        self._byte_tokens = {id for id, token in written
+        self._byte_tokens = {id for id, token in self._written.items()
                              if rules.joins_bytes and BYTE_TOKEN.fullmatch(token)}
-        self._without_signs = ({id: token.replace(SPACE, "") for id, token in written}
-                               if rules.no_first_space else {})
         self._byte_ids = [tokens.get(f"<0x{byte:02X}>") for byte in range(256)]
         held = {self._bytes_of(token) for token in tokens}
         self.missing_bytes = bytes(byte for byte in range(256) if bytes([byte]) not in held)
@@ -50,8 +46,8 @@ class SentencePieceTokenizer(Tokenizer):
             self._longest = max(map(len, rules.scores))
             self._worst = min(rules.scores.items(), key=lambda entry: entry[1])
         elif SPACE in tokens and not vocabulary.ignore_merges:
-            token_of = {id: token for token, id in tokens.items()}
-            self._words = _words(token_of[merged] for _, merged in vocabulary.merges.values())
+            self._words = _words(self._written[merged]
+                                 for _, merged in vocabulary.merges.values())
         self._encode_word = lru_cache(maxsize=CACHED_WORDS)(self._encode_piece)
 
     def _bytes_of(self, token: str) -> bytes:
@@ -99,13 +95,13 @@ class SentencePieceTokenizer(Tokenizer):
             if id is not None:
                 texts.append(known[id].decode("utf-8"))
                 if self._rules.no_first_space and len(texts) == 1:
-                    texts[0] = self._without_signs[id]
+                    texts[0] = self._written[id].replace(SPACE, "")
         text = "".join(texts)
         spaces = len(text) - len(text.lstrip(" "))
         return text[min(spaces, self._rules.stripped):]
 
     def _normalize(self, text: str) -> str:
-        for step in self._rules.normalizers:
+        for step in self.vocabulary.sentencepiece.normalizers:
             text = step(text)
         return text
 

@@ -1,13 +1,13 @@
-"""Vocabularies of byte-level BPE, read from a `tokenizer.json` or from a GGUF file's metadata.
+"""Vocabularies, read from a `tokenizer.json` or from a GGUF file's metadata.
 
 Both end in a `Vocabulary`, all that `gearworks.tokenizer.Tokenizer` needs. A GGUF vocabulary
 goes through `tokenizer.json`, so the file that `transformers` loads and the tokenizer that the
 engine uses cannot differ.
 
-Left out on purpose and refused by name: SentencePiece (byte fallback, Unigram), WordPiece, and
-every pre-tokenizer and normalizer whose rules `gearworks.tokenizer` does not hold. A tokenizer
-that is almost right gives text that is almost right. `truncation` and `padding` are ignored: an
-engine decides that for itself.
+What is said here is said of byte-level BPE; SentencePiece's rules are in `sentencepiece_rules`.
+Left out on purpose and refused by name: WordPiece, and every pre-tokenizer and normalizer whose
+rules are not held here. A tokenizer that is almost right gives text that is almost right.
+`truncation` and `padding` are ignored: an engine decides that for itself.
 
 Sources: the file format of the `tokenizers` library; `tokenizer.ggml.*` in GGUF's documentation
 and in llama.cpp.
@@ -23,7 +23,8 @@ from gearworks.vocabularies.document import (OTHER_RULES, get, malformed, object
                                              type_name, unsupported)
 from gearworks.vocabularies.patterns import (PATTERN_OF_SPLITTER, SPLITTER_OF_PATTERN,
                                              SPLITTERS_OF_GGUF, WHOLE_PIECES, WITH_BOS)
-from gearworks.vocabularies.sentencepiece_gguf import BYTE, UNKNOWN, sentencepiece_parts, unknown_id
+from gearworks.vocabularies.sentencepiece_gguf import (BYTE, UNKNOWN, sentencepiece_parts,
+                                                       unknown_id)
 from gearworks.vocabularies.sentencepiece_gguf import MODELS as SENTENCEPIECE_MODELS
 from gearworks.vocabularies.sentencepiece_rules import (SentencePieceRules, is_sentencepiece,
                                                         read_rules, read_scores)
@@ -147,8 +148,9 @@ def read_vocabulary(tokenizer: Mapping[str, Any],
 def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """The `tokenizer.json` that a GGUF file's publisher would have written, from its metadata.
 
-    Raises FormatError for a vocabulary that is not byte-level BPE or has an unknown
-    `tokenizer.ggml.pre`, by name, and for missing, contradictory or mistyped entries.
+    Raises FormatError for a vocabulary that is neither byte-level BPE nor SentencePiece, or has
+    an unknown `tokenizer.ggml.pre`, by name, and for missing, contradictory or mistyped
+    entries.
 
     >>> made = tokenizer_json_from_gguf({
     ...     "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
