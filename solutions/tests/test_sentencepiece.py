@@ -4,16 +4,23 @@ About 40 s."""
 import copy
 import json
 import random
+import re
 import unicodedata
 
+import httpx
 import pytest
 import tokenizers
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_tokenizer import ADDED, ADDED_TEXTS, from_hf, random_texts
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoModelForCausalLM
 
 from gearworks.errors import FormatError, ModelError
+from gearworks.language_model import LanguageModel
+from gearworks.sampling import SamplingParams
+from gearworks.structured import GrammarVocabulary, TokenGrammar
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 from gearworks.vocabularies.charsmap import CharsMap
 from gearworks.vocabularies.vocabulary import (read_vocabulary, tokenizer_config_from_gguf,
@@ -411,3 +418,77 @@ def test_damaged_gguf_vocabularies_are_refused(key, value, reason):
     assert Tokenizer.from_gguf(good).encode("a a", add_special_tokens=True) == [1, 4, 4]
     with pytest.raises(FormatError, match=reason):
         Tokenizer.from_gguf(good | {f"tokenizer.ggml.{key}": value})
+
+
+# --- a model that speaks it
+
+
+TEMPLATE = "{% for m in messages %}{{ bos_token }}[{{ m.role }}] {{ m.content }} {% endfor %}"
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_llama):
+    hf = train("llama")
+    _, folder = tiny_llama(5, vocab_size=hf.get_vocab_size())
+    hf.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(
+        {"bos_token": "<s>", "eos_token": "</s>", "chat_template": TEMPLATE}), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return LanguageModel.load(folder, chat=True)
+
+
+def test_text_is_generated_as_by_hf(model, folder):
+    """A text that goes on from a prompt keeps its first space."""
+    hf = train("llama")
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for prompt in ("hello world", "the 中🙂 engine", " x"):
+        ids = hf.encode(prompt).ids[:-1]                # without the end
+        made = theirs.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False,
+                               eos_token_id=2, pad_token_id=0)[0].tolist()
+        pieces: list[str] = []
+        ours = model.generate(ids_as_prompt(model, ids, prompt), max_tokens=24,
+                              add_special_tokens=False, on_text=pieces.append)
+        assert ours.ids == [id for id in made[len(ids):] if id != 2]
+        assert "".join(pieces) == ours.text
+        data = model.tokenizer.decode_bytes(ours.ids, skip_special=True)
+        assert ours.text == data.decode("utf-8", "replace")
+
+
+def ids_as_prompt(model, ids, prompt):
+    assert model.tokenizer.encode("<s>" + prompt) == ids
+    return "<s>" + prompt
+
+
+def test_a_grammar_sees_what_tokens_read(model):
+    vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size,
+                                   model.eos_ids)
+    for pattern in (" ?[a-z]{2,5} [a-z]{2,4}( [0-9])?", "é{2}中", "[ab ]{8}"):
+        made = model.generate("hello", max_tokens=40, params=SamplingParams(temperature=1.0),
+                              grammar=TokenGrammar.from_regex(vocabulary, pattern))
+        assert made.finish_reason == "stop" and re.fullmatch(pattern, made.text)
+
+
+def test_it_is_served(model, served):
+    body = {"messages": [{"role": "user", "content": "hello the  world"}], "max_tokens": 24,
+            "temperature": 0, "logprobs": True}
+    alone = model.chat(body["messages"], max_tokens=24)
+    with served(model) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        whole = client.post("/v1/chat/completions", json=body).json()["choices"][0]
+        lines = client.post("/v1/chat/completions", json=body | {"stream": True}).text
+        prompt = {"prompt": "hello the", "max_tokens": 6, "temperature": 0, "echo": True,
+                  "logprobs": 0}
+        completion = client.post("/v1/completions", json=prompt).json()["choices"][0]
+    assert whole["message"]["content"] == alone.text
+    data = b"".join(bytes(entry["bytes"]) for entry in whole["logprobs"]["content"])
+    assert data.decode("utf-8", "replace") == alone.text
+    chunks = [json.loads(line[6:]) for line in lines.splitlines()
+              if line.startswith("data: {")]
+    assert "".join(chunk["choices"][0]["delta"].get("content") or ""
+                   for chunk in chunks) == alone.text
+    assert completion["text"].startswith("hello the")
+    offsets = completion["logprobs"]["text_offset"]
+    assert offsets == sorted(offsets) and offsets[0] == 0
