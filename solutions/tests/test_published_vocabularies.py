@@ -99,16 +99,12 @@ VOCABULARIES = {
     "gpt-oss": lambda: both_of_file(published("gpt-oss") / "tokenizer.json"),
     "mistral-nemo": mistral_nemo,
 }
-_loaded: dict[str, Both] = {}
 
 
-@pytest.fixture(params=VOCABULARIES)
+@pytest.fixture(scope="module", params=VOCABULARIES)
 def both(request) -> Both:
-    """The same vocabulary twice. The last one is kept: they are large."""
-    if request.param not in _loaded:
-        _loaded.clear()
-        _loaded[request.param] = VOCABULARIES[request.param]()
-    return _loaded[request.param]
+    """The same vocabulary twice."""
+    return VOCABULARIES[request.param]()
 
 
 def test_ids_and_texts_equal_hf(both):

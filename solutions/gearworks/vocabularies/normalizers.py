@@ -81,14 +81,6 @@ class Strip:
         return text[start:end]
 
 
-@dataclass(frozen=True)
-class Lowercase:
-    """Each character in small letters, whatever stands around it."""
-
-    def __call__(self, text: str) -> str:
-        return "".join(map(str.lower, text))
-
-
 def read_normalizer(step: Mapping[str, Any]) -> Normalizer:
     """One step of `tokenizer.json`. Raises FormatError, by name, for one that is not known.
 
@@ -110,12 +102,10 @@ def read_normalizer(step: Mapping[str, Any]) -> Normalizer:
                     f"{short(pattern)}")
     if kind == "Strip":
         return Strip(get(step, "strip_left", bool), get(step, "strip_right", bool))
-    if kind == "Lowercase":
-        return Lowercase()
     if kind == "Precompiled":
         return read_charsmap(get(step, "precompiled_charsmap", str))
     unsupported(f"its normalizer is {type_name(step)}, and NFC, NFD, NFKC, NFKD, Prepend, "
-                "Replace, Strip, Lowercase and Precompiled are supported")
+                "Replace, Strip and Precompiled are supported")
 
 
 def read_charsmap(text: str) -> CharsMap:

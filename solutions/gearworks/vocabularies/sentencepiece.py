@@ -13,7 +13,7 @@ Source: Kudo & Richardson 2018; ids and texts as those of the `tokenizers` libra
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, groupby
 
 from gearworks.errors import ModelError
 from gearworks.tokenizer import (CACHED_LENGTH, CACHED_WORDS, LONG_PIECE, Tokenizer, encode,
@@ -176,13 +176,21 @@ class SentencePieceTokenizer(Tokenizer):
                 if (part := piece[start:end]) in scores}
         name, worst = self._worst
         ids: list[int] = []
-        for part in best_pieces(piece, {name: worst} | here) if piece else []:
-            id = self.vocabulary.tokens.get(part)
-            if id is None:
-                ids += self._ids_of_bytes(part) or [self.vocabulary.unk_id]
-            else:
-                ids.append(id)
+        parts = best_pieces(piece, {name: worst} | here) if piece else []
+        # the unknown token's own text is unknown, too, and one with what is unknown beside it
+        for unknown, run in groupby(parts, self._is_unknown):
+            run = ["".join(run)] if unknown else run
+            for part in run:
+                id = self.vocabulary.tokens.get(part)
+                if id is None:
+                    ids += self._ids_of_bytes(part) or [self.vocabulary.unk_id]
+                else:
+                    ids.append(id)
         return ids
+
+    def _is_unknown(self, part: str) -> bool:
+        unk_id = self.vocabulary.unk_id
+        return self.vocabulary.tokens.get(part, unk_id) == unk_id
 
 
 def _words(merged: Iterable[str]) -> re.Pattern:

@@ -18,18 +18,21 @@ from gearworks.vocabularies.document import get, malformed, strings, unsupported
 from gearworks.vocabularies.sentencepiece_rules import SPACE
 
 NORMAL, UNKNOWN, BYTE = 1, 2, 6
-MODELS = ("llama", "t5")
+# Both models, and the tokens with a role in files that do not name them
+SPECIAL_IDS = {"llama": {"bos": 1, "eos": 2, "unk": 0}, "t5": {"eos": 1, "unk": 2, "pad": 0}}
 
 
-def sentencepiece_parts(metadata: Mapping[str, Any],
-                        tokens: Mapping[int, tuple[str, int]]) -> dict[str, Any]:
+def sentencepiece_parts(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[str, int]],
+                        unk_id: int | None) -> dict[str, Any]:
     """Normalizer, pre-tokenizer, decoder and model, by their names in `tokenizer.json`.
 
-    tokens: id -> (token, type). Raises FormatError for what is missing or mistyped.
+    tokens: id -> (token, type). unk_id: the unknown token. Raises FormatError for what is
+    missing or mistyped.
 
     >>> parts = sentencepiece_parts(
-    ...     {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -3.0]},
-    ...     {0: ("<unk>", 2), 1: ("ab", 1), 2: ("a", 1), 3: ("b", 1)})
+    ...     {"tokenizer.ggml.model": "llama", "tokenizer.ggml.scores": [0.0, -1.0, -2.0, -3.0],
+    ...      "tokenizer.ggml.tokens": ["<unk>", "ab", "a", "b"]},
+    ...     {0: ("<unk>", 2), 1: ("ab", 1), 2: ("a", 1), 3: ("b", 1)}, unk_id=0)
     >>> parts["model"]["merges"], parts["normalizer"]["normalizers"][0]["prepend"]
     ([['a', 'b']], '▁')
     """
@@ -39,13 +42,8 @@ def sentencepiece_parts(metadata: Mapping[str, Any],
     if not np.isfinite(scores).all():
         malformed("a score is not finite")
     if metadata["tokenizer.ggml.model"] == "llama":
-        return _bpe(metadata, tokens, scores)
-    return _unigram(metadata, scores)
-
-
-def unknown_id(tokens: Mapping[int, tuple[str, int]]) -> int | None:
-    """The token of the type "unknown", for files that do not name it."""
-    return next((id for id, (_, kind) in tokens.items() if kind == UNKNOWN), None)
+        return _bpe(metadata, tokens, scores, unk_id)
+    return _unigram(metadata, scores, unk_id)
 
 
 def merges_from_scores(scores: Mapping[str, float]) -> list[list[str]]:
@@ -61,7 +59,7 @@ def merges_from_scores(scores: Mapping[str, float]) -> list[list[str]]:
 
 
 def _bpe(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[str, int]],
-         scores: np.ndarray) -> dict[str, Any]:
+         scores: np.ndarray, unk_id: int | None) -> dict[str, Any]:
     prefixed = get(metadata, "tokenizer.ggml.add_space_prefix", bool, True)
     normal = {token: float(scores[id]) for id, (token, kind) in tokens.items()
               if kind == NORMAL}
@@ -70,7 +68,6 @@ def _bpe(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[str, int]],
                 {"type": "ByteFallback"}, {"type": "Fuse"}]
     if prefixed:
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    unk_id = get(metadata, "tokenizer.ggml.unknown_token_id", int, unknown_id(tokens))
     return {
         "normalizer": {"type": "Sequence", "normalizers": [
             {"type": "Prepend", "prepend": SPACE}, replace]} if prefixed else replace,
@@ -84,7 +81,8 @@ def _bpe(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[str, int]],
                   "merges": merges_from_scores(normal)}}
 
 
-def _unigram(metadata: Mapping[str, Any], scores: np.ndarray) -> dict[str, Any]:
+def _unigram(metadata: Mapping[str, Any], scores: np.ndarray,
+             unk_id: int | None) -> dict[str, Any]:
     pieces = strings(metadata, "tokenizer.ggml.tokens")
     kinds = _numbers(metadata, "tokenizer.ggml.token_type", np.int64)
     normalizers = []
@@ -105,8 +103,6 @@ def _unigram(metadata: Mapping[str, Any], scores: np.ndarray) -> dict[str, Any]:
                  "prepend_scheme": "always" if prefixed else "never",
                  # no piece reaches over a space: words can be cut one by one
                  "split": not any(SPACE in piece[1:] for piece in pieces)}
-    unk_id = get(metadata, "tokenizer.ggml.unknown_token_id", int,
-                 pieces.index("<unk>") if "<unk>" in pieces else None)
     return {"normalizer": ({"type": "Sequence", "normalizers": normalizers} if normalizers
                            else None),
             "pre_tokenizer": metaspace, "decoder": metaspace,

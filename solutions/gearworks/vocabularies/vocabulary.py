@@ -23,9 +23,8 @@ from gearworks.vocabularies.document import (OTHER_RULES, get, malformed, object
                                              type_name, unsupported)
 from gearworks.vocabularies.patterns import (PATTERN_OF_SPLITTER, SPLITTER_OF_PATTERN,
                                              SPLITTERS_OF_GGUF, WHOLE_PIECES, WITH_BOS)
-from gearworks.vocabularies.sentencepiece_gguf import (BYTE, UNKNOWN, sentencepiece_parts,
-                                                       unknown_id)
-from gearworks.vocabularies.sentencepiece_gguf import MODELS as SENTENCEPIECE_MODELS
+from gearworks.vocabularies.sentencepiece_gguf import (BYTE, SPECIAL_IDS, UNKNOWN,
+                                                       sentencepiece_parts)
 from gearworks.vocabularies.sentencepiece_rules import (SentencePieceRules, is_sentencepiece,
                                                         read_rules, read_scores)
 
@@ -159,7 +158,7 @@ def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
     >>> made["model"]["vocab"], [token["content"] for token in made["added_tokens"]]
     ({'<|end|>': 0, 'a': 1, 'b': 2, 'ab': 3}, ['<|end|>'])
     """
-    sentencepiece = metadata.get("tokenizer.ggml.model") in SENTENCEPIECE_MODELS
+    sentencepiece = metadata.get("tokenizer.ggml.model") in SPECIAL_IDS
     splitters = () if sentencepiece else _gguf_splitters(metadata)
     tokens = _gguf_tokens(metadata)
     added_kinds = {CONTROL, USER_DEFINED, *([UNKNOWN] if sentencepiece else [])}
@@ -173,8 +172,9 @@ def tokenizer_json_from_gguf(metadata: Mapping[str, Any]) -> dict[str, Any]:
     ordinary = [id for id, (_, kind) in tokens.items() if kind not in added_kinds]
     size = 1 + max(ordinary, default=-1) if [*tokens] == [*range(len(tokens))] else MAX_ID
     tokens_of_model = {id: token for id, token in tokens.items() if id < size}
-    parts = (sentencepiece_parts(metadata, tokens_of_model) if sentencepiece
-             else _byte_level_parts(metadata, splitters, tokens_of_model))
+    parts = (sentencepiece_parts(metadata, tokens_of_model,
+                                 _gguf_special_id(metadata, "unk", tokens))
+             if sentencepiece else _byte_level_parts(metadata, splitters, tokens_of_model))
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": added,
             "normalizer": parts["normalizer"], "pre_tokenizer": parts["pre_tokenizer"],
             "post_processor": _gguf_post_processor(metadata, tokens),
@@ -420,7 +420,7 @@ def _gguf_tokens(metadata: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
         malformed("'tokenizer.ggml.token_type' is not a list of integers")
     if len(kinds) != len(tokens):
         malformed(f"it has {len(tokens)} tokens and {len(kinds)} token types")
-    if BYTE in kinds and metadata.get("tokenizer.ggml.model") not in SENTENCEPIECE_MODELS:
+    if BYTE in kinds and metadata.get("tokenizer.ggml.model") not in SPECIAL_IDS:
         unsupported(f"token {tokens[kinds.index(BYTE)]!r} stands for a byte, as in "
                     "SentencePiece vocabularies")
     ids = {}
@@ -433,10 +433,9 @@ def _gguf_tokens(metadata: Mapping[str, Any]) -> dict[int, tuple[str, int]]:
 def _gguf_special_id(metadata: Mapping[str, Any], role: str,
                      tokens: Mapping[int, Any]) -> int | None:
     key = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}[role]
-    id = get(metadata, f"tokenizer.ggml.{key}_token_id", int, None)
-    if (id is None and role == "unk"
-        and metadata.get("tokenizer.ggml.model") in SENTENCEPIECE_MODELS):
-        id = unknown_id(tokens)
+    usual = SPECIAL_IDS.get(metadata.get("tokenizer.ggml.model"), {}).get(role)
+    id = get(metadata, f"tokenizer.ggml.{key}_token_id", int,
+             usual if usual in tokens else None)
     if id is not None and id not in tokens:
         malformed(f"its {role} token has id {id}, which no token has")
     return id
@@ -445,7 +444,7 @@ def _gguf_special_id(metadata: Mapping[str, Any], role: str,
 def _gguf_adds(metadata: Mapping[str, Any], role: str) -> bool:
     # what llama.cpp puts around a text unless the file says otherwise
     model = metadata.get("tokenizer.ggml.model")
-    if model in SENTENCEPIECE_MODELS:
+    if model in SPECIAL_IDS:
         default = role == {"llama": "bos", "t5": "eos"}[model]
     else:
         default = role == "bos" and _gguf_splitters(metadata) in WITH_BOS
