@@ -35,6 +35,7 @@ import regex
 
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.files import read_json
+from gearworks.vocabularies.alternatives import longest_of
 from gearworks.vocabularies.patterns import OTHER_SPLITTERS, covering
 from gearworks.vocabularies.unicode_tables import (DIGIT, LETTER, NUMBER, WHITE_SPACE,
                                                    WORD_CHARACTER, normalize)
@@ -290,8 +291,7 @@ def any_of(contents: tuple[str, ...]) -> re.Pattern:
     >>> any_of(("<end>", "<end><end>", "<")).findall("a<b<end><end>")
     ['<', '<end><end>']
     """
-    return re.compile("|".join(re.escape(content)
-                               for content in sorted(contents, key=len, reverse=True)))
+    return re.compile(longest_of(contents))
 
 
 def encode(text: str, added_tokens: Collection[AddedToken],

@@ -35,10 +35,10 @@ class SentencePieceTokenizer(Tokenizer):
         vocabulary, rules = self.vocabulary, self.vocabulary.sentencepiece
         tokens = vocabulary.tokens
         self._rules = rules
-        self._byte_tokens = {id for id, token in self._written.items()
-                             if rules.joins_bytes and BYTE_TOKEN.fullmatch(token)}
+        self._byte_tokens = {id for id, token in self._written.items() if len(token) == 6
+                             and rules.joins_bytes and BYTE_TOKEN.fullmatch(token)}
         self._byte_ids = [tokens.get(f"<0x{byte:02X}>") for byte in range(256)]
-        held = {self._bytes_of(token) for token in tokens}
+        held = {self._bytes_of(token) for token in tokens if len(token) in (1, 6)}
         self.missing_bytes = bytes(byte for byte in range(256) if bytes([byte]) not in held)
 
         self._words = None
@@ -46,12 +46,13 @@ class SentencePieceTokenizer(Tokenizer):
             self._longest = max(map(len, rules.scores))
             self._worst = min(rules.scores.items(), key=lambda entry: entry[1])
         elif SPACE in tokens and not vocabulary.ignore_merges:
-            self._words = _words(self._written[merged]
-                                 for _, merged in vocabulary.merges.values())
+            merged = {merged for _, merged in vocabulary.merges.values()}
+            self._words = _words(map(self._written.__getitem__, merged))
         self._encode_word = lru_cache(maxsize=CACHED_WORDS)(self._encode_piece)
 
     def _bytes_of(self, token: str) -> bytes:
-        byte = BYTE_TOKEN.fullmatch(token) if self._rules.joins_bytes else None
+        byte = (BYTE_TOKEN.fullmatch(token) if len(token) == 6 and self._rules.joins_bytes
+                else None)
         return bytes.fromhex(byte[1]) if byte else token.replace(SPACE, " ").encode("utf-8")
 
     def encode_bytes(self, data: bytes) -> list[int]:
@@ -202,7 +203,7 @@ def _words(merged: Iterable[str]) -> re.Pattern:
     >>> _words(["▁the", "▁▁", "in▁"]).split("▁▁the▁bin▁of▁the▁sin")
     ['▁▁the', '▁bin▁of', '▁the', '▁sin']
     """
-    before = {found[1] for token in merged
+    before = {found[1] for token in merged if SPACE in token[1:]
               for found in re.finditer(f"([^{SPACE}]){SPACE}", token, re.DOTALL)}
     return re.compile(f"(?<=[^{SPACE}{''.join(map(re.escape, sorted(before)))}])(?={SPACE})",
                       re.DOTALL)
