@@ -31,11 +31,14 @@ def is_learners(filename: str) -> bool:
 def own_line(error: BaseException, checks: str = "") -> str:
     """The learner's line in which an error arose, as `line 3: return x / total`; "" if none.
 
-    checks: the file of the check that met the error. Wherever it lies, it is no learner's.
+    Code that was taken out of its cell has no number, which would be another one there. checks:
+    the file of the check that met the error. Wherever it lies, it is no learner's.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename != checks and is_learners(frame.filename):
             source = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            if frame.filename.startswith("<cell") and source:
+                return f"the line `{source}`"
             return f"line {frame.lineno}: {source}" if source else f"line {frame.lineno}"
     return ""
 

@@ -77,7 +77,7 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     information may be left over: RoPE frequencies that can be computed, and the second copy of
     a tied head.
     """
-    _require_plausible(config, len(found))
+    require_plausible(config, len(found))
     expected = expected_shapes(config)
     prefix = "transformer." if config.architecture == "GPT2LMHeadModel" else "model."
     if any(name.startswith("blk.") for name in found):
@@ -89,22 +89,23 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     missing = sorted(file_name for file_name in names.values() if file_name not in found)
     redundant = {"lm_head.weight", "output.weight"} if config.tie_word_embeddings else set()
     unexpected = sorted(name for name in found.keys() - set(names.values()) - redundant
-                        if not _is_idle(name, config))
+                        if not is_idle(name, config))
     misshapen = [f"{file_name} is {found[file_name]}, expected {expected[name]}"
                  for name, file_name in names.items()
                  if file_name in found and tuple(found[file_name]) != expected[name]]
     if missing or unexpected or misshapen:
         wrong = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
         raise ModelError("the checkpoint does not match its configuration",
-                         "; ".join(_listed(title, items) for title, items in wrong.items()
+                         "; ".join(listed(title, items) for title, items in wrong.items()
                                    if items),
                          "check that the file and the configuration are of the same model, and "
                          "that the file is whole")
     return names
 
 
-def _require_plausible(config: ModelConfig, tensors: int) -> None:
-    """Refuse more layers or experts than the file has tensors: numbers reserve no memory."""
+def require_plausible(config: ModelConfig, tensors: int) -> None:
+    """Refuse a configuration with more layers and experts than the file has tensors, so that
+    a number in a file reserves no memory. Raises ModelError."""
     announced = config.num_hidden_layers
     if config.experts is not None:
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
@@ -117,7 +118,7 @@ def _require_plausible(config: ModelConfig, tensors: int) -> None:
                          "that the file is whole")
 
 
-def _is_idle(name: str, config: ModelConfig) -> bool:
+def is_idle(name: str, config: ModelConfig) -> bool:
     """Whether a tensor that a checkpoint holds besides its weights may be left out."""
     if config.prediction_layers:
         layers = range(config.num_hidden_layers,
@@ -128,7 +129,12 @@ def _is_idle(name: str, config: ModelConfig) -> bool:
     return name.endswith("rotary_emb.inv_freq")
 
 
-def _listed(title: str, items: list[str], at_most: int = 8) -> str:
+def listed(title: str, items: list[str], at_most: int = 8) -> str:
+    """How many items there are, and the first of them, for a message.
+
+    >>> listed("missing", ["a", "b", "c"], at_most=2)
+    '3 missing: a, b and 1 more'
+    """
     more = f" and {len(items) - at_most} more" if len(items) > at_most else ""
     return f"{len(items)} {title}: " + ", ".join(items[:at_most]) + more
 
@@ -197,7 +203,7 @@ def load_checkpoint(
         for name, file_name in progress(names.items()):
             read_into(places[name], file, file_name, config)
         if config.tie_word_embeddings and "lm_head.weight" in file.tensors:
-            _require_same_head(file, weights, path)
+            require_same_head(file, weights, path)
     return config, weights
 
 
@@ -312,7 +318,9 @@ def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
     return weight
 
 
-def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
+def require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
+    """Refuse a file of a tied model that holds another `lm_head.weight` than its embedding.
+    Raises ModelError."""
     if not np.array_equal(file.tensor("lm_head.weight"), weights.embed_tokens):
         raise ModelError(f"cannot load {path}",
                          "its configuration ties the head to the embedding, and the file holds "
