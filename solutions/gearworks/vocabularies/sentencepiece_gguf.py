@@ -47,15 +47,18 @@ def sentencepiece_parts(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[
 
 
 def merges_from_scores(scores: Mapping[str, float]) -> list[list[str]]:
-    """Every way to make a token from two others, best score first, then longest left part.
+    """Every way to make a token from two others, best score first, then as the tokens stand.
 
-    >>> merges_from_scores({"a": -3.0, "b": -4.0, "ab": -2.0, "aba": -1.0})
-    [['ab', 'a'], ['a', 'b']]
+    scores: token -> score, in the order of ids.
+
+    >>> merges_from_scores({"a": -3.0, "b": -4.0, "ab": -2.0, "aba": -1.0, "ba": -5.0})
+    [['a', 'ba'], ['ab', 'a'], ['a', 'b'], ['b', 'a']]
     """
-    ways = [(token[:cut], token[cut:]) for token in scores for cut in range(1, len(token))
-            if token[:cut] in scores and token[cut:] in scores]
-    ways.sort(key=lambda way: (-scores[way[0] + way[1]], -len(way[0]), -len(way[1])))
-    return [list(way) for way in ways]
+    place = {token: number for number, token in enumerate(scores)}
+    ways = [(-scores[token], place[token], place[left], place[right], left, right)
+            for token in scores for cut in range(1, len(token))
+            if (left := token[:cut]) in scores and (right := token[cut:]) in scores]
+    return [[left, right] for *_, left, right in sorted(ways)]
 
 
 def _bpe(metadata: Mapping[str, Any], tokens: Mapping[int, tuple[str, int]],
