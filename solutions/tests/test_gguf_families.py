@@ -462,7 +462,12 @@ def test_keys_that_are_said_to_be_read_are_read(smollm2_gguf, monkeypatch):
         metadata = Watched(file.metadata)
     Tokenizer.from_gguf(metadata)
     gguf_eos_ids(metadata)
-    asked = {key for key in metadata.asked if key.startswith("tokenizer.")}
+    unigram = Watched({"tokenizer.ggml.model": "t5",
+                       "tokenizer.ggml.tokens": ["▁", "</s>", "<?>"],
+                       "tokenizer.ggml.scores": [-1.0, 0.0, 0.0],
+                       "tokenizer.ggml.token_type": [1, 3, 2]})
+    Tokenizer.from_gguf(unigram)
+    asked = {key for key in metadata.asked | unigram.asked if key.startswith("tokenizer.")}
     assert asked == gguf_settings.TOKENIZER_READ
     watched = []
     monkeypatch.setattr(gguf_architectures, "heeded", lambda *args: (
