@@ -545,6 +545,44 @@ def test_a_gguf_file_carries_its_metadata_over(small, tmp_path):
                                atol=0.05 * np.abs(logits(theirs.model)).max())
 
 
+def rewritten(source: Path, path: Path, more: dict[str, np.ndarray], **how) -> None:
+    """A GGUF file written again by the package, with more tensors, or in parts."""
+    reader = oracle.GGUFReader(source)
+    writer = oracle.GGUFWriter(path, "llama", **how)
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture")):
+            items = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], items)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for name, array in more.items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file(path)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_the_factors_of_a_rope_go_along(small, tmp_path):
+    """From a GGUF file that has them, as those of Llama 3.1 do, in several parts."""
+    factors = np.linspace(1, 8, SIZES["hidden_size"] // SIZES["num_attention_heads"] // 2,
+                          dtype=np.float32)
+    assert quantize(small(), "q8_0", tmp_path / "plain.gguf") == 0
+    rewritten(tmp_path / "plain.gguf", tmp_path / "scaled.gguf",
+              {"rope_freqs.weight": factors}, split_max_tensors=11)
+    parts = sorted(tmp_path.glob("scaled-*.gguf"))
+    assert len(parts) > 1
+    assert quantize(parts[1], "int8", tmp_path / "again.gguf") == 0
+    before, after = Model.load(parts[0]), Model.load(tmp_path / "again.gguf")
+    assert after.config == before.config
+    assert after.config.rope_scaling.factors == tuple(map(float, factors))
+    keys = encoded_metadata(tmp_path / "again.gguf").keys()
+    assert not any(key.startswith("split.") for key in keys)
+    np.testing.assert_allclose(logits(after), logits(before),
+                               atol=0.05 * np.abs(logits(before)).max())
+    assert quantize(parts[0], "int8", tmp_path / "folder") == 1     # config.json cannot say it
+
+
 def test_hugging_face_loads_the_folder_of_plain_weights(small, tmp_path):
     """What is not rounded stands where it always does, and config.json says the rest."""
     assert quantize(small(), "int4", tmp_path / "q") == 0

@@ -16,7 +16,8 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families.layouts import Part
+from gearworks.families.gguf_layouts import PERMUTED
+from gearworks.families.layouts import PLAIN, Part
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kernels.cpu.compiling import FOLDER, is_compiled, keeps_code
@@ -35,7 +36,6 @@ from gearworks.weights import (
     Checkpoint, map_names, open_checkpoint, read_into, unpermute_rope)
 
 MODES = ("exact", "fast")
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 class CompiledModel:
@@ -165,9 +165,9 @@ class CompiledModel:
 
 def require_supported(config: ModelConfig) -> None:
     """Raise ModelError for a model whose layers are not those of `model.decoder_layer`."""
-    if config.architecture not in FAMILIES:
+    if config.architecture not in PLAIN:
         raise ModelError("the CPU's kernels cannot run this model",
-                         f"it is a {config.architecture}, and they run {', '.join(FAMILIES)}",
+                         f"it is a {config.architecture}, and they run {', '.join(PLAIN)}",
                          "--engine numpy, which runs it")
 
 
@@ -201,7 +201,7 @@ class _File:
         self.file.release(name)
         heads = {"attn_q": self.config.num_attention_heads,
                  "attn_k": self.config.num_key_value_heads}.get(name.split(".")[-2])
-        if self.config.architecture == "LlamaForCausalLM" and heads is not None:
+        if self.config.architecture in PERMUTED and heads is not None:
             codes = Codes(unpermute_rope(codes.codes, heads),
                           unpermute_rope(codes.scales, heads),
                           None if codes.minimums is None
