@@ -298,8 +298,13 @@ def kind_of(value) -> str:
 def any_value(read_value, rng):
     """Values of every type, arrays in arrays, and values that are cut off, claim too much,
     or are of no type."""
+    strings = st.builds(lambda text, before: Call(
+        (Parts((before, packed_string(text), 3)), before, ValueType.STRING)), STRINGS,
+        st.integers(0, 9))
+    expect_agreement(read_value, reference.read_value, strings, rng, run=value_of, examples=80,
+                     hint="Its length in bytes, then its bytes, as they are.")
     expect_agreement(read_value, reference.read_value, values_in_files(), rng, run=value_of,
-                     examples=400,
+                     examples=300,
                      hint="Read these bytes with a pencil: length or count first. Does what "
                           "it claims fit into what follows?")
 
