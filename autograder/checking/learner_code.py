@@ -1,6 +1,7 @@
 """Which code is the learner's, and where in it an error happened."""
 
 import linecache
+import re
 import sysconfig
 import traceback
 from functools import cache
@@ -41,6 +42,22 @@ def own_line(error: BaseException, checks: str = "") -> str:
                 return f"the line `{source}`"
             return f"line {frame.lineno}: {source}" if source else f"line {frame.lineno}"
     return ""
+
+
+def not_compiled(error: BaseException) -> tuple[str, str]:
+    """What Numba could not compile, in its first words, and the line as `own_line` gives it;
+    empty for any other error."""
+    if not type(error).__module__.startswith("numba."):
+        return "", ""
+    # what follows are all the versions of an operator that it has tried
+    said = re.split(r'\n\s*(?:There are \d|File "|During:)', str(error))[0].split("\n")
+    words = " ".join(line.strip() for line in said
+                     if line.strip() and not line.startswith("Failed in "))
+    place = getattr(error, "loc", None)
+    if place is None:
+        return words, ""
+    source = linecache.getline(place.filename, place.line).strip()
+    return words, f"line {place.line}: {source}".removesuffix(": ")
 
 
 def is_not_attempted(error: BaseException) -> bool:

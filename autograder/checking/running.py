@@ -23,7 +23,8 @@ import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
 from autograder.checking.levels import level_of
-from autograder.checking.learner_code import is_learners, is_not_attempted, own_line
+from autograder.checking.learner_code import (is_learners, is_not_attempted, not_compiled,
+                                              own_line)
 from autograder.processes.limits import WALL_PER_CPU, TimeLimit, WallLimit, time_limit
 from autograder.reference.names import components_of
 
@@ -259,12 +260,18 @@ class _Tail(io.TextIOBase):
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
     """The parts of a message, cut to MESSAGE_WORDS in all; what was found gives way."""
-    others = sum(len(text.split()) for part, text in message.items() if part != "found")
-    room = max(40, MESSAGE_WORDS - others - 10)
-    return {part: cut(text, room if part == "found" else 60) for part, text in message.items()}
+    most = {"expected": 80, "hint": 40}
+    parts = {part: cut(text, most[part]) for part, text in message.items() if part in most}
+    room = MESSAGE_WORDS - sum(len(text.split(" ")) for text in parts.values())
+    return {part: parts.get(part, cut(text, room)) for part, text in message.items()}
 
 
 def _raised(error: BaseException, checks: str) -> dict[str, str]:
+    said, line = not_compiled(error)
+    if said:
+        return {"found": f"that Numba cannot compile {line or 'it'}. It says: {said}",
+                "hint": "compiled code has plain loops, numbers and arrays. Behind a "
+                        "decorator, `.py_func` is the function in Python, easier to try"}
     line = getattr(error, "line", None) or own_line(error, checks)
     found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if line:

@@ -25,7 +25,7 @@ from gearworks.attention import (QUERY_BLOCK, AttentionRules, attention_over_vie
                                  causal_mask)
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.kv_cache import attention_rules
+from gearworks.kv_cache import KVCache, attention_rules
 from gearworks.quantization.rounding import pack_int4, unpack_int4
 
 GROUP_SIZE = 32
@@ -98,7 +98,22 @@ class QuantizedKVCache:
 
     Of each layer, the keys of whole groups are in `keys`, those of the tokens after them, fewer
     than G, in `newest_keys`, from its beginning on. The values of all tokens are in `values`.
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
+    ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
+    ...                      num_key_value_heads=1, head_dim=2, max_position_embeddings=9,
+    ...                      rms_norm_eps=1e-9, rope_theta=1e4, tie_word_embeddings=False)
+    >>> cache = QuantizedKVCache(config, capacity=4, bits=8, group_size=2)
+    >>> zeros, values = np.zeros((2, 1, 2), np.float32), np.array([[[2, 0]], [[4, 8]]])
+    >>> cache.attend(0, zeros, zeros, values.astype(np.float32))[:, 0].round(2)
+    array([[2., 0.],
+           [3., 4.]], dtype=float32)
+    >>> cache.truncate(1)
+    >>> len(cache)
+    1
     """
+
+    require_room = KVCache.require_room
 
     def __init__(self, config: ModelConfig, capacity: int, bits: int = 8,
                  group_size: int = GROUP_SIZE):
@@ -134,14 +149,6 @@ class QuantizedKVCache:
         """Bytes of all that is reserved."""
         return sum(array.nbytes for array in vars(self).values()
                    if isinstance(array, np.ndarray))
-
-    def require_room(self, layer: int, count: int) -> None:
-        """Raise ModelError unless `count` more tokens fit into `layer`."""
-        if self.lengths[layer] + count > self.capacity:
-            raise ModelError("the KV cache is full",
-                             f"it holds {self.capacity} tokens, and "
-                             f"{self.lengths[layer] + count} are needed",
-                             "make it larger, or shorten the prompt or the answer")
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values, then let its queries look at all stored tokens, as
