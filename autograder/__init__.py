@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["check", "optional"]
+__all__ = ["check"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,12 +11,12 @@ from pathlib import Path
 from nbconvert.preprocessors import ClearMetadataPreprocessor
 from nbgrader.preprocessors import (
     AssignLatePenalties, CheckCellMetadata, ClearHiddenTests, ClearMarkScheme, ClearOutput,
-    ComputeChecksums, DeduplicateIds, Execute, IgnorePattern, LimitOutput, LockCells,
-    OverwriteCells, OverwriteKernelspec, SaveAutoGrades, SaveCells)
+    ComputeChecksums, DeduplicateIds, IgnorePattern, LimitOutput, LockCells, OverwriteCells,
+    OverwriteKernelspec, SaveAutoGrades, SaveCells)
 
 from autograder.classes.nbgrader_export import PointsExport
-from autograder.classes.nbgrader_preprocessors import (DropNamelessCells, RequireCourse,
-                                                       RequireOneScore, RestoreStubs)
+from autograder.classes.nbgrader_preprocessors import (DropNamelessCells, JudgeChecks,
+                                                       RestoreStubs)
 
 # nbgrader starts `alembic` by its name, which is on the path of an activated environment only.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent),
@@ -33,10 +33,9 @@ c.Autograde.sanitize_preprocessors = [ClearOutput, DropNamelessCells, Deduplicat
                                       DropNamelessCells, OverwriteKernelspec, OverwriteCells,
                                       CheckCellMetadata]
 c.OverwriteCells.add_missing_cells = True
-c.Autograde.autograde_preprocessors = [RequireCourse, Execute, RequireOneScore, IgnorePattern,
-                                       ClearMetadataPreprocessor, LimitOutput, SaveAutoGrades,
-                                       AssignLatePenalties, CheckCellMetadata]
-c.Execute.timeout = 300             # seconds; then a cell is interrupted, and the next one runs
+c.Autograde.autograde_preprocessors = [JudgeChecks, IgnorePattern, ClearMetadataPreprocessor,
+                                       LimitOutput, SaveAutoGrades, AssignLatePenalties,
+                                       CheckCellMetadata]
 
 # Collected files are STUDENT_NN_name.ipynb, with or without what a platform puts in between.
 c.FileNameCollectorPlugin.named_regexp = (

@@ -314,9 +314,7 @@ def _check_setup(chapter: Chapter) -> None:
 def _check_names(chapter: Chapter) -> None:
     """No name is exercised twice, but for classes in parts.
 
-    None is imported by another cell, which would replace the learner's own. What uses one of an
-    optional exercise says `with optional():`, or the notebook would stop there for who leaves
-    it out.
+    None is imported by another cell, which would replace the learner's own.
     """
     first: dict[str, Exercise] = {}
     for exercise in chapter.exercises:
@@ -338,14 +336,7 @@ def _check_names(chapter: Chapter) -> None:
                 continue
             raise ChapterError(f"{place}: the cell is no Python", str(error),
                                "tag it raises-exception if that is its point") from None
-        later = {id(node) for block in ast.walk(tree) if _may_be_left_out(block)
-                 for node in ast.walk(block)}
         for node in ast.walk(tree):
-            used = isinstance(node, ast.Name) and id(node) not in later and first.get(node.id)
-            if used and used.optional:
-                raise ChapterError(f"{place}: this cell uses {node.id}, which is optional",
-                                   "whoever leaves the exercise out could not go on here",
-                                   "put it into a block `with optional():`, from autograder")
             if not isinstance(node, ast.ImportFrom) or not _is_of_engine(node):
                 continue
             for alias in node.names:
@@ -355,10 +346,3 @@ def _check_names(chapter: Chapter) -> None:
                         f"{place}: this cell imports {alias.name} from {node.module}",
                         "it would run the reference where the learner's own gear is meant",
                         "use the name after its exercise, without importing it")
-
-
-def _may_be_left_out(block: ast.AST) -> bool:
-    """Whether what stands in it does not run with the cell, or runs under `with optional()`."""
-    return (isinstance(block, ast.FunctionDef | ast.Lambda)
-            or isinstance(block, ast.With)
-            and any(ast.unparse(item.context_expr) == "optional()" for item in block.items))

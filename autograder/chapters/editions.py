@@ -1,7 +1,7 @@
 """Makes the editions of a chapter from its source and the reference.
 
     learner  chapters/NN.ipynb                  stubs, no outputs; Colab opens what is committed
-    source   autograder/source/chNN/NN.ipynb    solutions between marks, hidden checks armed
+    source   autograder/source/chNN/NN.ipynb    solutions between marks
     book     in memory, for the book's page     stubs, with the outputs of the reference
 
 What `nbgrader generate_assignment` makes of the source edition is the learner edition. In all
@@ -29,6 +29,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapter_paths,
                                          python_of, read_chapter)
 from autograder.chapters.cuts import cuts_of
+from autograder.chapters.outline import PATH as OUTLINE
+from autograder.chapters.outline import to_outline
 from autograder.checking import checks_of
 from autograder.reference.cutting import filled
 from autograder.reference.source import module_source
@@ -83,7 +85,7 @@ def check_chapter(chapter: Chapter) -> None:
             raise ChapterError(
                 f"{place}: {exercise.name} has no checks", str(error),
                 f"write them in autograder/checks/{exercise.module}.py") from None
-        if len(_check_id(exercise)) > CELL_ID_LENGTH:
+        if len(check_id(exercise)) > CELL_ID_LENGTH:
             raise ChapterError(f"{place}: the name {exercise.name} is too long",
                                "it becomes the id of a cell, which has at most "
                                f"{CELL_ID_LENGTH} characters",
@@ -154,7 +156,7 @@ def learner_edition(chapter: Chapter, root: Path) -> NotebookNode:
 
 def source_edition(chapter: Chapter, root: Path) -> NotebookNode:
     """What `nbgrader generate_assignment` starts from. For the rest, see `learner_edition`."""
-    return _notebook(chapter, root, "marked", armed=True)
+    return _notebook(chapter, root, "marked")
 
 
 def book_edition(chapter: Chapter, root: Path,
@@ -187,7 +189,7 @@ def book_edition(chapter: Chapter, root: Path,
                             resources={"metadata": {"path": str(root / "chapters")}},
                             extra_arguments=arguments, on_cell_executed=count)
     try:
-        client.execute()
+        client.execute(env=os.environ | {"AUTOGRADER_SUBJECT": "reference"})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         failed = notebook.cells[_failed_cell(notebook)]
         raise ChapterError(f"{chapter.path.name} does not run",
@@ -257,11 +259,14 @@ def editions(root: Path, progress: Progress = iter) -> Iterator[tuple[Path, str]
 
     progress: what goes through the chapters, such as a progress bar. Raises ChapterError.
     """
+    chapters = []
     for path in progress(chapter_paths(root / "book" / "chapters")):
         chapter = read_chapter(path)
         check_chapter(chapter)
+        chapters.append(chapter)
         yield learner_path(root, chapter), to_text(learner_edition(chapter, root))
         yield source_path(root / "autograder", chapter), to_text(source_edition(chapter, root))
+    yield outline_path(root), to_outline(chapters)
 
 
 def build(root: Path, force: bool = False, progress: Progress = iter) -> list[Path]:
@@ -283,9 +288,12 @@ def build(root: Path, force: bool = False, progress: Progress = iter) -> list[Pa
 
 
 def drift(root: Path, progress: Progress = iter) -> dict[Path, str]:
-    """The learner notebooks that are not what `build` makes, and why. Raises ChapterError."""
+    """What is not as `build` makes it, of what is kept with the chapters, and why.
+
+    That is learner notebooks and the outline. Raises ChapterError.
+    """
     wanted = {path: text for path, text in editions(root, progress)
-              if path.parent == root / "chapters"}
+              if path.parent == root / "chapters" or path == outline_path(root)}
     wrong = {path: "is not there" if _read(path) is None else "is out of date"
              for path, text in wanted.items() if _read(path) != text}
     strays = {path: "has no chapter" for path in sorted((root / "chapters").glob("*.ipynb"))
@@ -298,12 +306,17 @@ def learner_path(root: Path, chapter: Chapter) -> Path:
     return root / "chapters" / f"{chapter.stem}.ipynb"
 
 
+def outline_path(root: Path) -> Path:
+    """Where the outline of a repository's chapters lies."""
+    return root / "autograder" / "chapters" / OUTLINE.name
+
+
 def source_path(course: Path, chapter: Chapter) -> Path:
     """Where a chapter's source edition lies in a course of nbgrader."""
     return course / "source" / chapter.assignment / f"{chapter.stem}.ipynb"
 
 
-def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False,
+def _notebook(chapter: Chapter, root: Path, state: State,
               install: bool = True) -> NotebookNode:
     cuts = cuts_of(chapter)
     cells: list[NotebookNode] = []
@@ -314,7 +327,7 @@ def _notebook(chapter: Chapter, root: Path, state: State, armed: bool = False,
         if cell.exercise is not None:
             source = (cell.source if state == "import"
                       else getattr(cuts[cell.exercise.grade_id], state))
-            cells += _exercise_cells(cell.exercise, source, cell.tags, armed)
+            cells += _exercise_cells(cell.exercise, source, cell.tags)
             continue
         digest = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:8]
         seen[digest] += 1
@@ -348,28 +361,25 @@ def _metadata(tags: Collection[str]) -> dict:
     return metadata
 
 
-def _check_id(exercise: Exercise) -> str:
+def check_id(exercise: Exercise) -> str:
+    """The id of its check cell, for nbgrader and for Jupyter."""
     return f"check-{exercise.grade_id}"
 
 
-def _exercise_cells(exercise: Exercise, source: str, tags: Collection[str],
-                    armed: bool) -> list[NotebookNode]:
+def _exercise_cells(exercise: Exercise, source: str,
+                    tags: Collection[str]) -> list[NotebookNode]:
     points = exercise_points(exercise)
     both = {"schema_version": 3, "task": False}
     written = both | {"grade": False, "grade_id": exercise.grade_id, "locked": False,
                       "solution": True}
-    graded = both | {"grade": True, "grade_id": _check_id(exercise), "locked": True,
+    graded = both | {"grade": True, "grade_id": check_id(exercise), "locked": True,
                      "points": points, "solution": False}
-    arm = f'''### BEGIN HIDDEN TESTS
-from autograder.judge import arm; arm("{exercise.name}")
-### END HIDDEN TESTS
-''' if armed else ""
     call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
     bonus = [BONUS_TAG] if exercise.optional else []
     return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
             new_code_cell(source, id=exercise.grade_id,
                           metadata=_metadata(tags) | {"nbgrader": written}),
-            new_code_cell(f"from autograder import check\n{arm}{call}", id=_check_id(exercise),
+            new_code_cell(f"from autograder import check\n{call}", id=check_id(exercise),
                           metadata=_metadata(bonus) | {"nbgrader": graded})]
 
 

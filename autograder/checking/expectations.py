@@ -99,7 +99,7 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
     names = axes if len(axes) == got.ndim else ["index"] * got.ndim
     place = ", ".join(f"{name} {index}" for name, index in zip(names, first)) or "the value"
-    if atol:
+    if atol and not atol < rtol * np.abs(expected[first]) / 100:       # which of them decides
         nearly = f"within {atol:g}"
     else:
         nearly = f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"

@@ -1,6 +1,7 @@
 """Which code is the learner's, and where in it an error happened."""
 
 import linecache
+import re
 import sysconfig
 import traceback
 from functools import cache
@@ -31,13 +32,32 @@ def is_learners(filename: str) -> bool:
 def own_line(error: BaseException, checks: str = "") -> str:
     """The learner's line in which an error arose, as `line 3: return x / total`; "" if none.
 
-    checks: the file of the check that met the error. Wherever it lies, it is no learner's.
+    Code that was taken out of its cell has no number, which would be another one there. checks:
+    the file of the check that met the error. Wherever it lies, it is no learner's.
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if frame.filename != checks and is_learners(frame.filename):
             source = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            if frame.filename.startswith("<cell") and source:
+                return f"the line `{source}`"
             return f"line {frame.lineno}: {source}" if source else f"line {frame.lineno}"
     return ""
+
+
+def not_compiled(error: BaseException) -> tuple[str, str]:
+    """What Numba could not compile, in its first words, and the line as `own_line` gives it;
+    empty for any other error."""
+    if not type(error).__module__.startswith("numba."):
+        return "", ""
+    # what follows are all the versions of an operator that it has tried
+    said = re.split(r'\n\s*(?:There are \d|File "|During:)', str(error))[0].split("\n")
+    words = " ".join(line.strip() for line in said
+                     if line.strip() and not line.startswith("Failed in "))
+    place = getattr(error, "loc", None)
+    if place is None:
+        return words, ""
+    source = linecache.getline(place.filename, place.line).strip()
+    return words, f"line {place.line}: {source}".removesuffix(": ")
 
 
 def is_not_attempted(error: BaseException) -> bool:

@@ -132,7 +132,7 @@ def _headline(report: Report) -> str:
 
 
 def _notes(report: Report) -> list[str]:
-    notes = list(filter(None, [report.problem, report.level]))
+    notes = list(filter(None, [report.problem, report.level, *report.notes]))
     public = [outcome for outcome in report.outcomes if outcome.public]
     possible = sum(outcome.points for outcome in public)
     are_all_public = report.outcomes and len(public) == len(report.outcomes)
@@ -143,7 +143,7 @@ def _notes(report: Report) -> list[str]:
                      "checks join them when it is graded.")
     if report.remarks:
         notes.append("Your code also said, at no cost: " + "; ".join(report.remarks))
-    if report.outcomes and report.attempted:
+    if report.outcomes and report.attempted and report.seed is not None:
         notes.append(f"Seed {report.seed}. To run the same checks on the same inputs: "
                      f'check("{report.exercise}", …, seed={report.seed})')
     return notes

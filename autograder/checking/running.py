@@ -5,6 +5,7 @@ does (raise, exit, recurse, loop, warn, print to stderr) ends as an outcome; onl
 by the person in front passes through.
 """
 
+import builtins
 import io
 import secrets
 import time
@@ -18,11 +19,13 @@ from typing import Any
 
 import numpy as np
 
+import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
 from autograder.checking.levels import level_of
-from autograder.checking.learner_code import is_learners, is_not_attempted, own_line
-from autograder.processes.limits import TimeLimit, time_limit
+from autograder.checking.learner_code import (is_learners, is_not_attempted, not_compiled,
+                                              own_line)
+from autograder.processes.limits import WALL_PER_CPU, TimeLimit, WallLimit, time_limit
 from autograder.reference.names import components_of
 
 CHECK_SECONDS = 20          # of processor time: what one check may take
@@ -38,6 +41,7 @@ class Status(StrEnum):
     RAISED = "raised"
     NOT_ATTEMPTED = "not attempted"
     OUT_OF_TIME = "out of time"
+    NOT_GRADED = "could not be graded"      # of which the machine is guilty, or may be
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,13 @@ class Outcome:
         return self.points if self.status is Status.PASSED else 0.0
 
     def hidden(self) -> "Outcome":
-        """What is told of a hidden check: no more than its title and the kind of error."""
-        return replace(self, expected="", found="", hint="", figure="")
+        """What is told of a hidden check: no more than its title and the kind of error.
+
+        An error class of the learner's has no name there, which could be what a check gave it.
+        """
+        is_known = any(hasattr(module, self.error) for module in (builtins, gearworks.errors))
+        return replace(self, expected="", found="", hint="", figure="",
+                       error=self.error if is_known or not self.error else "an error")
 
 
 @dataclass(frozen=True)
@@ -71,17 +80,19 @@ class Report:
     """What a run of an exercise's checks found.
 
     total: the exercise's points, those of checks that were not run included. seed: of the
-    public checks. remarks: warnings, and whatever the code wrote to stderr. problem: why
-    nothing could be run. level: where it ran, if that is not the same everywhere.
+    public checks; None where nobody may know it. remarks: warnings, and whatever the code wrote
+    to stderr. problem: why nothing could be run. level: where it ran, if that is not the same
+    everywhere. notes: sentences that are to be said besides.
     """
 
     exercise: str
     outcomes: tuple[Outcome, ...]
     total: float
-    seed: int = 0
+    seed: int | None = 0
     remarks: tuple[str, ...] = ()
     problem: str = ""
     level: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
@@ -89,6 +100,11 @@ class Report:
         possible = sum(outcome.points for outcome in self.outcomes)
         earned = sum(outcome.earned for outcome in self.outcomes)
         return float(min(self.total, self.total * earned / possible)) if possible else 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the score is one. Else it is no 0: the same run, later, may give points."""
+        return all(outcome.status is not Status.NOT_GRADED for outcome in self.outcomes)
 
     @property
     def attempted(self) -> bool:
@@ -107,9 +123,10 @@ def generator(check: Check, seed: int) -> np.random.Generator:
 
 
 def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
-              seconds: float = CHECK_SECONDS) -> Outcome:
+              seconds: float = CHECK_SECONDS, **limit: Any) -> Outcome:
     """Run one check on the subjects, under a limit of processor time.
 
+    limit: more of it, as `time_limit` takes it, where the subjects are another process's.
     Raises KeyboardInterrupt alone, when the person in front interrupts.
 
     >>> from autograder.checking import check, expect_equal
@@ -127,10 +144,16 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
                        **_within_words(message))
 
     try:
-        with time_limit(seconds):
+        with time_limit(seconds, **limit):
             check.run(*subjects, generator(check, seed))
     except KeyboardInterrupt:
         raise
+    except WallLimit as error:
+        return outcome(Status.NOT_GRADED, error, expected="an answer",
+                       found=f"none after {seconds * WALL_PER_CPU:.3g} seconds, in which it "
+                             "hardly computed",
+                       hint="look for what waits, such as a lock or `sleep`; if nothing does, "
+                            "the machine was busy: run it again")
     except TimeLimit as error:
         return outcome(Status.OUT_OF_TIME, error, expected="an answer in reasonable time",
                        found=f"no end after {seconds:.2g} seconds of computing",
@@ -243,6 +266,11 @@ def _within_words(message: dict[str, str]) -> dict[str, str]:
 
 
 def _raised(error: BaseException, checks: str) -> dict[str, str]:
+    said, line = not_compiled(error)
+    if said:
+        return {"found": f"that Numba cannot compile {line or 'it'}. It says: {said}",
+                "hint": "compiled code has plain loops, numbers and arrays. Behind a "
+                        "decorator, `.py_func` is the function in Python, easier to try"}
     line = getattr(error, "line", None) or own_line(error, checks)
     found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if line:

@@ -53,6 +53,8 @@ def values_by_token(QuantizedKVCache, rng):
         cache, (_, k, v) = QuantizedKVCache(shape, 12, bits, 16), sequence(rng, shape, 5)
         v *= np.float32([[[1]], [[100]], [[1e-2]], [[1]], [[10]]])
         cache.store(0, k.copy(), v.copy())
+        expect_equal(list(cache.lengths), [5], of="the lengths after five new tokens",
+                     hint="`store` counts the tokens that it has taken in, for its layer.")
         mine, right = cache.read(0)[1], stored(k, v, bits, 16)[1]
         expect_close(mine, right, axes=AXES, of=f"the values of five tokens in {bits} bits",
                      hint="`round_along(v, self.bits, axis)` gives codes, scales and minimums, "

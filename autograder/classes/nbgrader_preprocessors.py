@@ -1,28 +1,40 @@
 """What our nbgrader does differently from stock nbgrader, one preprocessor a difference.
 
-Seen with nbgrader 0.9.6: its stub names no component; a repeated cell stops the whole class;
-correct code that writes to stderr gets 0, while text, several numbers or no output at all get
-full points; a kernel without the course gives everybody 0 without a word.
+Seen with nbgrader 0.9.6: its stub names no component; a repeated cell stops the whole class; it
+takes a score from what a notebook's own kernel shows, so one line forges every grade, and a
+kernel that ends costs all questions.
 """
 
-import math
 import re
-import subprocess
+from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
-from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+import nbformat
 from nbconvert.exporters.exporter import ResourcesDict
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader import utils
-from nbgrader.converters.base import NbGraderException
+from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
+from autograder.chapters.editions import check_id
+from autograder.chapters.outline import outline
+from autograder.checking.report import Display
+from autograder.checking.running import Report
+from autograder.judge.secret import course_secret, graded_seed
+from autograder.judge.workers import Workers
 from autograder.reference.cutting import BEGIN, END, starting_lines
 from autograder.reference.names import module_of
+from autograder.submissions.answers import answer_to, report_on
+from autograder.submissions.attempts import chapter_of, find_components
+from autograder.submissions.intake import notebook_of
 from autograder.variants.mutation import exhibit_source
+from gearworks.errors import GearworksError
 
-_COURSE_IMPORTS = "from autograder import check; import gearworks"
+
+class JudgeError(GearworksError):
+    """A notebook could not be graded. It says nothing about what is written in it."""
 
 
 class RestoreStubs(ClearSolutions):
@@ -67,66 +79,53 @@ class DropNamelessCells(NbGraderPreprocessor):
         return cell, resources
 
 
-class RequireCourse(NbGraderPreprocessor):
-    """Stops before anything is graded when the kernel cannot import the course."""
+class JudgeChecks(NbGraderPreprocessor):
+    """Gives every check cell what the judge finds, and its score. No cell is run.
+
+    So nothing that a notebook shows, patches or ends changes a score, and it is the one that
+    `autograder progress` would find with these checks. A notebook with graded cells that are no
+    checks of the course is refused: nbgrader gives full points to what shows nothing.
+    """
 
     def preprocess(self, nb: NotebookNode,
                    resources: ResourcesDict) -> tuple[NotebookNode, ResourcesDict]:
-        name = nb.metadata.get("kernelspec", {}).get("name", "python3")
-        try:
-            interpreter = KernelSpecManager().get_kernel_spec(name).argv[0]
-        except NoSuchKernel:
-            raise NbGraderException(f"there is no kernel {name!r}: nothing was graded; run "
-                                    f"`python -m ipykernel install --user --name {name}` in "
-                                    "the environment of the course") from None
-        error = _import_error(interpreter)
-        if error:
-            raise NbGraderException(f"the kernel {name!r} ({interpreter}) cannot "
-                                    f"`{_COURSE_IMPORTS}`: nothing was graded; install the "
-                                    f"course there\n{error}")
+        name = resources["nbgrader"]["notebook"]
+        notebook = notebook_of(f"{name}.ipynb", nbformat.writes(nb, version=4))
+        chapter = chapter_of(notebook, outline())
+        found = [] if chapter is None else find_components([chapter], [notebook])
+        exercises = {} if chapter is None else {
+            check_id(exercise): exercise for exercise in chapter.exercises}
+        secret = course_secret(Path(CourseDirectory(config=self.config).root))
+        for cell in nb.cells:
+            if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):
+                continue
+            exercise = exercises.get(cell.metadata["nbgrader"]["grade_id"])
+            if exercise is None:
+                raise JudgeError(f"{name}: a cell that cannot be graded",
+                                 f"{cell.metadata['nbgrader']['grade_id']} is no check of this "
+                                 "course, and no other cell is run here",
+                                 "give that cell manual points, or none")
+            report = report_on(answer_to(exercise, found), _workers(), diagnose=True,
+                               seed=graded_seed(secret, exercise.name))
+            if not report.is_final:
+                raise JudgeError(f"{name}: {exercise.name} could not be graded",
+                                 "the checks took too long by the wall clock, though not by "
+                                 "the processor's", "grade it again when the machine is free")
+            _enter(cell, replace(report, seed=None))
         return nb, resources
 
 
 @cache
-def _import_error(interpreter: str) -> str:
-    """Why a Python cannot import the course; "" when it can. One look serves a whole class."""
-    result = subprocess.run([interpreter, "-c", _COURSE_IMPORTS], capture_output=True,
-                            encoding="utf-8", errors="replace")
-    return result.stderr.strip() if result.returncode else ""
+def _workers() -> Workers:
+    """One supply for all notebooks: what it has loaded serves the whole class."""
+    return Workers()
 
 
-class RequireOneScore(NbGraderPreprocessor):
-    """Lets a check cell score by one number between 0 and its points; all else is an error.
-
-    What a learner's code writes to stderr is dropped from these cells, since nbgrader would
-    take it for a failure.
-    """
-
-    def preprocess_cell(self, cell: NotebookNode, resources: ResourcesDict,
-                        cell_index: int) -> tuple[NotebookNode, ResourcesDict]:
-        if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):
-            return cell, resources
-        cell.outputs = [output for output in cell.outputs
-                        if not (output.output_type == "stream" and output.name == "stderr")]
-        results = [output["data"].get("text/plain", "") for output in cell.outputs
-                   if output.output_type == "execute_result"]
-        points = float(cell.metadata["nbgrader"]["points"])
-        if any(output.output_type == "error" for output in cell.outputs):
-            return cell, resources
-        if len(results) != 1 or not 0 <= _number(results[0]) <= points:
-            found = ", ".join(map(str, results)) or "nothing"
-            said = (f"a check cell gives one number from 0 to {points:g}, and this one gave "
-                    f"{found[:200]}")
-            # nbgrader reads the first output that says anything; a text is worth full points.
-            cell.outputs = [new_output("error", ename="NoScore", evalue=said,
-                                       traceback=[f"NoScore: {said}"]),
-                            *(output for output in cell.outputs
-                              if output.output_type != "execute_result")]
-        return cell, resources
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
+def _enter(cell: NotebookNode, report: Report) -> None:
+    """Write the outputs that a cell with this report has: the table, then the score."""
+    points = float(cell.metadata["nbgrader"]["points"])
+    shown = Display(report)._repr_mimebundle_()
+    score = points * report.score / report.total if report.total else 0.0
+    cell.execution_count = None
+    cell.outputs = [new_output("display_data", data=shown),
+                    new_output("execute_result", data={"text/plain": repr(score)})]

@@ -1,9 +1,10 @@
 """Time limits for code that may never end, on every system and without a process of its own.
 
-The clock is the processor time of this process, so that a busy machine changes no grade; a wall
-clock that is far more generous stands behind it, for code that waits for ever. What no limit
-inside a process can stop is one long call into C and code that catches everything in a loop;
-those need a process that can be killed (see `autograder.variants.mutation`).
+The clock is processor time, so that a busy machine changes no grade; a wall clock that is far
+more generous stands behind it, for code that waits for ever. What it says may be the machine's
+fault, so it has an error of its own. What no limit inside a process can stop is one long call
+into C and code that catches everything in a loop; those need a process that can be killed (see
+`autograder.judge.worker`).
 """
 
 import ctypes
@@ -21,12 +22,18 @@ class TimeLimit(BaseException):
     """The limit was reached. No `Exception`: the code's own `except Exception` lets it pass."""
 
 
+class WallLimit(TimeLimit):
+    """The wall clock's limit was reached: code that waits, or a machine that is overloaded."""
+
+
 @contextmanager
-def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Iterator[None]:
+def time_limit(seconds: float, *, clock: Callable[[], float] = time.process_time,
+               also: Callable[[], None] | None = None) -> Iterator[None]:
     """End the block with TimeLimit once it has used this much processor time.
 
+    clock: whose time it is, in seconds; this process's, unless another one does the work.
     also: called (in another thread) just before, to end what the block may be waiting for.
-    Limits do not nest.
+    Raises WallLimit where the wall clock came first. Limits do not nest.
 
     >>> try:
     ...     with time_limit(0.1):
@@ -39,18 +46,20 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
     limited = threading.get_ident()
     is_main = threading.current_thread() is threading.main_thread()
     finished, expired, guard = threading.Event(), threading.Event(), threading.Lock()
+    kind: type[TimeLimit] = TimeLimit
 
     def watch() -> None:
-        processor, wall = time.process_time(), time.monotonic()
+        nonlocal kind
+        processor, wall = clock(), time.monotonic()
         while not finished.wait(POLL):
-            is_over = (time.process_time() - processor > seconds
-                       or time.monotonic() - wall > seconds * WALL_PER_CPU)
-            if not is_over:
+            is_late = time.monotonic() - wall > seconds * WALL_PER_CPU
+            if not is_late and clock() - processor <= seconds:
                 continue
             with guard:                 # once `finished` is set, nothing may be raised any more
                 if finished.is_set():
                     return
                 if not expired.is_set():
+                    kind = WallLimit if is_late else TimeLimit
                     expired.set()
                     if also is not None:
                         also()
@@ -75,10 +84,10 @@ def time_limit(seconds: float, *, also: Callable[[], None] | None = None) -> Ite
                 _take_back(limited)
     except BaseException:                 # a lock that was interrupted raises errors of its own
         if expired.is_set():
-            raise TimeLimit from None
+            raise kind from None
         raise
     if expired.is_set():
-        raise TimeLimit
+        raise kind
 
 
 def _take_back(thread: int) -> None:

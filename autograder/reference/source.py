@@ -8,7 +8,7 @@ import importlib.util
 import symtable
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from autograder.reference.names import home_of
@@ -175,7 +175,13 @@ def module_source(module: str) -> ModuleSource:
     if spec is None or spec.origin is None:
         raise CuttingError(f"there is no module {home_of(module)}",
                            "a component is named after it: `module.name`", "is the name right?")
-    return ModuleSource(module, Path(spec.origin).read_text(encoding="utf-8"))
+    path = Path(spec.origin)
+    return _source_at(module, path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=256)                     # so that each is parsed once
+def _source_at(module: str, path: Path, changed: int) -> ModuleSource:
+    return ModuleSource(module, path.read_text(encoding="utf-8"))
 
 
 def global_names(source: str) -> set[str]:

@@ -11,6 +11,7 @@ import ast
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 
 from autograder.chapters.chapter import Chapter, Exercise
 from autograder.chapters.cuts import cut_of
@@ -80,15 +81,15 @@ def find_components(chapters: Sequence[Chapter],
 
     A notebook that has a chapter's name comes before its copies.
     """
-    chapter_of = {notebook: _chapter_of(notebook, chapters) for notebook in notebooks}
+    found_in = {notebook: chapter_of(notebook, chapters) for notebook in notebooks}
     found = []
     for chapter in chapters:
-        candidates = [notebook for notebook in notebooks if chapter_of[notebook] is chapter]
+        candidates = [notebook for notebook in notebooks if found_in[notebook] is chapter]
         own = f"{chapter.stem}.ipynb"
         candidates.sort(key=lambda each: (not each.name.startswith(own), each.name))
         for exercise in chapter.exercises:
             try:
-                start = cut_of(exercise)
+                start = _start_of(exercise)
             except GearworksError as error:
                 found += [Component(chapter.stem, exercise, name, notes=(error.what,))
                           for name in exercise.names]
@@ -107,7 +108,12 @@ def find_components(chapters: Sequence[Chapter],
     return found
 
 
-def _chapter_of(notebook: Notebook, chapters: Sequence[Chapter]) -> Chapter | None:
+@cache
+def _start_of(exercise: Exercise) -> Cut:
+    return cut_of(exercise)
+
+
+def chapter_of(notebook: Notebook, chapters: Sequence[Chapter]) -> Chapter | None:
     """A notebook's chapter, by its cells' ids and checks, its name, and what it defines."""
     bound = {name for cell in notebook.cells for statement in cell.statements
              for name in statement.binds}

@@ -33,12 +33,14 @@ ROOTS_TO_LOOK_INTO = sys.stdlib_module_names | {"numpy", "gearworks"}
 class Graft:
     """A learner's component as it stands in a module.
 
-    text: whole lines. notes: what could not be brought along.
+    text: whole lines. notes: what could not be brought along. lent: names of other exercises
+    that it uses, and that are the engine's there.
     """
 
     component: Component
     text: str
     notes: tuple[str, ...] = ()
+    lent: tuple[str, ...] = ()
 
     @property
     def begin(self) -> str:
@@ -92,17 +94,27 @@ def graft(module: str, components: Sequence[Component],
     return GraftedModule("\n".join([*header, *lines]) + "\n", tuple(grafts))
 
 
+@dataclass(frozen=True)
+class Code:
+    """Components as code that runs among their module's names. notes, lent: as of `Graft`."""
+
+    text: str
+    notes: tuple[str, ...]
+    lent: tuple[str, ...]
+
+
 def code_of(module: str, components: Sequence[Component],
-            others: Sequence[Component]) -> tuple[str, tuple[str, ...]]:
-    """Components of one module as code that runs among its names, and notes as of `Graft`.
+            others: Sequence[Component]) -> Code:
+    """Components of one module as code by itself.
 
     What is still to be written of a class stays as the learner has it. others: as for `graft`.
     """
     source = module_source(module)
     grafts = _grafts_of(source, components, others, whole=False)
     future = [FUTURE] if source.delays_annotations or _delays_annotations(components) else []
-    code = "\n\n\n".join([*future, *(part.text for part in grafts)])
-    return code, tuple(note for part in grafts for note in part.notes)
+    return Code("\n\n\n".join([*future, *(part.text for part in grafts)]),
+                tuple(note for part in grafts for note in part.notes),
+                tuple(dict.fromkeys(name for part in grafts for name in part.lent)))
 
 
 def _grafts_of(module: ModuleSource, components: Sequence[Component],
@@ -159,7 +171,8 @@ def _graft(module: ModuleSource, component: Component,
     if component.exercise.is_part and component.open_methods and not whole:
         parts.append(_unwritten(component))
     head = ["\n".join(dict.fromkeys(imports))] if imports else []
-    return Graft(component, "\n\n\n".join(head + parts), tuple(dict.fromkeys(search.notes)))
+    return Graft(component, "\n\n\n".join(head + parts), tuple(dict.fromkeys(search.notes)),
+                 tuple(dict.fromkeys(search.lent)))
 
 
 def _settle(module: ModuleSource, component: Component, name: str, text: str,
@@ -186,7 +199,8 @@ class _Search:
     """Finds the statements that a definition depends on.
 
     brought: each after those that it depends on itself, those that lend something of the
-    engine, or of IPython, included. imports: lines that bind no name of their own.
+    engine, or of IPython, included. imports: lines that bind no name of their own. lent: names
+    of other exercises.
     """
 
     def __init__(self, module: ModuleSource, component: Component,
@@ -194,6 +208,7 @@ class _Search:
         self.brought: list[Statement] = []
         self.imports: list[str] = []
         self.notes: list[str] = []
+        self.lent: list[str] = []
         self._module, self._component, self._exercised = module, component, exercised
         self._seen: set[Statement] = set()
         self._resolved: set[tuple[str, Cell]] = set()
@@ -217,6 +232,8 @@ class _Search:
         exercised = self._exercised.get((self._component.chapter, name))
         if exercised is not None and not self._is_private(exercised, cell, providers):
             self._lend(exercised.module, name)
+            if name not in self._component.exercise.names:
+                self.lent.append(name)
             return
         is_builtin = hasattr(builtins, name)
         if is_builtin and not any(_gives_meaning(provider) and provider.cell == cell

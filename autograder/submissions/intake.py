@@ -54,9 +54,18 @@ def read_notebook(path: Path) -> Notebook:
         text = _text(path.read_bytes(), notes)
     except OSError as error:
         return Notebook(path.name, notes=(f"cannot be read: {error.strerror or error}",))
+    return _notebook(path.name, text, notes)
+
+
+def notebook_of(name: str, text: str) -> Notebook:
+    """The notebook that a text of its file's format holds."""
+    return _notebook(name, text, [])
+
+
+def _notebook(name: str, text: str, notes: list[str]) -> Notebook:
     cells = _cells(text, notes)
     numbered = [replace(cell, number=number) for number, cell in enumerate(cells, start=1)]
-    return Notebook(path.name, tuple(_rejoined(numbered, notes)), tuple(notes))
+    return Notebook(name, tuple(_rejoined(numbered, notes)), tuple(notes))
 
 
 def _text(data: bytes, notes: list[str]) -> str:

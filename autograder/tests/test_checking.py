@@ -73,6 +73,20 @@ def test_an_error_within_compiled_code_is_shown_at_the_learners_line(tmp_path):
     assert "raised at line 4: return np.random" in outcome.found
 
 
+@pytest.mark.parametrize("line, says", [
+    ("return totl + x", "name 'totl' is not defined"),
+    ("return x >> np.float32(2)", "rshift(int64, float32)"),
+    ("return x.nothing", "Unknown attribute 'nothing'")])
+def test_what_numba_cannot_compile_is_shown_at_the_learners_line(tmp_path, line, says):
+    numba = pytest.importorskip("numba")
+    double = learners(f"import numpy as np\n\ndef double(x):\n    {line}\n",
+                      tmp_path=tmp_path)
+    outcome = run_check(doubles, [numba.njit(double)], 1)
+    assert outcome.status is Status.RAISED and says in outcome.found
+    assert f"line 4: {line}" in outcome.found and "py_func" in outcome.hint
+    assert "candidate" not in outcome.found and "nopython" not in outcome.found
+
+
 @pytest.mark.parametrize("exercise, subject",
                          [("arithmetic.double", lambda x: None),
                           ("layers.rms_norm", lambda x, weight, eps: None),
@@ -86,6 +100,14 @@ def test_a_forgotten_return_is_said_to_be_one(exercise, subject):
                 if outcome.status is not Status.PASSED]
     assert ({outcome.found for outcome in outcomes}
             == {"that your function returned nothing; is there a `return`?"})
+
+
+def test_the_tolerance_that_decides_is_said():
+    for atol, expected, says in ((1e-5, 2, "within 1e-05"), (2e-45, 2, "one part in 100,000"),
+                                 (0, 2, "one part in 100,000")):
+        with pytest.raises(CheckFailure) as caught:
+            expect_close(np.float32([9]), np.float32([expected]), atol=atol)
+        assert says in caught.value.expected
 
 
 def test_a_misspelt_name_is_said_to_be_one(tmp_path):

@@ -4,11 +4,14 @@ and runs by itself. 3 s."""
 import ast
 import doctest
 import importlib
+import inspect
 import re
 
 import pytest
 
+from autograder.checking import exercises
 from autograder.reference.cutting import BEGIN, END, cut, starting_lines, stub_of
+from autograder.reference.names import methods_of, module_of, names_of
 from autograder.reference.source import CuttingError, ModuleSource, global_names, module_source
 from autograder.variants.mutation import exhibit_source
 
@@ -177,6 +180,24 @@ def test_imports_are_those_that_signature_and_body_need():
             == {"import os.path", "import os.path as paths", "import xml.dom, xml.sax",
                 "from gearworks.layers import softmax", "from gearworks.odd import LIMIT"})
     assert imports("Odd") == {"from math import tau", "from gearworks.odd import _SPARE"}
+
+
+@pytest.mark.parametrize("exercise", exercises())
+def test_what_a_solution_may_call_can_be_asked_for_help(exercise):
+    """A learner reads neither the reference nor a private name's missing docstring."""
+    solution = cut(module_source(module_of(exercise)), names_of(exercise),
+                   methods_of(exercise)).solution
+    called = [(node.module, alias.name) for node in ast.parse(solution).body
+              if isinstance(node, ast.ImportFrom) and node.module.startswith("gearworks")
+              for alias in node.names]
+    for module, name in called:
+        found = getattr(importlib.import_module(module), name)
+        assert not name.startswith("_"), f"{module}.{name}"
+        asked = {name: found} if inspect.isroutine(found) or inspect.isclass(found) else {}
+        if inspect.isclass(found) and found.__module__.startswith("gearworks"):
+            asked |= {f"{name}.{part}": value for part, value in vars(found).items()
+                      if not part.startswith("_") and inspect.isfunction(value)}
+        assert [each for each, value in asked.items() if not inspect.getdoc(value)] == []
 
 
 def test_what_the_learner_wrote_is_never_imported():

@@ -18,7 +18,6 @@ from autograder import check, cli
 from autograder.chapters import editions
 from autograder.chapters.chapter import ChapterError, read_chapter
 from autograder.checking import checks_of
-from autograder.judge import arm
 from autograder.reference.cutting import BEGIN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -225,19 +224,17 @@ def test_exercises_on_one_class_continue_it(tmp_path, capsys):
                      for id in ("kv_cache.BlockPool.allocate+free",
                                 "kv_cache.BlockPool.share+keep+find+evict"))
 
-    def scores(sources, armed=False):
-        """What the two check cells give, without the hidden checks or with them."""
+    def scores(sources):
+        """What the two check cells give."""
         namespace: dict = {}
         for id in (FIRST, SECOND):
             exec(sources.get(id, cells[id].source), namespace)
         for exercise in [exercise for exercise in chapter.exercises if exercise.is_part]:
-            if armed:
-                arm(exercise.name)
             yield check(exercise.name, namespace["BlockPool"])
 
     assert list(scores(solved)) == [first, second]
     assert list(scores({FIRST: solved[FIRST]})) == [first, 0]
-    assert list(scores({SECOND: solved[SECOND]}, armed=True)) == [0, second]
+    assert list(scores({SECOND: solved[SECOND]})) == [0, second]
     wrong = solved[FIRST].replace("self.references[block] = 1", "self.references[block] = 2")
     assert wrong != solved[FIRST]
     low, full = scores(solved | {FIRST: wrong})
@@ -350,7 +347,8 @@ def test_build_writes_and_check_finds_every_drift(root, capsys):
     code, said = run("build", "--check")
     assert code == 1 and "98_small.ipynb: is not there" in said.out and not notebook.exists()
     code, said = run("build")
-    assert code == 0 and said.out.count("wrote") == 2
+    assert code == 0 and said.out.count("wrote") == 3
+    assert (root / "autograder" / "chapters" / "outline.json").is_file()
     assert (root / "autograder" / "source" / "ch98" / "98_small.ipynb").is_file()
     assert run("build", "--check")[0] == 0
     assert run("build")[1].out == ""                   # nothing has changed, nothing is written
@@ -460,8 +458,6 @@ def test_the_learner_notebooks_of_this_repository_are_up_to_date():
       "line 12: this cell imports run_request from gearworks.pipeline"),
      ('parameter_count(SHAPES["SmolLM2-135M"])', "from gearworks.accounting import *",
       "this cell imports *"),
-     ('parameter_count(SHAPES["SmolLM2-135M"])', "with open(forward_flops):\n    pass",
-      "this cell uses forward_flops, which is optional"),
      ("[setup]", "[hide-input]", "line 12: a chapter's first code cell is its setup"),
      ("[finish]", "[finish, setup]", "a chapter's first code cell is its setup"),
      ("math.sqrt(4)", "math.sqrt(4", "line 24: the cell is no Python"),
@@ -473,12 +469,6 @@ def test_a_broken_chapter_is_refused_with_file_and_line(tmp_path, old, new, what
     with pytest.raises(ChapterError, match=re.escape(what)) as caught:
         read_chapter(changed(tmp_path, (old, new)))
     assert "98_small.md" in caught.value.what and caught.value.why and caught.value.hint
-
-
-def test_what_uses_an_optional_exercise_says_so(tmp_path):
-    for cell in ("with optional(), open('x'):\n    print(forward_flops(1))",
-                 "def show():\n    forward_flops(1)"):
-        read_chapter(changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])', cell)))
 
 
 @pytest.mark.parametrize(

@@ -1,30 +1,35 @@
 """The judge: values and calls across the border,
-in one process and between two. Eight seconds."""
+in one process and between two. Half a minute."""
 
 import io
 import os
 import threading
+import time
 from collections import Counter, deque
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from autograder import judge as judging
 from autograder.checking import (Check, check, expect_close, expect_equal, expect_error,
                                  expect_unchanged)
 from autograder.checking.running import Status, run_check, run_exercise
-from autograder.judge import judge, wire
+from autograder.judge import judging, wire
+from autograder.judge.attempt import Attempt, load
+from autograder.judge.judging import judge
 from autograder.judge.peer import Handle, Peer, connect
+from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.wire import Message, WireError
+from autograder.judge.workers import FORKS, Workers
 from gearworks.errors import ModelError
 from gearworks.formats.gguf import TensorType
 from gearworks.kv_cache import BlockPool
 from gearworks.layers import rms_norm
-from gearworks.pipeline import Completion, run_request
+from gearworks.pipeline import Completion
 from gearworks.server.api_error import APIError
 from gearworks.server.request_types import ChatRequest
 from gearworks.serving.request import Request
@@ -387,95 +392,223 @@ def test_a_dataclass_without_equality_stays_one_object():
     assert run_check(one, [Scheduler], 1).status is Status.PASSED
 
 
-def wrong_norm(x, weight, eps):
+WRONG_NORM = """
+def rms_norm(x, weight, eps):
     if abs(x).max() > 100:
         raise ZeroDivisionError("too large")
     return x / (np.sqrt(np.mean(x * x, axis=-1, keepdims=True)) + np.float32(eps)) * weight
-
-
-def greedy_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens,
-                   on_token=None):
+"""
+GREEDY = """
+def run_request(prompt, *, encode, forward, choose, decode, eos_ids, max_tokens,
+                on_token=None):
     ids, prompt_ids = [], encode(prompt)
     for _ in range(max_tokens):
         ids.append(choose(forward(prompt_ids + ids)))
         if ids[-1] in eos_ids:
             break
     return Completion(prompt_ids, ids, decode(ids), "stop")
+"""
+NORM = "layers.rms_norm"
 
 
-@pytest.mark.parametrize("exercise, subject",
-                         [("layers.rms_norm", rms_norm), ("layers.rms_norm", wrong_norm),
-                          ("pipeline.run_request", run_request),
-                          ("pipeline.run_request", greedy_request),
-                          ("scheduler.Scheduler.admit", Scheduler),
-                          ("kv_cache.BlockPool.share+keep+find+evict", BlockPool)])
-def test_the_judge_and_the_notebook_say_the_same(exercise, subject):
-    local = run_exercise(exercise, [subject], seed=11)
-    assert list(local.outcomes) == judge(exercise, [subject], public=True, seed=11)
+def norm(body):
+    """An attempt that is right, after what else it does."""
+    return Attempt(NORM, f"""
+import os, sys, time
+def rms_norm(x, weight, eps):
+    {body}
+    return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
+""")
 
 
-def test_hidden_checks_tell_titles_and_kinds_and_their_secrets_stay_away(monkeypatch):
-    received = []
-    read = wire.read
+@pytest.fixture(scope="module")
+def workers():
+    with Workers() as supply:
+        yield supply
 
-    def listening(stream):
-        received.append(read(stream))
-        return received[-1]
-    monkeypatch.setattr(judging.wire, "read", listening)
-    arguments = []
 
-    def subject(x, weight, eps):
-        arguments.append((x.copy(), weight, eps))
-        return wrong_norm(x, weight, eps)
-    outcomes = judge("layers.rms_norm", [subject])
-    assert [outcome.public for outcome in outcomes] == [False] * 3
-    assert all(outcome.expected == outcome.found == outcome.hint == "" for outcome in outcomes)
-    assert ({(outcome.status, outcome.error) for outcome in outcomes}
+def statuses(report):
+    return {outcome.name: outcome.status for outcome in report.outcomes}
+
+
+@pytest.mark.parametrize("exercise, code",
+                         [(NORM, ""), (NORM, WRONG_NORM), ("pipeline.run_request", ""),
+                          ("pipeline.run_request", GREEDY),
+                          ("scheduler.Scheduler.admit", ""),
+                          ("kv_cache.BlockPool.share+keep+find+evict", "")])
+def test_the_judge_and_the_notebook_say_the_same(exercise, code, workers):
+    """Without code of its own an attempt's subjects are the reference."""
+    attempt = Attempt(exercise, code)
+    local = run_exercise(exercise, load(attempt), seed=11)
+    assert local == judge(attempt, workers, public=True, seed=11)
+    assert (local.score == local.total) == (not code)
+
+
+def test_hidden_checks_tell_titles_and_kinds(workers):
+    report = judge(Attempt(NORM, WRONG_NORM), workers, public=False)
+    assert [outcome.public for outcome in report.outcomes] == [False] * 3
+    assert all(outcome.expected == outcome.found == outcome.hint == ""
+               for outcome in report.outcomes)
+    assert ({(outcome.status, outcome.error) for outcome in report.outcomes}
             >= {(Status.RAISED, "ZeroDivisionError")})
-    blobs = b"".join(blob for message in received for blob in message.blobs)
-    assert arguments and not any(rms_norm(*each).tobytes() in blobs for each in arguments
-                                 if each[0].size)
-    assert not any("seed" in str(message.data) for message in received)
 
 
-def test_fresh_seeds_and_inputs_in_every_run():
-    def inputs():
-        seen = []
-        judge("layers.rms_norm", [lambda x, weight, eps: seen.append(x.tobytes())])
-        return {data for data in seen if data}
-    assert not inputs() & inputs()
+def test_an_error_class_of_the_learners_tells_nothing_of_hidden_inputs(workers):
+    named = norm("raise type('Canary', (ValueError,), {})")
+    report = judge(named, workers)
+    assert {outcome.error for outcome in report.outcomes if outcome.public} == {"Canary"}
+    assert {outcome.error for outcome in report.outcomes if not outcome.public} == {"an error"}
 
 
-def test_a_subject_that_hangs_costs_its_check_only(monkeypatch):
-    monkeypatch.setattr(judging, "CHECK_SECONDS", 0.5)
+def test_the_worker_receives_arguments_and_nothing_else(workers, monkeypatch):
+    """No check, no expected value, no seed, no secret."""
+    sent = []
+    write = wire.write
 
-    def hangs_on_zeros(x, weight, eps):
-        while (x == 0).all(axis=-1).any():
-            pass
+    def listening(stream, message):
+        sent.append(message)
+        write(stream, message)
+    monkeypatch.setattr("autograder.judge.workers.wire.write", listening)
+    monkeypatch.setenv("AUTOGRADER_SECRET", "canary-4711")
+    nosy = norm("if 'canary' in str(os.environ) or any('autograder.checks' in name for name in "
+                "sys.modules):\n        os._exit(0)")
+    with Workers() as fresh:
+        report = judge(nosy, fresh, seed=123456789)
+    assert report.score == report.total
+    right = set()
+
+    def remember(x, weight, eps):
+        right.add(rms_norm(x, weight, eps).tobytes())
         return rms_norm(x, weight, eps)
-    outcomes = judge("layers.rms_norm", [hangs_on_zeros])
-    assert ({outcome.name: outcome.status for outcome in outcomes}
-            == {"any_shape": Status.PASSED, "zeros": Status.OUT_OF_TIME,
-                "large_activations": Status.PASSED})
+    run_exercise(NORM, [remember], public=None, seed=123456789)
+    blobs = {blob[128:] for message in sent for blob in message.blobs}
+    assert len(sent) > len(report.outcomes) and not {each for each in right if each} & blobs
+    assert "123456789" not in str([message.data for message in sent])
 
 
-def test_a_subject_that_always_hangs_ends_with_the_exercises_time(monkeypatch):
+def test_fresh_seeds_unless_there_is_one(workers):
+    first, second = (judge(Attempt(NORM, ""), workers) for _ in range(2))
+    assert first.seed != second.seed
+    assert graded_seed("a", NORM) == graded_seed("a", NORM)
+    assert len({graded_seed(secret, exercise) for secret in ("a", "b")
+                for exercise in (NORM, "layers.silu")}) == 4
+
+
+def test_a_courses_secret_is_made_once_and_a_variable_comes_first(tmp_path, monkeypatch):
+    monkeypatch.delenv("AUTOGRADER_SECRET", raising=False)
+    secret = course_secret(tmp_path)
+    assert len(secret) >= 32 and course_secret(tmp_path) == secret
+    [path] = tmp_path.iterdir()
+    assert os.name == "nt" or path.stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("AUTOGRADER_SECRET", "mine")
+    assert course_secret(tmp_path) == "mine"
+
+
+def test_a_subject_that_hangs_costs_its_check_only(workers, monkeypatch):
+    monkeypatch.setattr(judging, "CHECK_SECONDS", 0.5)
+    report = judge(norm("while (x == 0).all(axis=-1).any():\n        try:\n            1\n"
+                        "        except BaseException:\n            continue"),
+                   workers, public=False)
+    assert (statuses(report) == {"any_shape": Status.PASSED, "zeros": Status.OUT_OF_TIME,
+                                 "large_activations": Status.PASSED})
+
+
+def test_a_subject_that_always_hangs_ends_with_the_exercises_time(workers, monkeypatch):
     monkeypatch.setattr(judging, "EXERCISE_SECONDS", 0.6)
-
-    def hangs(x, weight, eps):
-        while True:
-            pass
-    outcomes = judge("layers.rms_norm", [hangs])
-    assert [outcome.status for outcome in outcomes] == [Status.OUT_OF_TIME] * 3
+    report = judge(norm("while True:\n        pass"), workers, public=False)
+    assert {*statuses(report).values()} == {Status.OUT_OF_TIME}
+    report = judge(Attempt(NORM, "while True:\n    pass"), workers, public=False)
+    assert {*statuses(report).values()} == {Status.OUT_OF_TIME} and report.is_final
 
 
-def test_an_interrupt_passes_through():
-    def interrupted(x, weight, eps):
-        raise KeyboardInterrupt
-    with pytest.raises(KeyboardInterrupt):
-        judge("layers.rms_norm", [interrupted])
+def test_who_only_waits_is_not_graded_and_gets_no_zero(workers, monkeypatch):
+    monkeypatch.setattr(judging, "CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("autograder.processes.limits.WALL_PER_CPU", 4)
+    report = judge(norm("time.sleep(1000)"), workers)
+    assert {*statuses(report).values()} == {Status.NOT_GRADED} and not report.is_final
+    report = judge(Attempt(NORM, "import time\ntime.sleep(1000)"), workers)
+    assert {*statuses(report).values()} == {Status.NOT_GRADED}
 
 
-def test_a_judge_that_cannot_work_is_no_zero():
-    with pytest.raises(judging.JudgeError):
-        judge("layers.nothing_of_this_name", [rms_norm])
+@pytest.mark.parametrize("what", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.abort()",
+                                  "os.closerange(3, 99)", "raise KeyboardInterrupt",
+                                  "bytearray(10**12)"])
+def test_a_subject_that_ends_its_process_costs_its_check_only(what, workers):
+    body = f"if (x == 0).all(axis=-1).any():\n        {what}"
+    report = judge(norm(body), workers, public=False)
+    assert (statuses(report) == {"any_shape": Status.PASSED, "zeros": Status.RAISED,
+                                 "large_activations": Status.PASSED}), what
+
+
+def test_code_that_does_not_run(workers):
+    report = judge(Attempt(NORM, "1 / 0"), workers)
+    assert report.problem == "Its cell does not run: ZeroDivisionError: division by zero."
+    assert report.score == 0 and report.is_final
+    report = judge(Attempt(NORM, "import os\nos._exit(3)"), workers)
+    assert {*statuses(report).values()} == {Status.RAISED}
+
+
+@pytest.mark.skipif(not FORKS, reason="nothing is forked on this system")
+@pytest.mark.parametrize("signal", ["KILL", "STOP"])
+def test_who_ends_the_forking_process_harms_no_other(signal, workers, monkeypatch):
+    monkeypatch.setattr("autograder.judge.workers.FORKING_SECONDS", 5)
+    workers._end_forker()
+    judge(norm(f"import signal; os.kill(os.getppid(), signal.SIG{signal})"), workers)
+    report = judge(Attempt(NORM, ""), workers)
+    assert report.score == report.total
+
+
+@pytest.mark.skipif(not FORKS, reason="nothing is forked on this system")
+def test_a_workers_own_processes_end_with_it(workers, tmp_path):
+    path = tmp_path / "orphan"
+    code = (f"import subprocess, sys\nchild = subprocess.Popen([sys.executable, '-c', "
+            f"'import time; time.sleep(60)'])\nopen({str(path)!r}, 'w').write(str(child.pid))")
+    judge(Attempt(NORM, code), workers)
+    orphan = int(path.read_text())
+    for _ in range(100):
+        if not psutil.pid_exists(orphan) or psutil.Process(orphan).status() == "zombie":
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("it lives on")
+
+
+def test_workers_that_are_not_forked(monkeypatch):
+    """As on Windows and macOS."""
+    monkeypatch.setattr("autograder.judge.workers.FORKS", False)
+    with Workers() as spawning:
+        report = judge(Attempt(NORM, WRONG_NORM), spawning, seed=5)
+        ended = judge(norm("os._exit(0)"), spawning)
+    monkeypatch.undo()
+    with Workers() as forking:
+        assert judge(Attempt(NORM, WRONG_NORM), forking, seed=5) == report
+    assert {*statuses(ended).values()} == {Status.RAISED}
+
+
+def test_half_a_pair_keeps_what_it_earns_and_lends_itself_the_other_half(workers):
+    """Where the learner's own code calls what is missing, it is the reference's."""
+    pair = "tokenizer.count_pairs+merge_pair"
+    merge = """
+def merge_pair(symbols, pair, merged):
+    assert count_pairs([(1, 2)] if False else []) is not None
+    out, i = [], 0
+    while i < len(symbols):
+        if i + 1 < len(symbols) and (symbols[i], symbols[i + 1]) == tuple(pair):
+            out.append(merged)
+            i += 2
+        else:
+            out.append(symbols[i])
+            i += 1
+    return out
+"""
+    subjects = load(Attempt(pair, merge, missing=("count_pairs",)))
+    assert subjects[1]([1, 2, 3], (1, 2), 9) == [9, 3]
+    with pytest.raises(NotImplementedError, match="tokenizer.count_pairs"):
+        subjects[0]([])
+    report = judge(Attempt(pair, merge, missing=("count_pairs",)), workers)
+    assert 0 < report.score < report.total
+
+
+def test_an_exercise_without_checks_is_no_zero(workers):
+    with pytest.raises(LookupError):
+        judge(Attempt("layers.nothing_of_this_name", ""), workers)

@@ -97,6 +97,12 @@ def submissions(chapter, learner):
                                           "b'low')\n    print('high', file=sys.stderr)\n    "
                                           "logging.error('log')\n    warnings.warn('warn')\n")))
 
+    loud = with_cell(everything, RUN,
+                     lambda source: source.replace(
+                         "    prompt_ids = encode(prompt)\n",
+                         "    prompt_ids = encode(prompt)\n    word = 'can'\n"
+                         "    print(word + 'ary', prompt_ids)\n"))
+
     # Accidents of editors: a check cell pasted once more, a graded cell deleted, metadata left
     # empty.
     pasted = nbformat.from_dict(everything)
@@ -116,7 +122,7 @@ def submissions(chapter, learner):
     return {"solved": everything, "untouched": learner,
             "half": editions.solve(learner, {RUN: solved[RUN]}),
             "wrong": editions.solve(learner, wrong), "noisy": noisy, "pasted": pasted,
-            "deleted": deleted, "forged": forged,
+            "deleted": deleted, "forged": forged, "loud": loud,
             "bonus": editions.solve(learner, {COUNT: solved[COUNT], FLOPS: solved[FLOPS]})}
 
 
@@ -202,11 +208,17 @@ def test_noise_and_accidents_cost_nothing(graded):
         assert graded[student]["bonus"] == graded["solved"]["bonus"], student
 
 
-def test_a_score_that_is_no_number_is_worth_nothing(graded, course):
+def test_a_score_that_a_notebook_shows_is_worth_nothing(graded):
     assert float(graded["forged"]["total"]) == 0
-    feedback = (course / "feedback" / "forged" / "ch98"
-                / "98_small.html").read_text(encoding="utf-8")
-    assert "a check cell gives one number from 0 to" in feedback
+
+
+def test_hidden_inputs_and_their_seeds_stay_hidden(graded, course):
+    """A print in the learner's function shows nothing to anybody."""
+    page = (course / "feedback" / "loud" / "ch98" / "98_small.html").read_text(encoding="utf-8")
+    assert graded["loud"]["total"] == graded["solved"]["total"]
+    assert "canary" not in page and "Seed " not in page
+    secret = (course / "autograder_secret.txt").read_text(encoding="utf-8").strip()
+    assert secret not in page
 
 
 def test_who_has_not_submitted_gets_no_zero(graded):
@@ -235,29 +247,29 @@ def test_nbgrader_validate_passes_on_the_solved_notebook_and_fails_on_the_untouc
     assert "VALIDATION FAILED ON 3 CELL(S)!" in said
 
 
-def test_a_kernel_without_the_course_stops_the_grading(course, chapter, learner, tmp_path):
-    """Rather than giving the whole class nothing."""
-    import venv
+def test_a_regrade_gives_the_same_and_no_kernel_is_needed(graded, course, tmp_path):
+    """The wrong answer's checks draw the same inputs; the kernel that is named is nowhere."""
+    submitted = course / "submitted" / "wrong" / "ch98" / "98_small.ipynb"
+    text = submitted.read_text(encoding="utf-8").replace('"name": "python3"', '"name": "gone"')
+    submitted.write_text(text, encoding="utf-8")
+    for _ in range(2):
+        nbgrader(course, "autograde", "ch98", "--student", "wrong", "--force")
+        nbgrader(course, "export", "--to", "again.csv")
+        [row] = [row for row in rows_of(course / "again.csv")
+                 if (row["assignment"], row["student_id"]) == ("ch98", "wrong")]
+        assert row["total"] == graded["wrong"]["total"]
 
-    venv.create(tmp_path / "bare")
-    interpreter = next(path for path in (tmp_path / "bare").glob("*/python*")
-                       if path.stem == "python")
-    kernels = tmp_path / "jupyter" / "kernels" / "python3"
-    kernels.mkdir(parents=True)
-    (kernels / "kernel.json").write_text(f'{{"argv": ["{interpreter.as_posix()}", "-m", '
-                                         f'"ipykernel_launcher", "-f", "{{connection_file}}"], '
-                                         '"display_name": "bare", "language": "python"}',
-                                         encoding="utf-8")
-    submitted = tmp_path / "submitted" / "lone" / "ch98"
-    submitted.mkdir(parents=True)
-    (submitted / "98_small.ipynb").write_text(editions.to_text(learner), encoding="utf-8")
-    os.environ["JUPYTER_PATH"] = str(tmp_path / "jupyter")
-    try:
-        result = nbgrader(course, "autograde", "ch98", "--student", "lone", check=False,
-                          *[f"--CourseDirectory.submitted_directory={tmp_path / 'submitted'}"])
-    finally:
-        del os.environ["JUPYTER_PATH"]
-    assert result.returncode != 0 and "nothing was graded" in result.stdout, result.stdout
+
+def test_a_graded_cell_that_is_no_check_of_the_course_stops_its_notebook(learner, monkeypatch):
+    """Rather than giving full points to what shows nothing."""
+    monkeypatch.setenv("AUTOGRADER_SECRET", "of the tests")
+    from autograder.classes.nbgrader_preprocessors import JudgeChecks, JudgeError
+
+    strange = nbformat.from_dict(learner)
+    strange.cells.append(new_code_cell("assert True", metadata={"nbgrader": {
+        "grade": True, "solution": False, "locked": True, "points": 3, "grade_id": "mine"}}))
+    with pytest.raises(JudgeError, match="cannot be graded"):
+        JudgeChecks().preprocess(strange, {"nbgrader": {"notebook": "98_small"}})
 
 
 def test_a_mark_without_a_name_leaves_nothing_and_marks_must_pair_up():

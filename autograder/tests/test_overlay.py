@@ -414,7 +414,7 @@ def test_some_methods_of_a_part_and_what_they_need(tmp_path):
     with pytest.raises(ValueError, match="not in use"):
         pool.free(0)
     namespace = dict(vars(kv_cache))
-    exec(code_of("kv_cache", [component], list(components.values()))[0], namespace)
+    exec(code_of("kv_cache", [component], list(components.values())).text, namespace)
     with pytest.raises(NotImplementedError, match="kv_cache.BlockPool.free: write"):
         namespace["BlockPool"](3, 2).free(0)
 

@@ -12,6 +12,7 @@ from autograder import cli
 from autograder.chapters import editions
 from autograder.chapters.chapter import Cell, Chapter, Exercise
 from autograder.checking import checks_of
+from autograder.judge import judging
 from autograder.submissions import progress
 from autograder.submissions.attempts import find_components
 from autograder.submissions.intake import read_notebook
@@ -120,7 +121,7 @@ def test_a_cell_that_does_not_run(source, words, measure, solved):
                           "pass\n        except BaseException:\n            continue"],
                          ids=["endless", "quick to catch", "catches everything"])
 def test_endless_loops_end(body, measure, solved, monkeypatch):
-    monkeypatch.setattr(progress, "EXERCISE_SECONDS", 2)
+    monkeypatch.setattr(judging, "EXERCISE_SECONDS", 2)
     head = solved["pipeline-run_request"].split('"""')[0].rstrip() + "\n"
     found, _, _ = measure(solved | {"pipeline-run_request": f"{head}    {body}\n"})
     assert found[LOOP].stage is Stage.FAILING and "seconds of computing" in found[LOOP].found

@@ -11,7 +11,6 @@ from nbgrader.utils import determine_grade
 import autograder
 from autograder.checking.report import markup, text
 from autograder.checking.running import Outcome, Report, Status, run_exercise
-from autograder.judge import arm
 from gearworks.layers import rms_norm
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.scheduler import Scheduler
@@ -131,10 +130,7 @@ def test_the_report_tells_its_seed_and_how_to_run_it_again(capsys):
 
 def test_the_score_is_a_plain_float(capsys):
     assert type(autograder.check("layers.rms_norm", rms_norm)) is float
-    arm("layers.rms_norm")
-    assert autograder.check("layers.rms_norm", rms_norm) == 10.0
-    shown = capsys.readouterr().out
-    assert shown.count("✓") == 5 + 8                        # five public checks, then all eight
+    assert capsys.readouterr().out.count("✓") == 5                       # the public checks
 
 
 @pytest.mark.parametrize("exercise, subjects, says",
@@ -197,28 +193,27 @@ CELLS = {"right": (RIGHT, 10.0),
 @pytest.fixture(scope="module")
 def graded_cells():
     """One notebook with a definition and a check cell for each of CELLS,
-    run by a real kernel; armed and not."""
+    run by a real kernel."""
     kernel = {"name": "python3", "display_name": "", "language": ""}
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     notebook.cells.append(nbformat.v4.new_code_cell("import numpy as np"))
-    for armed in ("", 'from autograder.judge import arm; arm("layers.rms_norm")\n'):
-        for source, _ in CELLS.values():
-            metadata = {"nbgrader": {"grade": True, "solution": False, "points": 10}}
-            notebook.cells += [nbformat.v4.new_code_cell(source),
-                               nbformat.v4.new_code_cell('from autograder import check\n'
-                                                         f'{armed}check("layers.rms_norm", '
-                                                         'rms_norm)', metadata=metadata)]
+    for source, _ in CELLS.values():
+        metadata = {"nbgrader": {"grade": True, "solution": False, "points": 10}}
+        notebook.cells += [nbformat.v4.new_code_cell(source),
+                           nbformat.v4.new_code_cell('from autograder import check\n'
+                                                     'check("layers.rms_norm", rms_norm)',
+                                                     metadata=metadata)]
     NotebookClient(notebook, timeout=120).execute()
     return notebook.cells[2::2]
 
 
-@pytest.mark.parametrize("position", range(2 * len(CELLS)))
+@pytest.mark.parametrize("position", range(len(CELLS)))
 def test_nbgrader_records_the_score(graded_cells, position):
     cell = graded_cells[position]
     score, points = determine_grade(cell)
     kinds = [each.output_type for each in cell.outputs if each.output_type != "stream"]
     assert kinds == ["display_data", "execute_result"] and points == 10
     assert {*cell.outputs[-2].data} == {"text/plain", "text/html"}
-    expected = [*CELLS.values()][position % len(CELLS)][1]
+    expected = [*CELLS.values()][position][1]
     assert (0 < score < 10) if expected is None else score == expected
     assert all(each.get("name") != "stderr" for each in cell.outputs)

@@ -3,7 +3,8 @@
 Run it with `gearworks bench`. Every comparison lets the two sides take turns, and what counts
 is the median over a fixed number of rounds of the ratio within one round: whatever else the
 machine does disturbs both sides of a round alike, and no round is chosen. The README shows
-`results.json`, which `gearworks bench --publish` replaces together with the README's table and
+`results.json`: the newest run on each kind of machine, with the promises that it kept and those
+that it missed. `gearworks bench --publish` replaces it, together with the README's tables and
 the figures of book/performance.md.
 """
 
@@ -484,6 +485,8 @@ def table(report: dict[str, Any]) -> str:
              "|---|--:|---|--:|--:|--:|--:|"]
     for result in (Result(**entry) for entry in report["results"]):
         promised = "" if result.target is None else f"≥ {result.target:.3g}"
+        if promised and result.ratio < result.target:
+            promised += ", missed"
         lines.append(f"| {result.what} | {result.ours:.3g} {result.unit} | {result.beside} | "
                      f"{result.theirs:.3g} {result.unit} | **{result.ratio:.2f}** | "
                      f"{result.low:.2f} to {result.high:.2f} | {promised} |")
@@ -492,6 +495,11 @@ def table(report: dict[str, Any]) -> str:
                        f"Measured by `gearworks bench` on {report['date']}: "
                        f"{machine['processor']}, {report['threads']} threads, "
                        f"{machine['memory_gb']} GB, {machine['system']}; {versions}."]) + "\n")
+
+
+def tables(reports: Sequence[dict[str, Any]]) -> str:
+    """A table for each machine; the newest first."""
+    return "\n".join(map(table, reports))
 
 
 def describe_machine() -> dict[str, Any]:
@@ -509,7 +517,8 @@ def describe_machine() -> dict[str, Any]:
 def run(only: Sequence[str] | None = None, json_path: Path | None = None,
         threads: int | None = None, publish: bool = False) -> None:
     """Measure, print the table, and save it:
-    to `json_path`, or with `publish` to results.json and the README."""
+    to `json_path`, or with `publish` to results.json, in the place of what such a machine gave
+    before, and to the README."""
     unknown = set(only or ()) - MEASUREMENTS.keys()
     if unknown:
         raise GearworksError(f"cannot measure {', '.join(sorted(unknown))}",
@@ -541,13 +550,17 @@ def run(only: Sequence[str] | None = None, json_path: Path | None = None,
                                  "the machine was not quiet: reading memory took longer in "
                                  "some rounds than in others",
                                  "close what else is running, and measure again")
-        json_path = RESULTS
+        reports = [report, *(each for each in json.loads(RESULTS.read_text(encoding="utf-8"))
+                             if each["machine"] != report["machine"])]
         before, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
-        README.write_text(before + BEGIN + table(report) + END + rest.partition(END)[2],
-                          encoding="utf-8")
-    if json_path is not None:
-        json_path.write_text(json.dumps(report, ensure_ascii=False, indent=2) + "\n",
-                             encoding="utf-8")
-        print(f"saved to {json_path}", file=sys.stderr)
-    if publish:
+        README.write_text(before + BEGIN + tables(reports) + END
+                          + rest.partition(END)[2], encoding="utf-8")
+        _save(reports, RESULTS)
         page.write()
+    elif json_path is not None:
+        _save(report, json_path)
+
+
+def _save(figures: dict | list, path: Path) -> None:
+    path.write_text(json.dumps(figures, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    print(f"saved to {path}", file=sys.stderr)

@@ -53,13 +53,18 @@ def read_ledger() -> list[Optimisation]:
     return [Optimisation(**entry) for entry in ledger["optimisation"]]
 
 
-def read_json(name: str) -> dict[str, Any]:
+def read_json(name: str) -> Any:
     return json.loads((HERE / name).read_text(encoding="utf-8"))
 
 
 def races() -> str:
-    """Every race against another engine, as bars on a logarithmic scale."""
-    report = read_json("results.json")
+    """Every race against another engine on each machine, as bars on a logarithmic scale."""
+    return ("\n\n".join(map(_races_of, read_json("results.json")))
+            + "\n\nA bar to the right of the line is a race won; the dashed mark is what was "
+            "promised.")
+
+
+def _races_of(report: dict[str, Any]) -> str:
     found = [entry for entry in report["results"] if entry["beside"].startswith(ENGINES)]
     ratios = [entry[name] for entry in found for name in ("ratio", "target")
               if entry[name] is not None]
@@ -85,8 +90,8 @@ def races() -> str:
     words = "; ".join(f"{entry['what']} beside {entry['beside']} {entry['ratio']:.2f} times as "
                       "good" for entry in found)
     return (_figure(f"How many times as good as other engines: {words}.", bottom + 24, parts)
-            + f"\n\nA bar to the right of the line is a race won; the dashed mark is what was "
-            f"promised. Measured by `gearworks bench` on {report['date']}.")
+            + f"\n\n{report['machine']['processor']}, {report['threads']} threads: measured by "
+            f"`gearworks bench` on {report['date']}.")
 
 
 def roofline() -> str:

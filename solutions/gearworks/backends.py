@@ -16,12 +16,14 @@ learner's operators.
 """
 
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gearworks.errors import ModelError, NotAvailableError, UsageError
 
 if TYPE_CHECKING:                   # an engine is imported when it is asked for
+    from gearworks.config import ModelConfig
     from gearworks.model import Model
 
 Progress = Callable[[Iterable], Iterable]
@@ -70,6 +72,18 @@ def _best(path: Path, say: Say) -> str:
         say(f"The NumPy engine runs this model: {error.why}.")
         return "numpy"
     return "exact"
+
+
+def what_runs(config: "ModelConfig") -> dict[str, str | None]:
+    """Of each engine, why it does not run a model of this configuration; None if it does.
+    Nothing is loaded for it."""
+    from gearworks.families.layouts import PLAIN
+
+    family = (None if config.architecture in PLAIN
+              else f"it does not run a {config.architecture}")
+    missing = {name: f"{package} is missing" for name, package in NEEDED.items()
+               if find_spec(package) is None}
+    return {name: None if name == "numpy" else missing.get(name, family) for name in LOADERS}
 
 
 def _in_codes(tensor: object) -> bool:
@@ -128,3 +142,4 @@ def _torch(path: Path, progress: Progress, say: Say) -> "Model":
 LOADERS: dict[str, Loader] = {"numpy": _numpy, "exact": _compiled("exact"),
                               "fast": _compiled("fast"), "torch": _torch}
 NAMES = ("auto", *LOADERS)
+NEEDED = {"exact": "numba", "fast": "numba", "torch": "torch"}

@@ -88,6 +88,13 @@ def _llama3(head_dim: int, theta: float, scaling: RopeScaling,
                               scaling.original_max_position_embeddings), 1.0
 
 
+def _factors(head_dim: int, theta: float, scaling: RopeScaling,
+             length: int) -> tuple[np.ndarray, float]:
+    """Every pair has a factor of its own, which somebody has computed before."""
+    divisors = np.array(scaling.factors, np.float32) * np.float32(scaling.factor)
+    return rope_frequencies(head_dim, theta) / divisors, 1.0
+
+
 def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
           length: int) -> tuple[np.ndarray, float]:
     """Slow pairs are slowed, fast ones not, with a ramp between; attention gets sharper for it.
@@ -121,4 +128,5 @@ def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-_FREQUENCIES = {"linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn}
+_FREQUENCIES = {"linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn,
+                "factors": _factors}

@@ -16,8 +16,10 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
+from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS, arranged, gguf_name
 from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
 from gearworks.formats.gguf import GGUFFile
+from gearworks.formats.gguf_parts import open_gguf
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.files import read_json
 from gearworks.formats.safetensors import SafetensorsFile
@@ -37,36 +39,6 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
             for part in parts}
 
 
-_GGUF_NAMES = {
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down"}
-_GEMMA3_GGUF_NAMES = {
-    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
-
-
-def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
-    """What a GGUF file calls the tensor that Hugging Face calls `name`.
-    architecture: Hugging Face's, of the config.
-
-    >>> gguf_name("model.layers.7.mlp.up_proj.weight")
-    'blk.7.ffn_up.weight'
-    >>> gguf_name("model.layers.0.self_attn.q_proj.bias")
-    'blk.0.attn_q.bias'
-    """
-    names = _GGUF_NAMES | (_GEMMA3_GGUF_NAMES if architecture == "Gemma3ForCausalLM" else {})
-    stem, _, kind = name.rpartition(".")
-    if stem.startswith("model.layers."):
-        _, _, layer, part = stem.split(".", 3)
-        return f"blk.{layer}.{names[part]}.{kind}"
-    return f"{names[stem]}.{kind}"
-
-
 def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, str]:
     """Decide which tensor of a file is which weight; accept nothing less than a complete match.
 
@@ -77,7 +49,7 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     information may be left over: RoPE frequencies that can be computed, and the second copy of
     a tied head.
     """
-    _require_plausible(config, len(found))
+    require_plausible(config, len(found))
     expected = expected_shapes(config)
     prefix = "transformer." if config.architecture == "GPT2LMHeadModel" else "model."
     if any(name.startswith("blk.") for name in found):
@@ -89,22 +61,23 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     missing = sorted(file_name for file_name in names.values() if file_name not in found)
     redundant = {"lm_head.weight", "output.weight"} if config.tie_word_embeddings else set()
     unexpected = sorted(name for name in found.keys() - set(names.values()) - redundant
-                        if not _is_idle(name, config))
+                        if not is_idle(name, config))
     misshapen = [f"{file_name} is {found[file_name]}, expected {expected[name]}"
                  for name, file_name in names.items()
                  if file_name in found and tuple(found[file_name]) != expected[name]]
     if missing or unexpected or misshapen:
         wrong = {"missing": missing, "unexpected": unexpected, "misshapen": misshapen}
         raise ModelError("the checkpoint does not match its configuration",
-                         "; ".join(_listed(title, items) for title, items in wrong.items()
+                         "; ".join(listed(title, items) for title, items in wrong.items()
                                    if items),
                          "check that the file and the configuration are of the same model, and "
                          "that the file is whole")
     return names
 
 
-def _require_plausible(config: ModelConfig, tensors: int) -> None:
-    """Refuse more layers or experts than the file has tensors: numbers reserve no memory."""
+def require_plausible(config: ModelConfig, tensors: int) -> None:
+    """Refuse a configuration with more layers and experts than the file has tensors, so that
+    a number in a file reserves no memory. Raises ModelError."""
     announced = config.num_hidden_layers
     if config.experts is not None:
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
@@ -117,7 +90,7 @@ def _require_plausible(config: ModelConfig, tensors: int) -> None:
                          "that the file is whole")
 
 
-def _is_idle(name: str, config: ModelConfig) -> bool:
+def is_idle(name: str, config: ModelConfig) -> bool:
     """Whether a tensor that a checkpoint holds besides its weights may be left out."""
     if config.prediction_layers:
         layers = range(config.num_hidden_layers,
@@ -125,10 +98,17 @@ def _is_idle(name: str, config: ModelConfig) -> bool:
         return any(name.startswith(f"model.layers.{layer}.") for layer in layers)
     if config.architecture == "GPT2LMHeadModel":  # the causal mask, kept as if it were a weight
         return name.endswith((".attn.bias", ".attn.masked_bias"))
+    if config.rope_scaling is not None and config.rope_scaling.kind == "factors":
+        return name == ROPE_FACTORS                         # read with the configuration
     return name.endswith("rotary_emb.inv_freq")
 
 
-def _listed(title: str, items: list[str], at_most: int = 8) -> str:
+def listed(title: str, items: list[str], at_most: int = 8) -> str:
+    """How many items there are, and the first of them, for a message.
+
+    >>> listed("missing", ["a", "b", "c"], at_most=2)
+    '3 missing: a, b and 1 more'
+    """
     more = f" and {len(items) - at_most} more" if len(items) > at_most else ""
     return f"{len(items)} {title}: " + ", ".join(items[:at_most]) + more
 
@@ -197,7 +177,7 @@ def load_checkpoint(
         for name, file_name in progress(names.items()):
             read_into(places[name], file, file_name, config)
         if config.tie_word_embeddings and "lm_head.weight" in file.tensors:
-            _require_same_head(file, weights, path)
+            require_same_head(file, weights, path)
     return config, weights
 
 
@@ -208,30 +188,47 @@ def open_checkpoint(path: Path) -> tuple[ModelConfig, Checkpoint]:
     Where config.json says that weights are quantized, they are read as plain ones.
     """
     if not path.is_dir():
-        file = GGUFFile.open(path)
-        if "rope_freqs.weight" in file.tensors:
-            raise ModelError(f"cannot load {path}",
-                             "it scales its RoPE as Llama 3.1 does, by factors in "
-                             "rope_freqs.weight, and this engine reads such a scaling from "
-                             "config.json only",
-                             "use the model's Hugging Face folder, with its safetensors")
-        tied = "output.weight" not in file.tensors
-        return ModelConfig.from_gguf(file.metadata, tied=tied), file
-    settings, layout_of_codes = split_config(read_json(path / "config.json"))
+        file = open_gguf(path)
+        config = gguf_config(file)
+        return config, arranged(file, config)
+    settings, layout_of_codes = split_config(read_config(path))
     config = ModelConfig.from_hf(settings)
+    file = open_weights(path)
+    if layout_of_codes is not None:
+        file = open_quantized(file, layout_of_codes, expected_shapes(config).keys())
+    return config, file
+
+
+def read_config(folder: Path) -> dict[str, object]:
+    """What a folder's config.json holds. Errors as `files.read_json`."""
+    files = sorted(folder.glob("*.gguf"))
+    if files and not (folder / "config.json").exists():
+        raise NotAvailableError(f"cannot load the model in {folder}",
+                                "it has no config.json; of GGUF files each is a model by "
+                                "itself, or a part of one", f"one of them, such as {files[0]}")
+    return read_json(folder / "config.json")
+
+
+def open_weights(folder: Path) -> Checkpoint:
+    """The weights in a folder, as they are stored; which ones, `open_checkpoint` says.
+    Errors as `load_checkpoint`."""
     for name, opened in (
-        ("model.safetensors", lambda: SafetensorsFile.open(path / "model.safetensors")),
-        (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(path)),
-        ("pytorch_model.bin", lambda: PickledFile.open(path / "pytorch_model.bin")),
-        (ShardedPickled.index_name, lambda: ShardedPickled.open(path))):
-        if (path / name).exists():
-            file = opened()
-            if layout_of_codes is not None:
-                file = open_quantized(file, layout_of_codes, expected_shapes(config).keys())
-            return config, file
-    raise NotAvailableError(f"cannot load the model in {path}",
+        ("model.safetensors", lambda: SafetensorsFile.open(folder / "model.safetensors")),
+        (ShardedSafetensors.index_name, lambda: ShardedSafetensors.open(folder)),
+        ("pytorch_model.bin", lambda: PickledFile.open(folder / "pytorch_model.bin")),
+        (ShardedPickled.index_name, lambda: ShardedPickled.open(folder))):
+        if (folder / name).exists():
+            return opened()
+    raise NotAvailableError(f"cannot load the model in {folder}",
                             "it has a config.json and no weights",
                             "fetch it again, with its model.safetensors")
+
+
+def gguf_config(file: GGUFFile) -> ModelConfig:
+    """What a GGUF file says of its model. Raises ModelError as `ModelConfig.from_gguf`."""
+    factors = file.tensor(ROPE_FACTORS).ravel() if ROPE_FACTORS in file.tensors else None
+    return ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors,
+                                 rope_factors=factors)
 
 
 def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
@@ -286,7 +283,7 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
     has been added.
     """
     if isinstance(file, GGUFFile):
-        if (config.architecture == "LlamaForCausalLM"
+        if (config.architecture in PERMUTED
             and name.endswith((".attn_q.weight", ".attn_k.weight"))):
             place[...] = gguf_tensor(file, name, config)
         else:
@@ -305,14 +302,16 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
 def gguf_tensor(file: GGUFFile, name: str, config: ModelConfig) -> np.ndarray:
     """One tensor of a GGUF file as float32, in Hugging Face's layout."""
     weight = file.tensor(name)
-    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_q.weight"):
+    if config.architecture in PERMUTED and name.endswith(".attn_q.weight"):
         return unpermute_rope(weight, config.num_attention_heads)
-    if config.architecture == "LlamaForCausalLM" and name.endswith(".attn_k.weight"):
+    if config.architecture in PERMUTED and name.endswith(".attn_k.weight"):
         return unpermute_rope(weight, config.num_key_value_heads)
     return weight
 
 
-def _require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
+def require_same_head(file: Checkpoint, weights: Weights, path: Path) -> None:
+    """Refuse a file of a tied model that holds another `lm_head.weight` than its embedding.
+    Raises ModelError."""
     if not np.array_equal(file.tensor("lm_head.weight"), weights.embed_tokens):
         raise ModelError(f"cannot load {path}",
                          "its configuration ties the head to the embedding, and the file holds "

@@ -21,6 +21,7 @@ import pytest
 
 if TYPE_CHECKING:                       # no engine is loaded before --engine has said which one
     from gearworks.language_model import LanguageModel
+    from gearworks.tokenizer import Tokenizer
 
 
 def pytest_addoption(parser):
@@ -157,6 +158,28 @@ def tiny_chat(tiny_folder) -> LanguageModel:
     """That model in our engine."""
     from gearworks.language_model import LanguageModel
     return LanguageModel.load(tiny_folder)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """Letters and digits, halves of characters, and words: 211 tokens, of which 2 is an end."""
+    from gearworks.tokenizer import Tokenizer
+    from gearworks.vocabularies.vocabulary import Vocabulary
+
+    pieces = ["Ā", "ā", "Ă", *(chr(code) for code in range(33, 127)), "Ġ", "Ċ", "Ã", "©", "ð",
+              "Ł", "¦", "Ĭ"]
+    pieces += [f"w{number}" for number in range(211 - len(pieces))]
+    return Tokenizer(Vocabulary({piece: id for id, piece in enumerate(pieces)}, merges={}))
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_llama, tokenizer) -> LanguageModel:
+    """A model of two layers with that tokenizer, and an end that comes now and then."""
+    from gearworks.language_model import LanguageModel
+    from gearworks.model import Model
+
+    _, folder = tiny_llama(77, num_hidden_layers=2, hidden_size=36, intermediate_size=40)
+    return LanguageModel(Model.load(folder), tokenizer, {}, frozenset([2]))
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from transformers import (AutoModelForCausalLM, DynamicCache, LlamaConfig, Mistr
 from gearworks.accounting import (BLOCKS, SHAPES, ModelShape, arithmetic_intensity, bytes_moved,
                                   forward_flops, memory_bytes, parameter_count,
                                   roofline_tokens_per_second, stored_bytes)
+from gearworks.config import to_hf
 from gearworks.errors import ModelError
 from gearworks.formats.gguf import GGUFFile, TensorType
 from gearworks.kv_cache import KVCache
@@ -86,7 +87,7 @@ def test_configurations_that_cannot_be_counted_are_refused(change, complaint):
 
 
 def test_the_engine_s_own_configuration_is_counted(smollm2):
-    shape = ModelShape.from_hf(smollm2.model.config.to_hf())
+    shape = ModelShape.from_hf(to_hf.hf_config(smollm2.model.config))
     assert shape == SHAPES["SmolLM2-135M"]
     assert memory_bytes(shape, "float32")["weights"] == smollm2.model.weights.nbytes()
 

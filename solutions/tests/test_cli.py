@@ -201,6 +201,9 @@ TO = ["quantize", "smollm2", "--method"]
     (["profile", "--figure", os.path.dirname(__file__)], 1, "it is a folder"),
     (["profile", "--figure"], 2, "its value is missing"),
     (["bench", "--publish", "--only", "load"], 2, "--only"),
+    (["inspect"], 2, "MODEL is missing"), (["inspect", "one", "two"], 2, "'two'"),
+    (["inspect", "smollm2", "--json=3"], 2, "it takes no value"),
+    (["inspect", "smollm2", "--al"], 2, "Try  --all"),
 ], ids=lambda value: " ".join(map(ascii, value))[:60] if isinstance(value, list) else None)
 def test_what_needs_no_model_is_refused_without(no_model, capsys, arguments, code, says):
     assert cli.main(arguments) == code
@@ -218,7 +221,7 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
                "--batch", "--prefill", "--rounds", "--figure", "URL", "--plot", "--record",
                "--compare", *LOAD, *SERVE, *QUANTIZE, *QUALITY, "--calibration", "--text"}
     never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
-             "--allow-remote", "--no-prefix-caching", "--batch-invariant"}
+             "--allow-remote", "--no-prefix-caching", "--batch-invariant", "--all"}
     parser = cli._parser()
     for command in [parser, *parser._commands.values()]:
         for action in command._actions:
@@ -234,7 +237,8 @@ def test_an_empty_standard_input_is_refused_without_a_model(no_model, capsys, mo
 
 # What `generate` has no use for; each would cost every start between 10 ms and several seconds
 IDLE = ["asyncio", "filelock", "gearworks.chat", "gearworks.comparison.compare",
-        "gearworks.hub.convert", "gearworks.profiling.profile", "huggingface_hub",
+        "gearworks.hub.convert", "gearworks.inspection.contents",
+        "gearworks.profiling.profile", "huggingface_hub",
         "importlib.metadata", "jinja2",
         "llguidance", "matplotlib",
         "multiprocessing", "psutil", "subprocess", "tokenizers", "torch", "tqdm",

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import product
 
 import numpy as np
 import pytest
@@ -160,11 +161,11 @@ def test_a_row_has_the_same_bits_in_any_company(rng, kind):
 def test_zeros_and_broken_numbers(rng):
     codes = random_codes(rng, (20, 64), 4, np.uint8, 32, True)
     x = np.zeros((3, 64), np.float32)
-    x[1, 5] = np.nan
-    for quantize in (False, True):
+    for broken, quantize in product((np.nan, -np.nan, np.inf, -np.inf), (False, True)):
+        x[1, 5] = broken
         got = multiply(codes, x, quantize)
         assert not got[0].any() and not got[2].any()
-        assert quantize or np.isnan(got[1]).all()
+        assert not np.isfinite(got[1]).any()
 
 
 @pytest.mark.parametrize("type", [type for type in TensorType if is_quantized(type)],
@@ -322,6 +323,38 @@ def test_machine_code_is_kept_where_the_user_can_write(tmp_path):
                            check=True, capture_output=True).stdout.split() for _ in range(2)]
     assert said == [["False", "True", "0"], ["True", "True", "1"]]
     assert list(tmp_path.rglob("*.nbc"))
+
+
+@pytest.mark.parametrize("kind", ["nbc", "nbi"])
+@pytest.mark.parametrize("damage", [b"", b"\x80", b"not a pickle"])
+def test_damaged_machine_code_is_compiled_again(tmp_path, kind, damage):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path),
+                                "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def hits() -> str:
+        return subprocess.run([sys.executable, "-c", CACHED], env=environment, text=True,
+                              check=True, capture_output=True).stdout.split()[-1]
+    assert hits() == "0"
+    for path in tmp_path.rglob(f"*.{kind}"):
+        path.write_bytes(damage)
+    assert hits() == "0" and hits() == "1"
+
+
+FULL_DISK = """
+from numba.core.caching import IndexDataCacheFile
+def full(self, path):
+    raise OSError(28, "No space left on device")
+IndexDataCacheFile._open_for_write = full
+"""
+
+
+def test_a_full_disk_ends_no_step(tmp_path):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path),
+                                "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", FULL_DISK + CACHED], env=environment,
+                          text=True, check=True, capture_output=True)
+    assert done.stdout.split() == ["False", "False", "0"]
+    assert not list(tmp_path.rglob("*.nbc"))
 
 
 def test_a_kernel_that_reserves_memory_is_refused():

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("numba")
 
+from numba.core.dispatcher import Dispatcher
 from numba.core.runtime import _nrt_python, rtsys
 
 from gearworks import backends
@@ -17,6 +18,8 @@ from gearworks.cli.commands import _parser, main
 from gearworks.decoding import generate
 from gearworks.errors import ModelError, NotAvailableError, UsageError
 from gearworks.families.layouts import layout
+from gearworks.kernels.cpu import model, products
+from gearworks.kernels.cpu.int4 import int4_matvec
 from gearworks.kernels.cpu.model import CompiledModel
 from gearworks.kernels.cpu.own_product import with_product
 from gearworks.kv_cache import KVCache, RaggedBatch
@@ -340,6 +343,26 @@ def test_a_step_takes_another_product_while_it_is_asked_to(tiny_model):
     with with_product(sevens):
         assert np.abs(logits() - right).max() > 0.1
     assert np.array_equal(logits(), right)
+
+
+def test_with_another_product_all_that_call_it_are_new():
+    """One that was compiled before holds the product that it was compiled with."""
+    def called(function) -> list:
+        """The compiled functions that one calls, itself and theirs among them."""
+        found = function.py_func.__globals__
+        names = [found.get(name) for name in function.py_func.__code__.co_names]
+        return [function, *(each for other in names if isinstance(other, Dispatcher)
+                            for each in called(other))]
+
+    def that_call(product) -> set:
+        return {each for each in called(model.run) if product in called(each)}
+    before = that_call(int4_matvec)
+    with with_product(lambda words, scales, minimums, x, y: None):
+        own = products.int4_matvec
+        assert {each.__name__ for each in that_call(own) - {own}} == {
+            each.__name__ for each in before - {int4_matvec}}
+        assert not that_call(int4_matvec) and not that_call(own) & before
+    assert that_call(int4_matvec) == before
 
 
 # --- engines by name --------------------------------------------------------------------------

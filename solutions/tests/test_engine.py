@@ -27,10 +27,8 @@ from gearworks.serving.engine import LLMEngine
 from gearworks.serving.request import Request
 from gearworks.serving.scheduler import Plan
 from gearworks.structured import GrammarVocabulary, TokenGrammar
-from gearworks.tokenizer import Tokenizer
-from gearworks.vocabularies.vocabulary import Vocabulary
 
-V, EOS = 211, 2
+V, EOS = 211, 2                        # of the fixture `tokenizer`
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
 FAMILIES = [
@@ -44,22 +42,6 @@ FAMILIES = [
     ("Gemma3", {}), ("GPT2", {}), ("Mixtral", {}), ("Mixtral", {"sliding_window": 1}),
     ("Qwen3Moe", {}), ("DeepseekV2", {"topk_method": "greedy"}), ("DeepseekV3", {}),
     ("DeepseekV3", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.8}})]
-
-
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
-    """Letters and digits, halves of characters, and words: 211 tokens, of which 2 is an end."""
-    pieces = ["Ā", "ā", "Ă", *(chr(code) for code in range(33, 127)), "Ġ", "Ċ", "Ã", "©", "ð",
-              "Ł", "¦", "Ĭ"]
-    pieces += [f"w{number}" for number in range(V - len(pieces))]
-    return Tokenizer(Vocabulary({piece: id for id, piece in enumerate(pieces)}, merges={}))
-
-
-@pytest.fixture(scope="session")
-def tiny(tiny_llama, tokenizer) -> LanguageModel:
-    """Two layers, and an end that comes now and then."""
-    _, folder = tiny_llama(77, num_hidden_layers=2, hidden_size=36, intermediate_size=40)
-    return LanguageModel(Model.load(folder), tokenizer, {}, frozenset([EOS]))
 
 
 class Given:
@@ -989,6 +971,21 @@ def test_guessing_changes_how_fast_and_nothing_else(tiny, rng):
         assert_same(tiny, request, plain)
         assert_same(tiny, request, guessed)
     assert steps[1] < steps[0]
+
+
+def test_guesses_that_fail_become_few(tiny, rng, monkeypatch):
+    """A wrong guess costs a row of a step, so an answer whose guesses all fail rests."""
+    request = Request(rng.integers(3, V, 12).tolist(), PARAMS[0], max_tokens=60,
+                      ignore_eos=True)
+    plain = serve(Checked(tiny), [request])[request.id, 0]
+    wrong = next(id for id in range(3, V) if id not in plain.ids)
+    monkeypatch.setattr("gearworks.speculative.ngram_propose",
+                        lambda ids, count, longest: [wrong] * count)
+    engine = Checked(tiny, speculative_tokens=8)
+    again = replace(request, id="again")
+    assert serve(engine, [again])["again", 0].ids == plain.ids
+    guesses = [row.guesses for record in engine.records for row in record.rows]
+    assert guesses[1:5] == [8, 4, 2, 1] and sum(guesses) < 25
 
 
 def test_records_say_what_happened(tiny, rng):

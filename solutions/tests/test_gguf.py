@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 import gearworks.formats.gguf
 from gearworks.errors import FormatError, NotAvailableError
+from gearworks.formats import gguf_i_quants
 from gearworks.formats.gguf import (BLOCK_FORMATS, CHUNK_VALUES, GGUFFile, TensorType,
                                     ValueType, dequantize, read_value)
 
@@ -223,6 +224,41 @@ def test_what_the_package_quantizes(tmp_path, kind):
     assert np.abs(got - weights).max() < 8 / 2**bits                # the values span about 7
 
 
+def test_every_type_has_the_name_and_number_that_the_package_gives_it():
+    """So that a type which is not read is refused by its name."""
+    assert ({kind.name: kind.value for kind in TensorType}
+            == {kind.name: kind.value for kind in oracle.GGMLQuantizationType})
+    for kind, block in BLOCK_FORMATS.items():
+        assert (block.size, block.nbytes) == oracle.GGML_QUANT_SIZES[kind]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TensorType if kind not in BLOCK_FORMATS])
+def test_a_type_that_is_not_read_is_refused_by_name(tmp_path, kind):
+    """And the tensor, and the types that are."""
+    size, nbytes = oracle.GGML_QUANT_SIZES[kind]
+    path = write_gguf(tmp_path / "w.gguf", {
+        "blk.3.odd": (kind, np.zeros(nbytes, np.uint8), (1, size))})
+    with pytest.raises(FormatError, match=rf"'blk.3.odd'.*\({kind.name}\)") as error:
+        GGUFFile.open(path)
+    assert all(known.name in error.value.hint for known in BLOCK_FORMATS)
+
+
+def test_levels_of_iq4_by_hand():
+    """Scale 2: nibble 0 is -127 scales, nibble 15 is 113; the scale of sub-block 5 alone is
+    34 - 32, and the others' 0."""
+    packed = bytes([0xF0] * 16)
+    values = dequantize(np.frombuffer(np.float16(2).tobytes() + packed, np.uint8),
+                        TensorType.IQ4_NL, (32,))
+    np.testing.assert_array_equal(values, [-254] * 16 + [226] * 16)
+    high = sum(2 << 2 * sub for sub in range(8)).to_bytes(2, "little")
+    low = bytes([0, 0, 2 << 4, 0])
+    block = np.float16(2).tobytes() + high + low + packed * 8
+    values = dequantize(np.frombuffer(block, np.uint8), TensorType.IQ4_XS, (256,))
+    values = values.reshape(8, 32)
+    np.testing.assert_array_equal(values[5], [-508] * 16 + [452] * 16)
+    assert not np.delete(values, 5, axis=0).any()
+
+
 def test_fifth_and_sixth_bits_of_k_quants():
     """Worked by hand: all scales 1, all minimums 0; one value differs from the rest."""
     one, zero = np.float16(1).tobytes(), np.float16(0).tobytes()
@@ -295,7 +331,7 @@ def test_dequantize_refuses_what_does_not_fit():
         with pytest.raises(FormatError):
             dequantize(raw, TensorType.Q8_0, wrong)
     with pytest.raises(FormatError):
-        dequantize(raw, TensorType.IQ4_NL, (4, 32))
+        dequantize(raw, TensorType.IQ2_XS, (4, 32))
 
 
 def test_views_outlive_the_file_and_cannot_be_written(tmp_path):
@@ -353,4 +389,5 @@ def test_a_file_of_k_quants_equals_the_gguf_package():
 
 
 def test_docstring_examples():
-    assert doctest.testmod(gearworks.formats.gguf).failed == 0
+    for module in (gearworks.formats.gguf, gguf_i_quants):
+        assert doctest.testmod(module).failed == 0

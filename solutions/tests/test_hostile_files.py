@@ -203,7 +203,7 @@ HOSTILE_GGUF_TENSOR = {
     "2**64 - 4 values, -16 bytes in 64 bits": rows_with(row("c.weight", (2**64 - 4,),
                                                             TensorType.F32, 128)),
     "a type that was removed": rows_with(row("c.weight", (64, 2), 4, 128)),
-    "a type that is not read yet": rows_with(row("c.weight", (256, 2), TensorType.IQ4_XS, 128)),
+    "a type that is not read yet": rows_with(row("c.weight", (256, 2), TensorType.IQ2_XS, 128)),
     "type 2**32 - 1": rows_with(row("c.weight", (64, 2), 2**32 - 1, 128)),
     "a row of 33": rows_with(row("c.weight", (33, 32), TensorType.Q8_0, 128)),
     "two rows in one block": rows_with(row("c.weight", (16, 2), TensorType.Q4_0, 128)),

@@ -7,6 +7,7 @@ import torch
 
 from gearworks.accounting import ModelShape, forward_flops
 from gearworks.config import ModelConfig
+from gearworks.config.to_hf import hf_config
 from gearworks.errors import ModelError
 from gearworks.attention import QUERY_BLOCK
 from gearworks.kv_cache import RaggedBatch
@@ -144,7 +145,7 @@ def test_every_token_needs_a_position_of_its_own(tiny_llama):
      {"llama.block_count": "many"}, {"llama.block_count": None},
      {"llama.attention.head_count": -1}, {"llama.attention.key_length": [4]},
      {"llama.attention.value_length": 6}, {"llama.rope.dimension_count": 2},
-     {"llama.rope.scaling.type": "yarn"},
+     {"llama.rope.scaling.type": "longrope"},
      {"llama.rope.freq_base": "fast"}, {"llama.expert_count": 8},
      {"llama.attention.layer_norm_rms_epsilon": "x"}, {"tokenizer.ggml.tokens": 7},
      {"llama.context_length": True}], ids=str)
@@ -199,7 +200,7 @@ def test_configuration_survives_the_round_trip(tiny_llama):
                                  | {"architectures": ["LlamaForCausalLM"]})
     assert (config.head_dim == 10 and config.tie_word_embeddings
             and config.rope_theta == 123456.0)
-    assert ModelConfig.from_hf(config.to_hf()) == config
+    assert ModelConfig.from_hf(hf_config(config)) == config
 
 
 @pytest.fixture

@@ -42,7 +42,8 @@ from gearworks.weights import (
 DATA = Path(__file__).parent / "data"
 PINS = json.loads((DATA / "quantized_layouts.json").read_text("utf-8"))
 INTEGERS = [name for name, pin in PINS.items() if "codes" in pin["inputs"]]
-DTYPES = {"I8": "i1", "U8": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4"}
+DTYPES = {"I8": "i1", "U8": "u1", "F8_E4M3": "u1", "I32": "<i4", "I64": "<i8", "F16": "<f2",
+          "F32": "<f4"}
 
 
 def array(stored: dict) -> np.ndarray:
@@ -159,6 +160,10 @@ def test_packed_as_their_program_packs(name):
     ("AutoGPTQ, 4 bits", {"bits": "4"}, "bits is '4'"),
     ("AutoGPTQ, 4 bits", {"group_size": 0}, "group_size is 0"),
     ("AutoGPTQ, 4 bits", {"group_size": True}, "group_size is True"),
+    ("AutoGPTQ, 4 bits", {"group_size": -1.0}, "group_size is -1.0"),
+    ("AutoGPTQ, 4 bits", {"group_size": 2**63}, "group_size is 9223372036854775808"),
+    ("AutoGPTQ, 4 bits", {"quant_method": ["gptq"]}, "['gptq']"),
+    ("AutoGPTQ, 4 bits", {"quant_method": "fp8", "weight_block_size": [2**63, 1]}, "two sizes"),
     ("AutoGPTQ, 4 bits", {"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
     ("AutoGPTQ, 4 bits", {"dynamic": {"-:lm_head": {}}}, "dynamic"),
     ("AutoGPTQ, 4 bits", {"pack_dtype": "int16"}, "pack_dtype"),
@@ -218,6 +223,7 @@ def beyond_all_groups(tensors: dict) -> None:
     ("compressed-tensors, float8", without("weight_scale"), "no layer.weight_scale"),
     ("compressed-tensors, float8", stored_as("weight_scale", "F32", 31, 1), "(31, 1)"),
     ("compressed-tensors, float8", stored_as("weight", "I32", 32, 96), "it is I32"),
+    ("compressed-tensors, float8", stored_as("weight", "F8_E4M3", 32, 0), "(32, 0)"),
     ("compressed-tensors, MXFP4", stored_as("weight_packed", "U8", 32, 40), "blocks of 32"),
     ("compressed-tensors, MXFP4", stored_as("weight_scale", "U8", 32, 4), "(32, 4)")],
     ids=lambda value: value if isinstance(value, str) else "")
@@ -537,6 +543,44 @@ def test_a_gguf_file_carries_its_metadata_over(small, tmp_path):
     assert ours.tokenizer.encode(TEXT) == theirs.tokenizer.encode(TEXT)
     np.testing.assert_allclose(logits(ours.model), logits(theirs.model),
                                atol=0.05 * np.abs(logits(theirs.model)).max())
+
+
+def rewritten(source: Path, path: Path, more: dict[str, np.ndarray], **how) -> None:
+    """A GGUF file written again by the package, with more tensors, or in parts."""
+    reader = oracle.GGUFReader(source)
+    writer = oracle.GGUFWriter(path, "llama", **how)
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture")):
+            items = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], items)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    for name, array in more.items():
+        writer.add_tensor(name, array)
+    writer.write_header_to_file(path)
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_the_factors_of_a_rope_go_along(small, tmp_path):
+    """From a GGUF file that has them, as those of Llama 3.1 do, in several parts."""
+    factors = np.linspace(1, 8, SIZES["hidden_size"] // SIZES["num_attention_heads"] // 2,
+                          dtype=np.float32)
+    assert quantize(small(), "q8_0", tmp_path / "plain.gguf") == 0
+    rewritten(tmp_path / "plain.gguf", tmp_path / "scaled.gguf",
+              {"rope_freqs.weight": factors}, split_max_tensors=11)
+    parts = sorted(tmp_path.glob("scaled-*.gguf"))
+    assert len(parts) > 1
+    assert quantize(parts[1], "int8", tmp_path / "again.gguf") == 0
+    before, after = Model.load(parts[0]), Model.load(tmp_path / "again.gguf")
+    assert after.config == before.config
+    assert after.config.rope_scaling.factors == tuple(map(float, factors))
+    keys = encoded_metadata(tmp_path / "again.gguf").keys()
+    assert not any(key.startswith("split.") for key in keys)
+    np.testing.assert_allclose(logits(after), logits(before),
+                               atol=0.05 * np.abs(logits(before)).max())
+    assert quantize(parts[0], "int8", tmp_path / "folder") == 1     # config.json cannot say it
 
 
 def test_hugging_face_loads_the_folder_of_plain_weights(small, tmp_path):

@@ -8,7 +8,6 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
-from test_engine import tiny, tokenizer  # noqa: F401 (fixtures)
 
 from gearworks.beam import beam_search
 from gearworks.config import ModelConfig

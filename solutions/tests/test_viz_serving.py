@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_engine import tiny, tokenizer  # noqa: F401 (fixtures)
 from test_viz import HOSTILE, parse
 
 from gearworks import viz

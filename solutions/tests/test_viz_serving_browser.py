@@ -5,7 +5,6 @@ The fixture `browser` (conftest.py at the root) says what they need.
 """
 
 import pytest
-from test_engine import tiny, tokenizer  # noqa: F401 (fixtures)
 from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 from test_viz_serving import (ARRIVALS, BLOCKS, BUDGET, NAMES, SIZE, SLOTS, WIDTH,
                               answered, busy, guessing, serving_figures)  # noqa: F401 (fixtures)

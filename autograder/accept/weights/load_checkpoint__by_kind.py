@@ -1,7 +1,7 @@
 """GGUF and Hugging Face apart, tensor by tensor copied to its place."""
 
 from gearworks.formats.gguf import GGUFFile
-from gearworks.weights import (_require_same_head, gguf_tensor, map_names, open_checkpoint,
+from gearworks.weights import (require_same_head, gguf_tensor, map_names, open_checkpoint,
                                reserve)
 
 
@@ -18,7 +18,7 @@ def load_checkpoint(path, progress=iter):
         for pair in progress(names.items()):
             places[pair[0]][...] = read(pair[1])
         if config.tie_word_embeddings and "lm_head.weight" in file.tensors:
-            _require_same_head(file, weights, path)
+            require_same_head(file, weights, path)
     finally:
         file.close()
     return config, weights

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gearworks import __version__
 from gearworks.backends import NAMES
-from gearworks.cli import console, load, profile, quantize, serve
+from gearworks.cli import console, inspect, load, profile, quantize, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
@@ -135,6 +135,15 @@ def _parser() -> console.Parser:
     command.set_defaults(run=quantize.quality)
 
     load.add_load(parser)
+
+    command = parser.add_command(
+        "inspect", "show what is in a model's files",
+        "Show what is in a model's files, settings, tensors and sizes, and what this engine "
+        "would make of it. No weight is read.")
+    command.add_argument("model", metavar="MODEL",
+                         help=f"{MODEL_HELP}; or a single file of weights")
+    inspect.add_options(command)
+    command.set_defaults(run=inspect.run)
 
     command = parser.add_command("fetch", "get a model ready for use",
                                  "Get a model ready for use.")

@@ -55,8 +55,8 @@ def add_options(command: console.Parser) -> None:
                          help="how long running answers may take to finish when the server is "
                               "stopped (default %(default)g)")
     command.add_argument("--speculative-tokens", type=console.count, default=0, metavar="N",
-                         help="tokens that are guessed ahead; the answers stay the same "
-                              "(default %(default)s)")
+                         help="tokens that are guessed ahead, fewer where guesses fail; the "
+                              "answers stay the same (default %(default)s)")
     command.add_argument("--no-prefix-caching", action="store_true",
                          help="compute every prompt anew")
     command.add_argument("--batch-invariant", action="store_true",

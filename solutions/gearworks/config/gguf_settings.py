@@ -14,17 +14,32 @@ from typing import Any
 
 from gearworks.config.fields import not_computed, says_nothing
 
-_DECODER = {
-    "context_length", "embedding_length", "block_count", "feed_forward_length",
-    "attention.head_count", "attention.head_count_kv", "attention.key_length",
-    "attention.value_length", "attention.layer_norm_rms_epsilon", "attention.sliding_window",
+_SIZES = {"context_length", "embedding_length", "block_count", "feed_forward_length",
+          "attention.head_count", "attention.head_count_kv"}
+_DECODER = _SIZES | {
+    "attention.key_length", "attention.value_length", "attention.layer_norm_rms_epsilon",
     "rope.dimension_count", "rope.freq_base", "rope.scaling.type", "rope.scaling.factor",
-    "rope.scale_linear", "expert_count"}
+    "rope.scale_linear", "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_ext_factor"}
+_WINDOW = {"attention.sliding_window"}
+_EXPERTS = {"expert_count", "expert_used_count"}
 
 # What the reader of each architecture gets to see, without the architecture in front.
-READ: Mapping[str, frozenset[str]] = {
-    "llama": frozenset(_DECODER), "qwen2": frozenset(_DECODER), "qwen3": frozenset(_DECODER),
-    "gemma3": frozenset(_DECODER | {"rope.freq_base_swa"})}
+READ: Mapping[str, frozenset[str]] = {name: frozenset(keys) for name, keys in {
+    "llama": _DECODER | _WINDOW | _EXPERTS,
+    "qwen2": _DECODER | _WINDOW,
+    "qwen3": _DECODER | _WINDOW,
+    "qwen3moe": _DECODER | _WINDOW | _EXPERTS | {
+        "expert_feed_forward_length", "expert_weights_norm"},
+    "gemma3": _DECODER | _WINDOW | {"rope.freq_base_swa"},
+    "gpt2": _SIZES | {"attention.layer_norm_epsilon"},
+    "deepseek2": _DECODER | _EXPERTS | {
+        "attention.q_lora_rank", "attention.kv_lora_rank", "attention.key_length_mla",
+        "attention.value_length_mla", "leading_dense_block_count", "expert_shared_count",
+        "expert_feed_forward_length", "expert_weights_scale", "expert_weights_norm",
+        "expert_gating_func", "expert_group_count", "expert_group_used_count",
+        "rope.scaling.yarn_log_multiplier"},
+}.items()}
 
 # The values with which a key says what is computed here anyway. A scale of 0 is none, as in
 # llama.cpp.
@@ -32,18 +47,16 @@ COMPUTED: Mapping[str, tuple[float, ...]] = {
     "attention.causal": (True,),
     "logit_scale": (0.0, 1.0), "residual_scale": (0.0, 1.0), "embedding_scale": (0.0, 1.0),
     "rope.scaling.attn_factor": (1.0,), "rope.scaling.yarn_attn_factor": (1.0,),
-    "rope.scaling.yarn_ext_factor": (-1.0, 0.0),          # -1: as the scaling's type has it
 }
 COMPUTED_BY_FAMILY: Mapping[str, Mapping[str, tuple[float, ...]]] = {
-    "gemma3": {"attention.sliding_window_pattern": (6,)}}
+    "gemma3": {"attention.sliding_window_pattern": (6,)},
+    # which gate makes the experts' weights: 1 is the softmax
+    "llama": {"expert_gating_func": (0, 1)}, "qwen3moe": {"expert_gating_func": (0, 1)}}
 
 # What changes no logits, and why.
 LEFT_OUT: Mapping[str, frozenset[str]] = {reason: frozenset(keys) for reason, keys in {
     "the list of tokens says it": {"vocab_size"},
     "it says how the file was made": {"tensor_data_layout", "rope.scaling.finetuned"},
-    "it belongs to YaRN, which is refused": {
-        "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast",
-        "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier"},
     "it belongs to other tasks than continuing a text": {
         "pooling_type", "classifier.output_labels", "decoder_start_token_id"},
 }.items()}

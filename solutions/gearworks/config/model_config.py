@@ -5,15 +5,14 @@ ignore is an error, never a silent approximation: a model that runs with the wro
 speaks English.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gearworks.config.architectures import (
-    SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields, gemma3_windows)
-from gearworks.config.fields import (
-    bad_config, divide, not_computed, require_positive, require_sizes, size)
-from gearworks.config.gguf_settings import heeded
+    SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields)
+from gearworks.config.fields import bad_config, require_positive, require_sizes, size
+from gearworks.config.gguf_architectures import GGUF_ARCHITECTURES, gguf_fields
 from gearworks.config.rope import RopeScaling
 from gearworks.errors import ModelError
 
@@ -106,118 +105,22 @@ class ModelConfig:
         return cls(architecture=architecture, **family_fields(architecture, config))
 
     @classmethod
-    def from_gguf(cls, metadata: Mapping[str, Any], tied: bool) -> "ModelConfig":
+    def from_gguf(cls, metadata: Mapping[str, Any], tied: bool,
+                  rope_factors: Sequence[float] | None = None) -> "ModelConfig":
         """Read a GGUF file's metadata.
 
-        tied: whether the file has no `output.weight` of its own.
+        tied: whether the file has no `output.weight` of its own. rope_factors: what its
+        `rope_freqs.weight` holds, if it has one.
         Raises ModelError as `from_hf` does.
         """
         name = metadata.get("general.architecture")
-        if not isinstance(name, str) or name not in _GGUF_ARCHITECTURES:
-            raise ModelError(f"the GGUF architecture {name!r} is not supported",
-                             "this engine reads " + ", ".join(_GGUF_ARCHITECTURES)
+        if not isinstance(name, str) or name not in GGUF_ARCHITECTURES:
+            raise ModelError(f"the GGUF architecture {name!r:.80} is not supported",
+                             "this engine reads " + ", ".join(GGUF_ARCHITECTURES)
                              + " from GGUF files",
                              "use the model's safetensors, if its family is one of "
                              + ", ".join(SUPPORTED_ARCHITECTURES))
-
-        settings = heeded(name, metadata)
-
-        def field(key: str, kind: type, *default):
-            value = settings.get(key, *default)
-            if value is None:
-                raise bad_config(f"the metadata key {name}.{key} is missing")
-            if type(value) not in (kind, int):            # a whole number may stand for a float
-                raise bad_config(f"the metadata key {name}.{key} is a {type(value).__name__}, "
-                                 f"not a {kind.__name__}")
-            return value
-
-        heads, layers = field("attention.head_count", int), field("block_count", int)
-        context = field("context_length", int)
-        head_dim = (field("attention.key_length", int, 0)
-                    or divide(field("embedding_length", int), heads))
-        if field("attention.value_length", int, head_dim) != head_dim:
-            raise not_computed("keys and values of different sizes are not supported", True)
-        if field("rope.dimension_count", int, head_dim) != head_dim:
-            raise not_computed("RoPE over a part of each head is not supported", True)
-        if field("expert_count", int, 0):
-            raise not_computed("a mixture of experts is read from safetensors only", True)
-        # As llama.cpp: linear if no type is named, the old key only where the new one is
-        # missing, and a factor of 0 as 1
-        scaling = field("rope.scaling.type", str, "linear")
-        factor = field("rope.scaling.factor", float, field("rope.scale_linear", float, 1)) or 1
-        if scaling not in ("none", "linear"):
-            raise not_computed(f"{name}.rope.scaling.type is {scaling!r:.80}; from GGUF files "
-                               "this engine computes 'none' and 'linear' only", True)
-        rope_scaling = None
-        if scaling == "linear" and factor != 1:
-            rope_scaling = RopeScaling.from_hf({"type": "linear", "factor": factor}, context)
-        tokens = metadata.get("tokenizer.ggml.tokens")
-        if not isinstance(tokens, list):
-            raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of "
-                             "strings")
-        window = field("attention.sliding_window", int, 0)
-        family: dict[str, Any] = {}
-        if name == "gemma3":
-            # The file leaves the scale of the scores to its reader: d in all sizes but the
-            # largest, which has 62 layers
-            scalar = divide(field("embedding_length", int), heads) if layers == 62 else head_dim
-            family = gemma3_windows(window, layers, 6) | {
-                "qk_norm": True, "query_pre_attn_scalar": scalar,
-                "rope_local_theta": field("rope.freq_base_swa", float, 10_000.0)}
-        elif window and window < context:
-            raise not_computed("a sliding window is read from safetensors only", True)
-        return cls(
-            architecture=_GGUF_ARCHITECTURES[name],
-            vocab_size=len(tokens),
-            hidden_size=field("embedding_length", int),
-            intermediate_size=field("feed_forward_length", int),
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=field("attention.head_count_kv", int, heads),
-            head_dim=head_dim,
-            max_position_embeddings=context,
-            # GGUF keeps the float32 nearest to the 1e-05 that was meant; six digits restore it
-            rms_norm_eps=float(f"{field('attention.layer_norm_rms_epsilon', float):.6g}"),
-            rope_theta=field("rope.freq_base", float, 10_000.0),
-            tie_word_embeddings=tied,
-            rope_scaling=rope_scaling,
-            **{"qkv_bias": name == "qwen2", "qk_norm": name == "qwen3"} | family,
-        )
-
-    def to_hf(self) -> dict[str, Any]:
-        """The `config.json` to write, as `transformers` 5 reads it; `from_hf` is its inverse.
-
-        Raises ModelError for a model that has no plain form: of another family than Llama,
-        Qwen2 and Qwen3, or with scaled RoPE.
-        """
-        families = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
-                    "Qwen3ForCausalLM": "qwen3"}
-        if self.architecture not in families or self.rope_scaling is not None or self.windows:
-            raise ModelError(f"cannot convert a model of the architecture {self.architecture}",
-                             "only plain Llama, Qwen2 and Qwen3 models can be written as a "
-                             "Hugging Face folder",
-                             "run the file as it is, which the engine can; to compare, take "
-                             "its original folder")
-        return {
-            "architectures": [self.architecture],
-            "model_type": families[self.architecture],
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "intermediate_size": self.intermediate_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "num_key_value_heads": self.num_key_value_heads,
-            "head_dim": self.head_dim,
-            "max_position_embeddings": self.max_position_embeddings,
-            "rms_norm_eps": self.rms_norm_eps,
-            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
-            "rope_theta": self.rope_theta,
-            "tie_word_embeddings": self.tie_word_embeddings,
-            "hidden_act": "silu",
-            "attention_bias": False,
-            "mlp_bias": False,
-            "dtype": "float32",
-        }
+        return cls(tie_word_embeddings=tied, **gguf_fields(name, metadata, rope_factors))
 
     def to_gguf(self) -> dict[str, Any]:
         """The keys of a GGUF file that describe such a model; `from_gguf` is the inverse.
@@ -225,9 +128,8 @@ class ModelConfig:
         Raises ModelError for a family that has no name there. What the keys cannot say is not
         told here: read them back to see.
         """
-        names = {architecture: name for name, architecture in _GGUF_ARCHITECTURES.items()
-                 if name != "gemma3"}
-        names["MistralForCausalLM"] = "llama"
+        names = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama",
+                 "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
         if self.architecture not in names:
             raise ModelError(f"cannot write a model of the architecture {self.architecture} to "
                              "a GGUF file", "this engine writes " + ", ".join(names),
@@ -246,10 +148,6 @@ class ModelConfig:
                     "rope.freq_base": float(self.rope_theta), "vocab_size": self.vocab_size}
         return {"general.architecture": name} | {f"{name}.{key}": value
                                                  for key, value in settings.items()}
-
-
-_GGUF_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
-                       "qwen3": "Qwen3ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
 
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 How the rotations are slowed is the subject of `gearworks.rope_scaling`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,10 @@ _ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}
 class RopeScaling:
     """What a configuration says about its RoPE, in Hugging Face's names.
 
-    kind: "linear", "dynamic", "llama3" or "yarn". original_max_position_embeddings: the context
-    of the first training. The other fields belong to llama3 (low_freq_factor, high_freq_factor)
-    and to yarn (all from beta_fast on).
+    kind: "linear", "dynamic", "llama3" or "yarn"; or "factors", which GGUF files have in place
+    of llama3. original_max_position_embeddings: the context of the first training. The other
+    fields belong to llama3 (low_freq_factor, high_freq_factor), to yarn (from beta_fast to
+    truncate), and to factors: what the frequency of each pair is divided by.
     """
 
     kind: str
@@ -34,6 +35,7 @@ class RopeScaling:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    factors: tuple[float, ...] = ()
 
     @classmethod
     def from_hf(cls, parameters: Mapping[str, Any],
@@ -54,7 +56,7 @@ class RopeScaling:
             and "original_max_position_embeddings" in parameters):
             values["factor"] = (max_position_embeddings
                                 / _number(parameters, "original_max_position_embeddings"))
-        for name in cls.__dataclass_fields__.keys() - {"kind", "truncate"}:
+        for name in cls.__dataclass_fields__.keys() - {"kind", "truncate", "factors"}:
             given = parameters.get(name)
             if given is not None and not (name in _ZERO_IS_NONE and given in (0, False)):
                 values[name] = _number(parameters, name)
@@ -75,6 +77,20 @@ class RopeScaling:
             if values["low_freq_factor"] >= values["high_freq_factor"]:
                 raise _bad_scaling("low_freq_factor is not below high_freq_factor")
         return cls(kind, **values)
+
+    @classmethod
+    def from_factors(cls, factors: Sequence[float], max_position_embeddings: int,
+                     factor: float = 1.0) -> "RopeScaling":
+        """RoPE whose pairs are slowed one by one, and all of them by `factor` besides.
+
+        factors: (d/2,), for the fastest pair first.
+
+        Raises ModelError for a factor that is not a positive number.
+        """
+        named = {f"factor {pair} of the RoPE": float(factor)
+                 for pair, factor in enumerate(factors)}
+        return cls("factors", factor, max_position_embeddings,
+                   factors=tuple(_number(named, name) for name in named))
 
 
 def _number(parameters: Mapping[str, Any], name: str) -> float:

@@ -109,6 +109,10 @@ class Weights:
         return sum(array.nbytes for array in {id(array): array for array in arrays}.values())
 
 
+# The families whose layers are those of `model.decoder_layer`, without experts.
+PLAIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+
 def layer_class(config: ModelConfig) -> type:
     """The kind of layer that a model of this configuration is made of."""
     if config.latent is not None:

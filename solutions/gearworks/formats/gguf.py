@@ -13,10 +13,12 @@ NumPy's shape backwards.
 
 GGUF is a container; quantization is what `TensorType` says of a single tensor. Quantized values
 come in blocks of consecutive values of a row that share a scale, each block a run of bytes
-(`BLOCK_FORMATS`). Three formats are read here, the others in `gguf_blocks` and `gguf_k_quants`.
+(`BLOCK_FORMATS`). Three formats are read here, the others in `gguf_blocks`, `gguf_k_quants` and
+`gguf_i_quants`.
 
-Shapes: n blocks. Left out on purpose: version 1, big-endian files, split files, and the
-I-quants and ternary blocks. `gguf_writer` writes such files.
+Shapes: n blocks. Left out on purpose: version 1, big-endian files, the I-quants of fewer than
+four bits, and ternary blocks. A model in several files is `gguf_parts`' subject; `gguf_writer`
+writes such files.
 Source: docs/gguf.md in the ggml repository; block layouts as in ggml-common.h.
 """
 
@@ -33,6 +35,7 @@ from gearworks.formats.files import let_go, map_file, names_like
 from gearworks.formats.gguf_blocks import (dequantize_bf16, dequantize_f16, dequantize_f32,
                                            dequantize_mxfp4, dequantize_q5_0,
                                            dequantize_q5_1)
+from gearworks.formats.gguf_i_quants import dequantize_iq4_nl, dequantize_iq4_xs
 from gearworks.formats.gguf_k_quants import (
     dequantize_q2_k, dequantize_q3_k, dequantize_q4_k, dequantize_q5_k, dequantize_q6_k,
 )
@@ -90,11 +93,13 @@ class TensorType(IntEnum):
     Q5_0 = 6
     Q5_1 = 7
     Q8_0 = 8
+    Q8_1 = 9
     Q2_K = 10
     Q3_K = 11
     Q4_K = 12
     Q5_K = 13
     Q6_K = 14
+    Q8_K = 15
     IQ2_XXS = 16
     IQ2_XS = 17
     IQ3_XXS = 18
@@ -103,11 +108,18 @@ class TensorType(IntEnum):
     IQ3_S = 21
     IQ2_S = 22
     IQ4_XS = 23
+    I8 = 24
+    I16 = 25
+    I32 = 26
+    I64 = 27
+    F64 = 28
     IQ1_M = 29
     BF16 = 30
     TQ1_0 = 34
     TQ2_0 = 35
     MXFP4 = 39
+    NVFP4 = 40
+    Q1_0 = 41
 
 
 @dataclass(frozen=True)
@@ -370,6 +382,8 @@ BLOCK_FORMATS = {
     TensorType.Q4_K: BlockFormat(256, 144, dequantize_q4_k),
     TensorType.Q5_K: BlockFormat(256, 176, dequantize_q5_k),
     TensorType.Q6_K: BlockFormat(256, 210, dequantize_q6_k),
+    TensorType.IQ4_NL: BlockFormat(32, 18, dequantize_iq4_nl),
+    TensorType.IQ4_XS: BlockFormat(256, 136, dequantize_iq4_xs),
     TensorType.MXFP4: BlockFormat(32, 17, dequantize_mxfp4),
 }
 
@@ -436,7 +450,6 @@ class GGUFFile:
         self.path = path
         self.version, tensor_count, metadata_count = _read_preamble(data)
         self.metadata, offset = read_metadata(data, HEADER_BYTES, metadata_count)
-        _refuse_part(self.metadata)
         self.tensors, offset = read_tensor_table(data, offset, tensor_count)
         alignment = self.metadata.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
@@ -512,21 +525,6 @@ def _read_preamble(data: memoryview) -> tuple[int, int, int]:
     tensor_count, offset = read_value(data, offset, ValueType.UINT64)
     metadata_count, offset = read_value(data, offset, ValueType.UINT64)
     return version, tensor_count, metadata_count
-
-
-def _refuse_part(metadata: dict[str, object]) -> None:
-    """A part holds some of the tensors only, and all parts but the first no settings."""
-    count, number = metadata.get("split.count", 1), metadata.get("split.no", 0)
-    if type(count) is not int or type(number) is not int:
-        raise FormatError("cannot read metadata 'split.count'", "it is not an integer",
-                          WRITE_AGAIN)
-    if count > 1:
-        raise FormatError("cannot read a part of a model",
-                          f"this is part {number + 1} of {count}, and this engine reads models "
-                          "in one file",
-                          "get the model in one file from its publisher, or make it of the "
-                          "parts with a tool of llama.cpp: "
-                          "`llama-gguf-split --merge FIRST_PART model.gguf`")
 
 
 def _align(offset: int, alignment: int) -> int:

@@ -16,6 +16,7 @@ from gearworks.formats.codes import Codes
 from gearworks.formats.float8 import TWICE_E2M1
 from gearworks.formats.gguf import BLOCK_FORMATS, TensorType
 from gearworks.formats.gguf_blocks import unpack_five_bits
+from gearworks.formats.gguf_i_quants import sub_block_scales as iq4_xs_scales, unpack_levels
 from gearworks.formats.gguf_k_quants import (
     BIT_SHIFTS, PAIR_SHIFTS, sub_block_scales, unpack_bit_pairs, unpack_nibbles)
 
@@ -90,6 +91,14 @@ def _q6_k(blocks: np.ndarray) -> Block:
     return codes.view(np.int8) - np.int8(32), scales, None
 
 
+def _iq4_nl(blocks: np.ndarray) -> Block:
+    return unpack_levels(blocks[:, 2:]), _half(blocks, 0), None
+
+
+def _iq4_xs(blocks: np.ndarray) -> Block:
+    return unpack_levels(blocks[:, 8:].reshape(-1, 16)), iq4_xs_scales(blocks), None
+
+
 def _mxfp4(blocks: np.ndarray) -> Block:
     # twice what the codes stand for, -12 to 12, and half of the scales
     scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
@@ -99,7 +108,8 @@ def _mxfp4(blocks: np.ndarray) -> Block:
 _SPLIT = {TensorType.Q4_0: (4, _q4_0), TensorType.Q4_1: (4, _q4_1), TensorType.Q5_0: (5, _q5_0),
           TensorType.Q5_1: (5, _q5_1), TensorType.Q8_0: (8, _q8_0), TensorType.Q2_K: (2, _q2_k),
           TensorType.Q3_K: (3, _q3_k), TensorType.Q4_K: (4, _q4_k), TensorType.Q5_K: (5, _q5_k),
-          TensorType.Q6_K: (6, _q6_k), TensorType.MXFP4: (5, _mxfp4)}
+          TensorType.Q6_K: (6, _q6_k), TensorType.IQ4_NL: (8, _iq4_nl),
+          TensorType.IQ4_XS: (8, _iq4_xs), TensorType.MXFP4: (5, _mxfp4)}
 
 
 def is_quantized(type: TensorType | None) -> bool:

@@ -167,7 +167,7 @@ def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Layout | No
         return dict(config), None
     settings = config[field]
     method = settings.get("quant_method") if isinstance(settings, Mapping) else None
-    if method not in READERS:
+    if not isinstance(method, str) or method not in READERS:
         raise _other(f"{field} names the method {method!r:.80}, which this engine does not "
                      f"read; it reads {', '.join(READERS)}")
     rest = {name: value for name, value in config.items() if name != field}
@@ -278,8 +278,7 @@ def _awq_rows(packed: np.ndarray, rows: slice) -> np.ndarray:
 
 def _fp8_layout(settings: Mapping[str, Any]) -> Layout:
     tile = settings.get("weight_block_size")
-    if tile is not None and not (isinstance(tile, list) and len(tile) == 2 and all(
-            type(side) is int and side > 0 for side in tile)):
+    if tile is not None and not _is_tile(tile):
         raise _other(f"its weight_block_size is {tile!r:.80}, not two sizes")
     if settings.get("activation_scheme", "dynamic") != "dynamic":
         raise _other(f"its activation_scheme is {settings['activation_scheme']!r:.80}; only "
@@ -319,8 +318,7 @@ def _compressed_layout(settings: Mapping[str, Any]) -> Layout:
             strategy in ("tensor", "channel", "group", "block")):
         tile = {"tensor": None, "channel": (1, -1), "group": (1, group_size),
                 "block": weights.get("block_structure")}[strategy]
-        if strategy == "block" and not (isinstance(tile, list) and len(tile) == 2 and all(
-                type(side) is int and side > 0 for side in tile)):
+        if strategy == "block" and not _is_tile(tile):
             raise _other(f"its block_structure is {tile!r:.80}, not two sizes")
         return _scaled_layout("weight_scale", tile and tuple(tile),
                               None if symmetric else "weight_zero_point", bits)
@@ -383,6 +381,8 @@ def _scaled_layout(scale_name: str, tile: tuple[int, int] | None, zero_name: str
         name = f"{module}.weight"
         codes = _tensor(file, name, ("I8", "F8_E4M3"), 2, raw=True)
         out, inputs = codes.shape
+        if min(out, inputs) < 1:
+            raise _damaged(file, name, f"its shape is {codes.shape}")
         height, width = tile or (out, inputs)
         width = inputs if width == -1 else width
         grid = (-(-out // height), -(-inputs // width))
@@ -449,9 +449,18 @@ def _bits(settings: Mapping[str, Any], known: tuple[int, ...], name: str = "bits
 
 def _group_size(settings: Mapping[str, Any]) -> int:
     group_size = settings.get("group_size", settings.get("q_group_size"))
-    if type(group_size) is not int or (group_size < 1 and group_size != -1):
+    if type(group_size) is not int or group_size != -1 and not _is_size(group_size):
         raise _other(f"its group_size is {group_size!r:.80}, not a size or -1")
     return group_size
+
+
+def _is_size(value: Any) -> bool:
+    """Whether a number can be a number of rows or inputs: NumPy counts no larger ones."""
+    return type(value) is int and 0 < value < 2**31
+
+
+def _is_tile(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_size, value))
 
 
 def _require_nothing(settings: Mapping[str, Any], *names: str) -> None:

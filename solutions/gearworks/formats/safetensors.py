@@ -144,14 +144,14 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
     if metadata is None:
         metadata = {}
     if (not isinstance(metadata, dict)
-        or not all(map(_is_text, [*metadata, *metadata.values()]))):
+        or not all(map(is_text, [*metadata, *metadata.values()]))):
         raise FormatError("cannot read __metadata__", "it is not an object of strings",
                           WRITE_AGAIN)
 
     tensors = {}
     for name, entry in header.items():
         where = f"cannot read the header's entry of tensor {name[:80]!r}"
-        if not _is_text(name):
+        if not is_text(name):
             raise FormatError(where,
                               "its name holds half of a surrogate pair, which is no character",
                               WRITE_AGAIN)
@@ -164,11 +164,11 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
             why = f"dtype {str(dtype)[:80]!r} is none of {', '.join(DTYPES)}"
             raise FormatError(where, why, "use a copy of the model in one of these")
         if (not isinstance(shape, list) or len(shape) > MAX_DIMS
-            or not all(map(_is_size, shape))):
+            or not all(map(is_size, shape))):
             why = f"its shape is not a list of at most {MAX_DIMS} integers in 0 .. 2**63 - 1"
             raise FormatError(where, why, WRITE_AGAIN)
         if (not isinstance(offsets, list) or len(offsets) != 2
-            or not all(map(_is_size, offsets))):
+            or not all(map(is_size, offsets))):
             raise FormatError(where, "its data_offsets are not two integers in 0 .. 2**63 - 1",
                               WRITE_AGAIN)
         itemsize = DTYPES[dtype].itemsize
@@ -202,11 +202,21 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
     return tensors, metadata
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
+    """Whether a value is a string that can be written as UTF-8.
+
+    >>> is_text("weight"), is_text("\\ud800"), is_text(7)
+    (True, False, False)
+    """
     return isinstance(value, str) and not _SURROGATE.search(value)
 
 
-def _is_size(value: object) -> bool:
+def is_size(value: object) -> bool:
+    """Whether a value is an integer, and no bool, from 0 to 2⁶³ - 1.
+
+    >>> is_size(0), is_size(True), is_size(-1), is_size(2**63)
+    (True, False, False, False)
+    """
     return type(value) is int and 0 <= value < 2**63        # bool is a subclass of int
 
 
@@ -371,12 +381,12 @@ def write(path: str | Path, tensors: Mapping[str, np.ndarray | LazyTensor],
     names = sorted(tensors, key=lambda name: (-np.dtype(tensors[name].dtype).itemsize, name))
     header: dict[str, dict] = {}
     if metadata is not None:
-        if not all(map(_is_text, [*metadata, *metadata.values()])):
+        if not all(map(is_text, [*metadata, *metadata.values()])):
             raise ValueError("metadata must be strings by name")
         header["__metadata__"] = dict(metadata)
     offset = 0
     for name in names:
-        if not _is_text(name) or name == "__metadata__":
+        if not is_text(name) or name == "__metadata__":
             raise ValueError(f"{name!r} cannot be the name of a tensor")
         shape, dtype = tensors[name].shape, np.dtype(tensors[name].dtype)
         begin, offset = offset, offset + prod(shape) * dtype.itemsize

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gearworks.config import ModelConfig
+from gearworks.config.to_hf import hf_config
 from gearworks.errors import FormatError, NotAvailableError
 from gearworks.formats import safetensors
 from gearworks.formats.gguf import GGUFFile
@@ -16,7 +17,7 @@ from gearworks.formats.safetensors import LazyTensor
 from gearworks.language_model import gguf_eos_ids
 from gearworks.vocabularies.vocabulary import (tokenizer_config_from_gguf,
                                                tokenizer_json_from_gguf)
-from gearworks.weights import expected_shapes, gguf_tensor, map_names
+from gearworks.weights import expected_shapes, gguf_tensor, map_names, open_checkpoint
 
 
 def convert_gguf(gguf: Path, folder: Path,
@@ -24,16 +25,19 @@ def convert_gguf(gguf: Path, folder: Path,
     """Write a Hugging Face folder that holds the same model.
 
     folder: made here, and must not exist. on_tensor: called before each tensor is converted.
-    Every weight is dequantized to float32, which loses nothing. Errors as `GGUFFile.open` and
-    `map_names`.
+    Every weight is dequantized to float32, which loses nothing. Errors as `open_checkpoint`
+    and `map_names`.
     """
-    with closing(GGUFFile.open(gguf)) as file:
-        config = ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors)
+    config, file = open_checkpoint(gguf)
+    with closing(file):
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
 
         def load(name: str) -> np.ndarray:
             on_tensor()
-            return gguf_tensor(file, names[name], config)
+            weight = gguf_tensor(file, names[name], config)
+            if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+                weight = weight - 1                 # as such folders count from zero
+            return weight
 
         contents = folder_contents(file, config)
         try:
@@ -54,7 +58,7 @@ def convert_gguf(gguf: Path, folder: Path,
 def folder_contents(file: GGUFFile, config: ModelConfig) -> dict[str, dict]:
     """What the JSON files of such a folder hold, by name. config: that of the file.
 
-    Raises FormatError for a vocabulary that cannot be read, ModelError as `ModelConfig.to_hf`.
+    Raises FormatError for a vocabulary that cannot be read, ModelError as `hf_config`.
     """
     bos_id = file.metadata.get("tokenizer.ggml.bos_token_id")
     eos_ids = gguf_eos_ids(file.metadata)
@@ -63,7 +67,7 @@ def folder_contents(file: GGUFFile, config: ModelConfig) -> dict[str, dict]:
                           "the ids of its BOS and EOS tokens are no integers",
                           "use another copy of the model")
     special = {"bos_token_id": bos_id, "eos_token_id": eos_ids}
-    return {"config.json": config.to_hf() | special,
+    return {"config.json": hf_config(config) | special,
             "generation_config.json": special,
             "tokenizer.json": tokenizer_json_from_gguf(file.metadata),
             "tokenizer_config.json": tokenizer_config_from_gguf(file.metadata)}

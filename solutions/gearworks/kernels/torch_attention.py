@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
+from gearworks.kv_cache import KVCache
 
 BLOCK_SIZE = 64                             # of a single sequence's cache
 
@@ -224,6 +225,7 @@ class TorchKVCache:
     """As `kv_cache.KVCache`, in the memory of a device: one sequence, in blocks in a row."""
 
     join = staticmethod(torch.cat)             # of several sequences' rows, for `RaggedBatch`
+    require_room = KVCache.require_room
 
     def __init__(self, config: ModelConfig, capacity: int, device: torch.device,
                  dtype: torch.dtype, use_triton: bool):
@@ -248,14 +250,6 @@ class TorchKVCache:
     def __len__(self) -> int:
         """How many tokens are stored, in every layer."""
         return min(self.lengths)
-
-    def require_room(self, layer: int, count: int) -> None:
-        """Raise ModelError unless `count` more tokens fit into `layer`."""
-        if self.lengths[layer] + count > self.capacity:
-            raise ModelError("the KV cache is full",
-                             f"it holds {self.capacity} tokens, and "
-                             f"{self.lengths[layer] + count} are needed",
-                             "make it larger, or shorten the prompt or the answer")
 
     def step(self, layer: int, count: int) -> TorchBatch:
         """The next `count` tokens as a step of its own; all layers of a pass share it."""

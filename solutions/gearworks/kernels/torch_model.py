@@ -18,7 +18,7 @@ import torch.nn.functional as F
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
-from gearworks.families.layouts import LayerWeights, Weights, layer_class
+from gearworks.families.layouts import PLAIN, LayerWeights, Weights
 from gearworks.kernels.torch_attention import TorchBatch, TorchKVCache, TorchPagedCache
 from gearworks.kernels.torch_graphs import DecodeGraphs
 from gearworks.kernels.triton import LARGEST_HEAD, has_triton_gpu
@@ -268,7 +268,7 @@ def place_for(device: str | None, dtype: str | None) -> tuple[torch.device, torc
 
 def refuse_family(config: ModelConfig) -> None:
     """Raise ModelError for a model that is no plain decoder."""
-    if layer_class(config) is not LayerWeights or config.experts is not None:
+    if config.architecture not in PLAIN:
         raise ModelError(f"torch's decoder does not run a {config.architecture}",
                          "it runs Llama, Mistral, Qwen2 and Qwen3 models",
                          "run it with --engine numpy")

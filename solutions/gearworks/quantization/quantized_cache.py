@@ -25,7 +25,7 @@ from gearworks.attention import (QUERY_BLOCK, AttentionRules, attention_over_vie
                                  causal_mask)
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.kv_cache import attention_rules
+from gearworks.kv_cache import KVCache, attention_rules
 from gearworks.quantization.rounding import pack_int4, unpack_int4
 
 GROUP_SIZE = 32
@@ -100,6 +100,8 @@ class QuantizedKVCache:
     than G, in `newest_keys`, from its beginning on. The values of all tokens are in `values`.
     """
 
+    require_room = KVCache.require_room
+
     def __init__(self, config: ModelConfig, capacity: int, bits: int = 8,
                  group_size: int = GROUP_SIZE):
         """Reserve room for `capacity` tokens in 8 or 4 bits. Keys are rounded in groups of
@@ -134,14 +136,6 @@ class QuantizedKVCache:
         """Bytes of all that is reserved."""
         return sum(array.nbytes for array in vars(self).values()
                    if isinstance(array, np.ndarray))
-
-    def require_room(self, layer: int, count: int) -> None:
-        """Raise ModelError unless `count` more tokens fit into `layer`."""
-        if self.lengths[layer] + count > self.capacity:
-            raise ModelError("the KV cache is full",
-                             f"it holds {self.capacity} tokens, and "
-                             f"{self.lengths[layer] + count} are needed",
-                             "make it larger, or shorten the prompt or the answer")
 
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values, then let its queries look at all stored tokens, as

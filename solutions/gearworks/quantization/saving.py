@@ -25,10 +25,12 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
+from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS
 from gearworks.formats import safetensors
 from gearworks.formats.codes import Codes
 from gearworks.formats.files import read_json, whole_folder
-from gearworks.formats.gguf import GGUFFile, TensorType
+from gearworks.formats.gguf import TensorType
+from gearworks.formats.gguf_parts import open_gguf
 from gearworks.formats.gguf_quantize import QUANTIZE, join_q4_0, join_q4_1
 from gearworks.formats.gguf_writer import (
     TensorToWrite, encode_value, encoded_metadata, write_gguf)
@@ -76,7 +78,7 @@ def save_folder(rounded: RoundedModel, source: Path, folder: Path, method: str,
             tensors[name] = _plain(name, array, rounded.model.config)
     contents = {}
     if source.is_file():
-        with closing(GGUFFile.open(source)) as file:
+        with closing(open_gguf(source)) as file:
             contents = folder_contents(file, rounded.model.config)
     else:
         contents["config.json"] = read_json(source / "config.json")
@@ -239,6 +241,11 @@ def save_gguf(rounded: RoundedModel, language_model: LanguageModel, source: Path
     The rest as `save_folder`.
     """
     config = rounded.model.config
+    if config.experts is not None or config.latent is not None:
+        raise ModelError(f"cannot write a model of the architecture {config.architecture} to a "
+                         "GGUF file",
+                         "such a file has other tensors than this engine's, and it does not "
+                         "make them", "save it as a folder")
     metadata = _metadata(config, language_model, source)
     metadata |= {"general.file_type": encode_value(file_type),
                  "general.quantization_version": encode_value(2)}
@@ -248,7 +255,7 @@ def save_gguf(rounded: RoundedModel, language_model: LanguageModel, source: Path
         matrix = rounded.matrices.get(name)
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads
                  }.get(file_name.split(".")[-2])
-        if heads and config.architecture in ("LlamaForCausalLM", "MistralForCausalLM"):
+        if heads and config.architecture in PERMUTED:
             order = permute_rope(np.arange(len(array)), heads)
             matrix = matrix and some_rows(matrix, order)
         if matrix is not None:
@@ -259,15 +266,20 @@ def save_gguf(rounded: RoundedModel, language_model: LanguageModel, source: Path
             type = TensorType.F32 if array.ndim == 1 else TensorType.F16
             load = partial(array.astype, np.float32 if array.ndim == 1 else np.float16)
         tensors[file_name] = TensorToWrite(type, array.shape, _counted(load, on_tensor))
+    scaling = config.rope_scaling
+    if scaling is not None and scaling.kind == "factors":
+        factors = np.array(scaling.factors, np.float32)
+        tensors[ROPE_FACTORS] = TensorToWrite(TensorType.F32, factors.shape, lambda: factors)
     write_gguf(path, metadata, tensors)
 
 
 def _metadata(config: ModelConfig, language_model: LanguageModel,
               source: Path) -> dict[str, bytes]:
     if source.is_file():
-        metadata = encoded_metadata(source)
-        metadata.pop("general.alignment", None)
-        return metadata
+        with closing(open_gguf(source)) as file:
+            metadata = encoded_metadata(file.path)          # of part 1, if there are several
+        return {key: value for key, value in metadata.items()
+                if key != "general.alignment" and not key.startswith("split.")}
     values = config.to_gguf() | {"general.name": source.resolve().name}
     template = language_model.settings.get("chat_template")
     values |= vocabulary_to_gguf(language_model.tokenizer.vocabulary, config.vocab_size,

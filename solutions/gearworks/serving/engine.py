@@ -29,7 +29,7 @@ from gearworks.serving.record import Row, StepRecord
 from gearworks.serving.request import Delta, Request
 from gearworks.serving.scheduler import Plan, Scheduler
 from gearworks.serving.sequence import Sequence
-from gearworks.speculative import ngram_propose
+from gearworks.speculative import BackOff, NgramProposer
 
 BLOCK_SIZE = 64             # tokens; larger ones waste more, smaller ones are more calls
 KV_CACHE_BYTES = 2**30
@@ -52,7 +52,8 @@ class LLMEngine:
         model was made for, or what the blocks have room for. num_blocks: of the KV cache, by
         default as many as fit into 1 GiB, or one sequence needs. max_num_batched_tokens: of a
         step. max_num_seqs: answers that run at once. speculative_tokens: how many tokens are
-        guessed ahead for each answer, by n-grams of its own text; the answers do not change.
+        guessed ahead for each answer at most, by n-grams of its own text, and fewer where they
+        fail; the answers do not change.
         batch_invariant: a request's logits have the same bits alone and in any batch, which
         costs speed; not for models with latent attention. kv_cache_dtype: float32, or int8 or
         int4 for a cache in fewer bits, where the answers change a little.
@@ -92,6 +93,7 @@ class LLMEngine:
         self.max_model_len = min(longest, num_blocks * block_size)
         self.max_num_seqs = max_num_seqs
         self.speculative_tokens = speculative_tokens
+        self._unused_rng = np.random.default_rng(0)      # who copies a text draws nothing
         self.batch_invariant = batch_invariant
         self.memory = (memory_for(model, num_blocks, block_size) if bits is None else
                        QuantizedPagedKVCache(model.config, num_blocks, block_size, bits))
@@ -195,11 +197,15 @@ class LLMEngine:
         return deltas
 
     def guess_ahead(self) -> None:
-        """Let every running answer guess how its text goes on, as far as it may go."""
+        """Let every running answer guess how its text goes on, as far as it may go, and as far
+        as its guesses held of late."""
         for sequence in self.scheduler.running:
             room = min(self.speculative_tokens, sequence.limit - len(sequence.ids) - 1)
             if room > 0 and sequence.num_pending_tokens == 1:
-                sequence.guesses = ngram_propose(sequence.ids, room)[:room]
+                if sequence.proposer is None:
+                    sequence.proposer = BackOff(NgramProposer(), self.speculative_tokens)
+                sequence.guesses = sequence.proposer.propose(sequence.ids, room,
+                                                             self._unused_rng).ids[:room]
 
     def forward(self, plan: Plan) -> list[np.ndarray]:
         """Run the model over a step's tokens, after the copies that they need.
@@ -294,7 +300,8 @@ class LLMEngine:
         siblings = []
         for index in range(1, sequence.request.n):
             sibling = replace(sequence, index=index, rank=(*sequence.rank[:2], index),
-                              ids=list(sequence.ids), guesses=[], block_table=[], hashes=[])
+                              ids=list(sequence.ids), guesses=[], proposer=None,
+                              block_table=[], hashes=[])
             self.scheduler.fork(sequence, sibling)
             answer = Answer(sibling, self.language_model)
             self._answers[sequence.request.id][index] = sibling, answer

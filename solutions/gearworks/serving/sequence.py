@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from gearworks.kv_cache import Prefix
 from gearworks.serving.request import Request
+from gearworks.speculative import Proposer
 
 
 @dataclass(eq=False)
@@ -18,9 +19,9 @@ class Sequence:
     request, index: which of a request's answers it is. ids: the prompt and what was chosen so
     far. rank: the lower goes first, and no two are equal. limit: the longest that `ids` may
     get. guesses: tokens that may follow `ids`, to be computed with them; each is right or is
-    forgotten. num_computed_tokens: of `ids`, whose keys and values are in the blocks of
-    block_table. running: whether it runs or waits. cached_tokens: of the prompt, found in
-    blocks when it was admitted first; None before.
+    forgotten; proposer: who makes them, if anybody does. num_computed_tokens: of `ids`, whose
+    keys and values are in the blocks of block_table. running: whether it runs or waits.
+    cached_tokens: of the prompt, found in blocks when it was admitted first; None before.
     prefix, kept_blocks: the first `kept_blocks` blocks of its table are known to the pool, and
     `prefix` is the last of them. hashes: of its full blocks, as far as they were needed.
     forked: the request's other answers have begun. told_prompt: a delta has told the
@@ -33,6 +34,7 @@ class Sequence:
     rank: tuple[int, int, int]
     limit: int
     guesses: list[int] = field(default_factory=list)
+    proposer: Proposer | None = None
     num_computed_tokens: int = 0
     block_table: list[int] = field(default_factory=list)
     cached_tokens: int | None = None

@@ -9,9 +9,12 @@ that is named after the content of all these modules.
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numba
+from numba.core.caching import FunctionCache
 from platformdirs import user_cache_path
 
 # Sums may be taken in any order and products may be fused with them, which lets loops use
@@ -31,6 +34,30 @@ def cache_folder() -> Path:
 
 
 FOLDER = cache_folder()
+
+
+class KeptCode(FunctionCache):
+    """One function's machine code on disk. Without it a function is compiled again, no more:
+    a disk that is full, or a file that was damaged, ends no step."""
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Numba's own, or None where what is kept cannot be read."""
+        try:
+            return super().load_overload(signature, context)
+        except Exception:                         # damaged bytes may ask pickle for anything
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Numba's own, where there is room."""
+        with suppress(OSError):
+            super().save_overload(signature, result)
+
+
+def keeps_code(function: Callable) -> bool:
+    """Whether there is a place for the machine code of a function."""
+    return isinstance(function._cache, KeptCode)
 
 
 def is_compiled(function: Callable) -> bool:
@@ -64,9 +91,9 @@ def _kept(function: Callable) -> Callable:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(FOLDER)       # looked at in the next line, and never later
     try:
-        function.enable_caching()
+        function._cache = KeptCode(function.py_func)       # what `enable_caching` does
     except RuntimeError:
-        pass                                   # there is no file to which it could belong
+        pass                 # no file to which it could belong, or a folder to write in
     finally:
         numba.config.CACHE_DIR = before
     return function

@@ -16,10 +16,11 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families.layouts import Part
+from gearworks.families.gguf_layouts import PERMUTED
+from gearworks.families.layouts import PLAIN, Part
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.attention import SEQUENCE
-from gearworks.kernels.cpu.compiling import is_compiled
+from gearworks.kernels.cpu.compiling import FOLDER, is_compiled, keeps_code
 from gearworks.kernels.cpu.layout import GROUP, LANES, Form
 from gearworks.kernels.cpu.memory import Recycled, described
 from gearworks.kernels.cpu.program import Arena, up_to
@@ -35,7 +36,6 @@ from gearworks.weights import (
     Checkpoint, map_names, open_checkpoint, read_into, unpermute_rope)
 
 MODES = ("exact", "fast")
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 class CompiledModel:
@@ -86,7 +86,9 @@ class CompiledModel:
         say: is told when they have to be compiled, which happens once on a machine.
         """
         if not is_compiled(run):
-            say("Compiling the kernels for this processor, once: some ten seconds …")
+            say("Compiling the kernels for this processor, "
+                + ("once" if keeps_code(run) else f"each time, for {FOLDER} cannot be written")
+                + ": some ten seconds …")
         self.forward(np.zeros(1, np.int64), np.zeros(1, np.int64), self.new_cache(1))
 
     def new_cache(self, capacity: int) -> KVCache:
@@ -163,9 +165,9 @@ class CompiledModel:
 
 def require_supported(config: ModelConfig) -> None:
     """Raise ModelError for a model whose layers are not those of `model.decoder_layer`."""
-    if config.architecture not in FAMILIES:
+    if config.architecture not in PLAIN:
         raise ModelError("the CPU's kernels cannot run this model",
-                         f"it is a {config.architecture}, and they run {', '.join(FAMILIES)}",
+                         f"it is a {config.architecture}, and they run {', '.join(PLAIN)}",
                          "--engine numpy, which runs it")
 
 
@@ -199,7 +201,7 @@ class _File:
         self.file.release(name)
         heads = {"attn_q": self.config.num_attention_heads,
                  "attn_k": self.config.num_key_value_heads}.get(name.split(".")[-2])
-        if self.config.architecture == "LlamaForCausalLM" and heads is not None:
+        if self.config.architecture in PERMUTED and heads is not None:
             codes = Codes(unpermute_rope(codes.codes, heads),
                           unpermute_rope(codes.scales, heads),
                           None if codes.minimums is None

@@ -20,8 +20,9 @@ def with_product(int4_matvec: Callable) -> Iterator[None]:
     int4_matvec: as `int4.int4_matvec`, compiled or not. The first step takes some ten seconds.
     """
     own = int4_matvec if hasattr(int4_matvec, "py_func") else compiled(int4_matvec)
-    with patch.object(products, "int4_matvec", own):
-        product = part_of_another(products.product.py_func)
-        with (patch.object(step, "product", product),
-              patch.object(model, "run", part_of_another(step.run.py_func))):
-            yield
+    with (patch.object(products, "int4_matvec", own),
+          patch.object(products, "int4_blocks",
+                       part_of_another(products.int4_blocks.py_func)),
+          patch.object(step, "product", part_of_another(products.product.py_func)),
+          patch.object(model, "run", part_of_another(step.run.py_func))):
+        yield

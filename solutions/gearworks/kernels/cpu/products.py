@@ -320,10 +320,12 @@ def quantize_row(matrix, memory, memory_words, source, x, scales, sums):
     group = matrix.group
     for number in range(matrix.groups):
         at, to = source + number * group, x + number * (group // 4)
-        peaks = splat(np.float32(0))
+        peaks = broken = nothing = splat(np.float32(0))
         for half in range(group // LANES):
-            peaks = highest(peaks, magnitude(load(memory, at + LANES * half)))
-        largest = largest_of(peaks)
+            numbers = load(memory, at + LANES * half)
+            peaks = highest(peaks, magnitude(numbers))
+            broken = multiply_add(broken, numbers, nothing)      # nan, where a number is broken
+        largest = largest_of(peaks) + sum_of(broken)
         scale = largest / np.float32(127)
         inverse = splat(np.float32(127) / largest if largest > 0 else np.float32(0))
         total = no_words()

@@ -1,0 +1,208 @@
+"""How GGUF files keep each family's tensors: under other names, and some in another form.
+
+The engine asks for the tensors of `layouts`, with Hugging Face's names and shapes. In GGUF
+    all experts' matrices of a layer are one tensor, (E, out, in): `blk.0.ffn_up_exps.weight`.
+        Here they come apart, under the names that older files have: `blk.0.ffn_up.3.weight`;
+    GPT-2's matrices are (out, in), as everyone else's;
+    DeepSeek's `kv_b_proj` may be two tensors: of each head the part for the keys, transposed,
+        (H, r, n), and the part for the values, (H, value, r).
+What is not listed stands in the file as the engine wants it, but for the rows of q and k in the
+architecture llama: `weights.unpermute_rope`.
+
+Shapes: E experts, F feed-forward size, D hidden size, H heads, r latent size, n the still part
+of a head's key.
+Source: gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py of llama.cpp.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gearworks.config import ModelConfig
+from gearworks.errors import FormatError
+from gearworks.families.layouts import layout
+from gearworks.formats.gguf import GGUFFile, TensorRow, dequantize
+
+_DECODER = {
+    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down"}
+_EXPERTS = {
+    "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate",
+    "mlp.experts.up_proj": "ffn_up", "mlp.experts.down_proj": "ffn_down"}
+_DEEPSEEK = _DECODER | _EXPERTS | {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp"}
+
+# Where a family has other names than Llama.
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "MixtralForCausalLM": _DECODER | {
+        "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate",
+        "block_sparse_moe.experts.w3": "ffn_up", "block_sparse_moe.experts.w2": "ffn_down"},
+    "Qwen3MoeForCausalLM": _DECODER | _EXPERTS,
+    "GPT2LMHeadModel": {
+        "transformer.wte": "token_embd", "transformer.wpe": "position_embd",
+        "transformer.ln_f": "output_norm", "lm_head": "output", "ln_1": "attn_norm",
+        "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
+        "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
+    "Gemma3ForCausalLM": _DECODER | {
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm"},
+    "DeepseekV2ForCausalLM": _DEEPSEEK, "DeepseekV3ForCausalLM": _DEEPSEEK,
+}
+
+# The families of GGUF's architecture llama, whose files have the rows of q and k permuted.
+PERMUTED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"})
+
+ROPE_FACTORS = "rope_freqs.weight"      # no weight: by how much each pair is slowed
+
+_LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)")
+_STACKED = re.compile(r"(.+)_exps\.weight")
+
+
+def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
+    """What a GGUF file calls the tensor that Hugging Face calls `name`.
+    architecture: Hugging Face's, of the config.
+
+    >>> gguf_name("model.layers.7.mlp.up_proj.weight")
+    'blk.7.ffn_up.weight'
+    >>> gguf_name("model.layers.0.self_attn.q_proj.bias")
+    'blk.0.attn_q.bias'
+    >>> gguf_name("model.layers.2.mlp.experts.3.up_proj.weight", "Qwen3MoeForCausalLM")
+    'blk.2.ffn_up.3.weight'
+    """
+    names = _NAMES.get(architecture, _DECODER)
+    layer = _LAYER.fullmatch(name)
+    before, part = (f"blk.{layer[1]}.", layer[2]) if layer else ("", name)
+    if part in names:
+        return before + names[part]
+    stem, _, kind = part.rpartition(".")
+    module, expert, of_expert = stem.partition(".experts.")
+    if expert:
+        number, _, matrix = of_expert.partition(".")
+        return f"{before}{names[f'{module}.experts.{matrix}']}.{number}.{kind}"
+    return f"{before}{names[stem]}.{kind}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tensor as the engine wants it, made of what the file has.
+    fill(out): writes it to float32 memory of that shape, which may be strided."""
+
+    shape: tuple[int, ...]
+    fill: Callable[[np.ndarray], object]
+
+
+class ArrangedGGUF(GGUFFile):
+    """A GGUF file some of whose tensors are `Made`; the others are read as they are."""
+
+    def __init__(self, file: GGUFFile, tensors: Mapping[str, TensorRow | Made]):
+        self.path, self.version, self.metadata = file.path, file.version, file.metadata
+        self.tensors = dict(tensors)
+        self._file = file
+
+    def raw(self, name: str) -> np.ndarray:
+        """As `GGUFFile.raw`, of a tensor that is not made."""
+        return self._file.raw(name)
+
+    def tensor(self, name: str, out: np.ndarray | None = None) -> np.ndarray:
+        """As `GGUFFile.tensor`."""
+        made = self.tensors.get(name)
+        if not isinstance(made, Made):
+            return self._file.tensor(name, out)
+        out = np.empty(made.shape, np.float32) if out is None else out
+        made.fill(out)
+        return out
+
+    def release(self, name: str) -> None:
+        """As `GGUFFile.release`."""
+        self._file.release(name)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def arranged(file: GGUFFile, config: ModelConfig) -> GGUFFile:
+    """The file as the engine reads it: with a tensor for each that `layouts` asks for.
+
+    Raises FormatError for a tensor of experts that is not stacked as announced. What is missing
+    or of another shape is `weights.map_names`' to tell.
+    """
+    made: dict[str, Made] = {}
+    taken: set[str] = set()
+    for name, row in file.tensors.items():
+        stacked = _STACKED.fullmatch(name)
+        if stacked and config.experts is not None:
+            made |= _experts(file, row, stacked[1], config.experts.num_experts)
+            taken.add(name)
+    if config.architecture == "GPT2LMHeadModel":
+        made |= _turned(file, config)
+    if config.latent is not None:
+        for name, row in file.tensors.items():
+            if name.endswith(".attn_k_b.weight"):
+                values = name.replace(".attn_k_b.", ".attn_v_b.")
+                joined = _keys_and_values(file, name, values, config)
+                if joined is not None:
+                    made[name.replace(".attn_k_b.", ".attn_kv_b.")] = joined
+                    taken |= {name, values}
+    if not made:
+        return file
+    rows = {name: row for name, row in file.tensors.items() if name not in taken}
+    return ArrangedGGUF(file, rows | made)
+
+
+def _experts(file: GGUFFile, row: TensorRow, before: str, experts: int) -> dict[str, Made]:
+    if len(row.shape) != 3 or row.shape[0] != experts:
+        raise FormatError(f"cannot use tensor {row.name!r} of {file.path}",
+                          f"its shape is {row.shape}, and the model has {experts} experts",
+                          "fetch another copy of the model, or convert it again")
+
+    def fill(expert: int, out: np.ndarray) -> None:
+        dequantize(file.raw(row.name).reshape(experts, -1)[expert], row.type, row.shape[1:],
+                   out)
+        if expert == experts - 1:           # nobody reads the others after the last
+            file.release(row.name)
+    return {f"{before}.{expert}.weight": Made(row.shape[1:], partial(fill, expert))
+            for expert in range(experts)}
+
+
+def _turned(file: GGUFFile, config: ModelConfig) -> dict[str, Made]:
+    """The matrices that Hugging Face's GPT-2 keeps as (in, out)."""
+    made = {}
+    for fields in layout(config)[1]:
+        for part in (part for parts in fields.values() for part in parts if part.transposed):
+            name = gguf_name(part.name, config.architecture)
+            if name in file.tensors:
+                made[name] = Made(file.tensors[name].shape[::-1],
+                                  lambda out, name=name: file.tensor(name, out=out.T))
+    return made
+
+
+def _keys_and_values(file: GGUFFile, keys: str, values: str,
+                     config: ModelConfig) -> Made | None:
+    """DeepSeek's kv_b_proj, (H · (n + value), r); None where the two do not make it."""
+    H, r, n = (config.num_attention_heads, config.latent.kv_lora_rank,
+               config.latent.qk_nope_head_dim)
+    value = config.latent.v_head_dim
+    if (file.tensors[keys].shape != (H, r, n) or values not in file.tensors
+            or file.tensors[values].shape != (H, value, r)):
+        return None
+
+    def fill(out: np.ndarray) -> None:
+        heads = out.reshape((H, n + value, r), copy=False)
+        heads[:, :n] = file.tensor(keys).transpose(0, 2, 1)
+        heads[:, n:] = file.tensor(values)
+    return Made((H * (n + value), r), fill)
