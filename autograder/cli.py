@@ -203,16 +203,16 @@ def _mutants(options: argparse.Namespace) -> int | None:
 def _machine_mutants(options: argparse.Namespace) -> int:
     from dataclasses import asdict
 
-    from autograder.machine_mutants import matrix
+    from autograder.machine_mutants import results, runs
 
     root = _root(options)
-    chosen = matrix.exercises_of(root, options.component)
-    order = [each.name for each in matrix.exercises_of(root)]
-    rows = matrix.run(chosen, root / matrix.RESULTS, order, options.jobs,
-                      lambda text: print(text, file=sys.stderr, flush=True))
+    chosen = runs.exercises_of(root, options.component)
+    order = [each.name for each in runs.exercises_of(root)]
+    rows = runs.run(chosen, root / results.PATH, order, options.jobs,
+                    lambda text: print(text, file=sys.stderr, flush=True))
     found = [rows[each.name] for each in chosen if each.name in rows]
     print(json.dumps([asdict(row) for row in found]) if options.json
-          else "\n".join(matrix.report(found)))
+          else "\n".join(results.report(found)))
     return int(any(row.problem or row.count("open") for row in found))
 
 

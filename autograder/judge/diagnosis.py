@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from autograder.checking import MESSAGE_WORDS, Check, checks_of
+from autograder.checking.differential import first_difference_only
 from autograder.checking.running import (Outcome, Report, Status, collected_remarks, cut,
                                          run_check)
 from autograder.judge.peer import Peer
@@ -103,7 +104,7 @@ def conversation(check: Check, subjects: Sequence[Any], seed: int,
     ours.ask = lambda request: note(theirs.answer(note(request)))
     theirs.ask = lambda request: note(ours.answer(note(request)))
     proxies = [ours.take(theirs.give(subject)) for subject in subjects]
-    with collected_remarks(), redirect_stdout(StringIO()):
+    with collected_remarks(), redirect_stdout(StringIO()), first_difference_only():
         return messages, run_check(check, proxies, seed, seconds=seconds)
 
 

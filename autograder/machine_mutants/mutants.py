@@ -12,6 +12,7 @@ import hashlib
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from autograder.machine_mutants.operators import OPERATORS
@@ -44,7 +45,8 @@ class MachineMutant:
     text: str
 
 
-def mutants_of(exercise: str, methods: Sequence[str] = ()) -> list[MachineMutant]:
+@cache
+def mutants_of(exercise: str, methods: tuple[str, ...] = ()) -> tuple[MachineMutant, ...]:
     """All mutants of an exercise, in the order of its lines.
 
     methods: those that the learner writes, where the exercise is a class and does not say it;
@@ -53,7 +55,7 @@ def mutants_of(exercise: str, methods: Sequence[str] = ()) -> list[MachineMutant
     module = module_source(module_of(exercise))
     bodies = [body for name in names_of(exercise)
               for body in module.bodies(name, methods or methods_of(exercise))]
-    return mutants_in(module, bodies)
+    return tuple(mutants_in(module, bodies))
 
 
 def mutants_in(module: ModuleSource, bodies: Iterable[Body],

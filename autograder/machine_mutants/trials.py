@@ -1,22 +1,24 @@
 """Trials of mutants by an exercise's checks, the public ones first, to the first that fails.
 
-They run in a worker process that has met the exercise's reference, each in a copy of it (see
+They run in a copy of a worker process that has met the exercise's reference (see
 `autograder.processes.fork`). A mutant has as much processor time for a check as the reference
 takes, several times over; what takes longer is caught by that check.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from autograder.checking import Check, checks_of
+from autograder.checking.differential import first_difference_only
 from autograder.checking.running import CHECK_SECONDS, Status, collected_remarks, run_check
 from autograder.machine_mutants import mutants
 from autograder.machine_mutants.comparison import Comparison, Records, compare
 from autograder.machine_mutants.mutants import MachineMutant
 from autograder.processes.child import Child, pipes
-from autograder.processes.fork import in_a_copy
+from autograder.processes.fork import end_after, in_a_copy
 from autograder.variants.mutation import reference_subjects
 
 SEED = 1                            # of every trial: the outcome is the same each time
@@ -45,7 +47,7 @@ class Bench:
     """
 
     exercise: str
-    methods: Sequence[str]
+    methods: tuple[str, ...]
     mutants: dict[str, MachineMutant] = field(init=False)
     checks: list[Check] = field(init=False)
     seconds: dict[str, float] = field(init=False)
@@ -75,7 +77,7 @@ class Bench:
             return subjects
         for check in self.checks:
             say({"check": check.name})
-            with collected_remarks():
+            with collected_remarks(), first_difference_only():
                 outcome = run_check(check, subjects, SEED, seconds=self.seconds[check.name])
             if outcome.status is not Status.PASSED:
                 return Outcome(check.name, outcome.error or str(outcome.status)
@@ -89,8 +91,9 @@ class Bench:
                 else compare(self.records, subjects, self.seconds))
 
     def _loaded(self, key: str) -> list[Any] | Outcome:
+        mutant = self.mutants[key]
         try:
-            return mutants.load(self.exercise, self.mutants[key])
+            return mutants.load(self.exercise, mutant)
         except Exception as error:              # what stands in the module runs when it loads
             return Outcome(self.checks[0].name, type(error).__name__)
 
@@ -112,59 +115,77 @@ class Worker:
     def __exit__(self, *details: object) -> None:
         self._child.end()
 
-    def try_mutant(self, exercise: str, methods: Sequence[str], key: str) -> Outcome:
-        """The outcome of a trial. Raises TrialError."""
-        found, check = self._ask("outcome", exercise, methods, key)
-        return Outcome(**found) if found else Outcome(check, ENDED)
+    def outcomes(self, exercise: str, methods: Sequence[str],
+                 keys: Sequence[str]) -> Iterator[Outcome]:
+        """The outcomes of trials, one by one. Raises TrialError."""
+        for found, check in self._each("outcome", exercise, methods, keys):
+            yield Outcome(**found) if found else Outcome(check, ENDED)
 
-    def compare(self, exercise: str, methods: Sequence[str], key: str) -> Comparison:
-        """Compare a mutant with the reference. Raises TrialError."""
-        found, _ = self._ask("compared", exercise, methods, key)
-        return Comparison(**found) if found else Comparison("unknown", shows=ENDED)
+    def comparisons(self, exercise: str, methods: Sequence[str],
+                    keys: Sequence[str]) -> Iterator[Comparison]:
+        """What comparisons of mutants with the reference find. Raises TrialError."""
+        for found, _ in self._each("compared", exercise, methods, keys):
+            yield Comparison(**found) if found else Comparison("unknown", shows=ENDED)
 
-    def _ask(self, what: str, exercise: str, methods: Sequence[str],
-             key: str) -> tuple[dict | None, str]:
-        """What the worker found, if it lived to tell, and the check that it told of last."""
-        self._child.tell({"what": what, "exercise": exercise, "methods": [*methods],
-                          "key": key})
-        check = ""
-        while (news := self._child.hear(SILENCE_SECONDS)) is not None:
-            if "error" in news:
-                raise TrialError(f"{exercise}: {news['error']}")
-            if "found" in news or "ended" in news:
-                return news.get("found"), check
-            check = news.get("check", check)
-        self._child.end()
-        if not check:
-            raise TrialError(f"{exercise}: the process for its trials did not start")
-        return None, check
+    def _each(self, what: str, exercise: str, methods: Sequence[str],
+              keys: Sequence[str]) -> Iterator[tuple[dict | None, str]]:
+        """For each mutant what was found, or None, and the check that was told of last."""
+        left = list(keys)
+        while left:
+            self._child.tell({"what": what, "exercise": exercise, "methods": [*methods],
+                              "keys": left})
+            check = ""
+            while (news := self._child.hear(SILENCE_SECONDS)) is not None:
+                if "error" in news:
+                    raise TrialError(f"{exercise}: {news['error']}")
+                if "ended" in news or "done" in news:
+                    break
+                check = news.get("check", check)
+                if "found" in news:
+                    left.pop(0)
+                    yield news["found"], check
+                    check = ""
+            if news is None:
+                self._child.end()
+            if left and not check:
+                raise TrialError(f"{exercise}: the process for its trials did not start")
+            if left:                                # what ended the process, or stopped it
+                left.pop(0)
+                yield None, check
 
 
 def main() -> None:
-    """Do what comes in, one exercise after the other."""
+    """Do what comes in, one exercise after the other.
+
+    The mutants of an exercise share a copy of this process until one of them ends it.
+    """
     told, say = pipes()
     bench: Bench | None = None
     for news in told:
         if bench is None or bench.exercise != news["exercise"]:
             try:
-                bench = Bench(news["exercise"], news["methods"])
+                bench = Bench(news["exercise"], tuple(news["methods"]))
             except Exception as error:
                 bench = None
                 say({"error": f"{type(error).__name__}: {error}"})
                 continue
-        ready = bench
-        compares = news["what"] == "compared"
-        if compares:
-            ready.records.fill()
+        if unknown := {*news["keys"]} - bench.mutants.keys():
+            say({"error": f"it has no mutant {min(unknown)}: was the reference edited?"})
+            continue
+        if news["what"] == "compared":
+            bench.records.fill()
+        say({"done": True} if in_a_copy(partial(_each, bench, news["what"], news["keys"], say))
+            else {"ended": True})
 
-        def work() -> None:
-            found = (ready.compared(news["key"]) if compares
-                     else ready.outcome(news["key"], say))
-            say({"found": asdict(found)})
 
-        seconds = sum(ready.seconds.values()) * (len(ready.records) if compares else 1) + 5
-        if not in_a_copy(work, seconds, 10 * seconds):
-            say({"ended": True})
+def _each(bench: Bench, what: str, keys: Sequence[str], say: Callable[[dict], None]) -> None:
+    """Try or compare mutants, and say what was found of each."""
+    compares = what == "compared"
+    seconds = sum(bench.seconds.values()) * (2 * len(bench.records) if compares else 1) + 5
+    for key in keys:
+        end_after(seconds, 10 * seconds)
+        say({"check": bench.checks[0].name})
+        say({"found": asdict(bench.compared(key) if compares else bench.outcome(key, say))})
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def variations(value: Any) -> Iterator[Any]:
     """Values of the same kind that are easily forgotten.
 
     >>> [*variations(3)]
-    [4, 2, 0, 33, None]
+    [4, 2, 0, 33, 50000, None]
     >>> [*variations(None)]
     [0, False, 1]
     """
@@ -115,7 +115,7 @@ def variations(value: Any) -> Iterator[Any]:
         case bool():
             yield not value
         case int():
-            yield from (value + 1, value - 1, 0, 11 * value, None)
+            yield from (value + 1, value - 1, 0, 11 * value, 50_000, None)
         case float():
             yield from (2 * value, 0.0, 1.0, -value)
         case str():

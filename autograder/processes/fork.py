@@ -14,12 +14,8 @@ CAN_FORK = hasattr(os, "fork") and sys.platform != "darwin"     # whose framewor
 MEMORY = 3 * 2**30              # bytes that the work may take beyond what this process has
 
 
-def in_a_copy(work: Callable[[], None], seconds: float, wall_seconds: float) -> bool:
-    """Do the work, and whether it came to its end.
-
-    seconds: of processor time; wall_seconds: by the wall clock. The system ends a copy that
-    takes longer, whatever it is in the middle of. There is no limit where there is no fork.
-    """
+def in_a_copy(work: Callable[[], None]) -> bool:
+    """Do the work, and whether it came to its end. It sets its own limits, by `end_after`."""
     if not CAN_FORK:
         work()
         return True
@@ -28,19 +24,30 @@ def in_a_copy(work: Callable[[], None], seconds: float, wall_seconds: float) -> 
     if process:
         return os.waitpid(process, 0)[1] == 0
     try:
-        _limit(seconds, wall_seconds)
+        _limit_memory()
         work()
     except BaseException:
         os._exit(1)
     os._exit(0)
 
 
-def _limit(seconds: float, wall_seconds: float) -> None:
+def end_after(seconds: float, wall_seconds: float) -> None:
+    """Within a copy: let the system end it after so many seconds from now.
+
+    seconds: of processor time; wall_seconds: by the wall clock. Whatever the copy is in the
+    middle of. There is no limit where there is no copy.
+    """
+    if not CAN_FORK:
+        return
+    for timer, number, limit in ((signal.ITIMER_PROF, signal.SIGPROF, seconds),
+                                 (signal.ITIMER_REAL, signal.SIGALRM, wall_seconds)):
+        signal.signal(number, signal.SIG_DFL)
+        signal.setitimer(timer, limit)
+
+
+def _limit_memory() -> None:
     import resource
 
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(int(wall_seconds) + 1)
-    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
     try:
         with open("/proc/self/statm", encoding="ascii") as status:
             used = int(status.read().split()[0]) * resource.getpagesize()

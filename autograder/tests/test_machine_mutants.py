@@ -4,29 +4,32 @@ A minute and a half of processor time, most of it for mutants that are tried aga
 """
 
 import ast
+import itertools
 import random
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from autograder.checking import check
 from autograder.checking.levels import why_not_here
 from autograder.judge.wire import Message
-from autograder.machine_mutants import matrix
-from autograder.machine_mutants.comparison import exactly
+from autograder.machine_mutants import results, runs
+from autograder.machine_mutants.comparison import Records, compare, exactly
 from autograder.machine_mutants.equivalents import equivalents
 from autograder.machine_mutants.mutants import (MachineMutant, applied, canonical, load,
                                                 mutants_in, mutants_of)
 from autograder.machine_mutants.operators import OPERATORS
-from autograder.machine_mutants.trials import OUT_OF_TIME, Bench, Outcome, Worker
-from autograder.processes.fork import CAN_FORK, in_a_copy
+from autograder.machine_mutants.trials import OUT_OF_TIME, Bench, Outcome, Worker, in_order
+from autograder.processes.fork import CAN_FORK, end_after, in_a_copy
 from autograder.reference.source import ModuleSource, module_source
 from gearworks import layers
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLE = {"exercises": 12, "mutants": 5}
-RENEW = matrix.COMMAND
+RENEW = runs.COMMAND
 
 # operator -> a function and some of the changes that it must make; each by its changed line
 CASES = {
@@ -158,15 +161,16 @@ def key_of(exercise: str, operator: str, added: str) -> str:
 
 
 def test_a_mutant_is_caught_by_the_first_check_that_fails_public_ones_first(worker):
-    key = key_of("layers.rms_norm", "call-dropped", "+ return x / (mean_square")
-    assert worker.try_mutant("layers.rms_norm", (), key) == Outcome("one_vector", "failed")
+    key = key_of("layers.rms_norm", "call-dropped", "+ normed = x / (mean_square")
+    assert [*worker.outcomes("layers.rms_norm", (), [key])] == [Outcome(
+        in_order("layers.rms_norm")[0].name, "failed")]
 
 
 def test_a_mutant_that_never_ends_is_caught_and_the_next_one_is_tried(worker):
     exercise = "tokenizer.count_pairs+merge_pair"
     endless = [mutant for mutant in mutants_of(exercise)
                if mutant.operator == "statement-dropped" and "+= " in mutant.diff]
-    outcomes = [worker.try_mutant(exercise, (), mutant.key) for mutant in endless]
+    outcomes = [*worker.outcomes(exercise, (), [mutant.key for mutant in endless])]
     assert OUT_OF_TIME in {outcome.how for outcome in outcomes}
     assert all(outcome.check for outcome in outcomes)
 
@@ -174,13 +178,13 @@ def test_a_mutant_that_never_ends_is_caught_and_the_next_one_is_tried(worker):
 @pytest.mark.skipif(not CAN_FORK, reason="processes cannot be copied here")
 def test_a_copy_spoils_nothing_and_ends_when_its_time_is_over():
     kept = [1]
-    assert in_a_copy(kept.clear, 5, 5) and kept == [1]
-    assert not in_a_copy(lambda: sys.exit(3), 5, 5)
+    assert in_a_copy(kept.clear) and kept == [1]
+    assert not in_a_copy(lambda: sys.exit(3))
 
     def endless() -> None:
-        while True:
-            pass
-    assert not in_a_copy(endless, 1, 30)
+        end_after(0.2, 30)
+        sum(itertools.repeat(0))                                  # nothing inside can stop it
+    assert not in_a_copy(endless)
 
 
 def test_a_comparison_tells_bits_from_types_and_rounding():
@@ -196,13 +200,34 @@ def test_a_comparison_tells_bits_from_types_and_rounding():
     assert exactly(record(told), record(told | {"text": "yes"}))
 
 
-def test_a_survivor_is_compared_with_the_reference_on_other_inputs(worker):
-    """`max(0, x)` and `max(-1, x)` of numbers that are never below 0."""
+def test_a_bench_has_the_mutants_and_the_seconds_of_an_exercise():
     bench = Bench("layers.rms_norm", ())
-    assert len(bench.mutants) > 10 and bench.seconds.keys() == {check.name
-                                                                for check in bench.checks}
-    key = key_of("layers.rms_norm", "call-dropped", "+ return x / (mean_square")
-    assert worker.compare("layers.rms_norm", (), key).found == "caught"
+    names = {check.name for check in bench.checks}
+    assert len(bench.mutants) > 10 and bench.seconds.keys() == names
+    assert [check.public for check in bench.checks] == sorted(
+        (check.public for check in bench.checks), reverse=True)
+
+
+def test_a_mutant_that_is_caught_with_another_seed_is_said_to_be(worker):
+    key = key_of("layers.rms_norm", "call-dropped", "+ normed = x / (mean_square")
+    [found] = worker.comparisons("layers.rms_norm", (), [key])
+    assert found.found == "caught"
+
+
+@pytest.mark.parametrize("other, found", [
+    (lambda x: x * 1.0 if x > 0 else 0.0, "same"), (lambda x: max(0, x) * 1.0 or 1.0, "wider"),
+    (lambda x: np.float64(max(0, x)), "types"), (lambda x: max(0, x) * (1 + 1e-9), "rounds"),
+    (lambda x: max(0, x) + (x == 7) * 1.0, "differs"), (lambda x: -1.0, "caught")])
+def test_a_survivor_is_compared_with_the_reference(other, found):
+    """It meets what the check draws, which is from 1 to 6, or 7, and varied from there."""
+    @check("toy.positive", points=1, public=True)
+    def grows(positive, rng):
+        "What is above 0 stays."
+        assert positive(int(rng.integers(1, 7))) > 0 and positive(7)
+
+    records = Records([grows], [lambda x: max(0, x) * 1.0])
+    records.fill()
+    assert compare(records, [other], {"grows": 1}).found == found
 
 
 # --- the committed matrix ---------------------------------------------------------------------
@@ -210,16 +235,16 @@ def test_a_survivor_is_compared_with_the_reference_on_other_inputs(worker):
 
 @pytest.fixture(scope="module")
 def exercises():
-    return matrix.exercises_of(REPOSITORY)
+    return runs.exercises_of(REPOSITORY)
 
 
 @pytest.fixture(scope="module")
 def rows():
-    return matrix.read(REPOSITORY / matrix.RESULTS)
+    return results.read(REPOSITORY / results.PATH)
 
 
 def test_the_matrix_is_of_this_code_and_these_checks(exercises, rows):
-    assert [*matrix.stale(exercises, rows)] == [], f"run {RENEW}"
+    assert [*runs.stale(exercises, rows)] == [], f"run {RENEW}"
     assert rows.keys() == {exercise.name for exercise in exercises}
     assert not [row.problem for row in rows.values() if row.problem]
 
@@ -236,7 +261,9 @@ def test_a_sample_of_mutants_ends_as_the_matrix_says(exercises, rows, worker):
     for exercise in rng.sample(known, min(len(known), SAMPLE["exercises"])):
         row = rows[exercise.name]
         mutants = mutants_of(exercise.name, exercise.methods)
-        for at in rng.sample(range(len(mutants)), min(len(mutants), SAMPLE["mutants"])):
-            outcome = worker.try_mutant(exercise.name, exercise.methods, mutants[at].key)
+        places = rng.sample(range(len(mutants)), min(len(mutants), SAMPLE["mutants"]))
+        keys = [mutants[at].key for at in places]
+        outcomes = [*worker.outcomes(exercise.name, exercise.methods, keys)]
+        for at, outcome in zip(places, outcomes, strict=True):
             assert row.letter(outcome) == row.outcomes[at], (exercise.name, mutants[at].diff,
                                                              RENEW)

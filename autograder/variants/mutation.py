@@ -146,10 +146,10 @@ def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
 
     Raises VariantError when an edit does not apply, or uses a name that nothing defines.
     """
-    namespace, read = edited_namespace(module, _with_edits(inspect.getsource(module), mutant),
+    namespace, code = edited_namespace(module, _with_edits(inspect.getsource(module), mutant),
                                        {edit.where.partition(".")[0] for edit in mutant.edits},
                                        f"<mutant {mutant.component} {mutant.name}>")
-    unknown = [name for name in read
+    unknown = [name for name in _globals_read(code)
                if name not in namespace and not hasattr(builtins, name)]
     if {*unknown} - {*mutant.undefined}:
         raise _refusal(mutant, f"it uses {unknown[0]}, which {module.__name__} does not define")
@@ -157,12 +157,12 @@ def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
 
 
 def edited_namespace(module: ModuleType, source: str, edited: Collection[str],
-                     filename: str) -> tuple[dict[str, Any], list[str]]:
+                     filename: str) -> tuple[dict[str, Any], CodeType]:
     """A module's names, with the edited definitions, and those that use them, made anew.
 
     source: the module's, after the edits. All other names are the module's own objects, so that
-    a dataclass of a mutant's result is the dataclass that checks know. Returns the global names
-    that the new code reads, too.
+    a dataclass of a mutant's result is the dataclass that checks know. Returns the code that
+    made the new ones, too.
     """
     tree = ast.parse(source)
     affected = _affected(tree, {*edited})
@@ -172,7 +172,7 @@ def edited_namespace(module: ModuleType, source: str, edited: Collection[str],
     namespace = dict(vars(module))
     code = compile(tree, filename, "exec")
     exec(code, namespace)
-    return namespace, [*_globals_read(code)]
+    return namespace, code
 
 
 def exhibit_source(module: str, name: str) -> ModuleSource:

@@ -15,7 +15,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import autograder
 from autograder.checking import checks_of
-from autograder.machine_mutants import matrix
+from autograder.machine_mutants import results
 from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
 from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
@@ -73,15 +73,15 @@ class MutationOperators(SphinxDirective):
         return [_table(["Operator", "What it changes", "Kind", "Mutants", "Killed"], body)]
 
 
-def _machine_rows(env) -> list[matrix.Row]:
-    path = Path(env.srcdir) / matrix.RESULTS
-    for source in (path, EQUIVALENTS, *Path(matrix.__file__).parent.rglob("*.py")):
+def _machine_rows(env) -> list[results.Row]:
+    path = Path(env.srcdir) / results.PATH
+    for source in (path, EQUIVALENTS, *Path(results.__file__).parent.rglob("*.py")):
         env.note_dependency(str(source))
-    return [*matrix.read(path).values()]
+    return [*results.read(path).values()]
 
 
-def _machine_summary(rows: list[matrix.Row]) -> nodes.container:
-    def cells(name: nodes.Node, chosen: list[matrix.Row]) -> list[str | nodes.Node]:
+def _machine_summary(rows: list[results.Row]) -> nodes.container:
+    def cells(name: nodes.Node, chosen: list[results.Row]) -> list[str | nodes.Node]:
         def total(attribute: str) -> int:
             return sum(getattr(row, attribute) for row in chosen)
 
@@ -89,20 +89,20 @@ def _machine_summary(rows: list[matrix.Row]) -> nodes.container:
         return [name, f"{total('made')}", f"{total('killed') / distinct:.0%}",
                 f"{total('killed_by_public') / distinct:.0%}",
                 *(f"{sum(row.count(kind) for row in chosen)}"
-                  for kind in ("open", "rounds", "types", "equivalent"))]
+                  for kind in ("open", "rounds", "types", "test", "equivalent"))]
 
     body = [cells(nodes.literal("", row.exercise), [row]) for row in rows]
     return _table(["Exercise", "Mutants", "Killed", "By public checks", "Survive",
-                   "Only round otherwise", "Other types", "Equivalent"],
+                   "Only round otherwise", "Other types", "Right tests", "Equivalent"],
                   [cells(nodes.strong("", "all"), rows), *body])
 
 
-def _survivors(row: matrix.Row) -> nodes.container:
-    body = [[nodes.literal("", survivor.operator),
-             nodes.literal_block("", survivor.change, language="diff"),
-             f"{survivor.reason}."]
+def _survivors(row: results.Row) -> nodes.container:
+    """What lives, and why; not the changes themselves, which are lines of the solution."""
+    body = [[nodes.literal("", survivor.component), f"{survivor.line}",
+             nodes.literal("", survivor.operator), f"{survivor.reason}."]
             for survivor in row.survivors]
-    table = _table(["Operator", "Change", "Why it lives"], body)
+    table = _table(["Of", "Line", "Operator", "Why it lives"], body)
     opening = nodes.raw("", f"<details><summary><code>{row.exercise}</code></summary>",
                         format="html")
     return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
@@ -154,8 +154,7 @@ def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.contain
 
 def _row(cells: list[str | nodes.Node]) -> nodes.row:
     shown = [nodes.Text(cell) if isinstance(cell, str) else cell for cell in cells]
-    return nodes.row("", *(nodes.entry("", node if isinstance(node, nodes.literal_block)
-                                       else nodes.paragraph("", "", node)) for node in shown))
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", node)) for node in shown))
 
 
 def setup(app: Sphinx) -> dict:

@@ -35,6 +35,8 @@ import regex
 
 from gearworks.errors import FormatError, ModelError
 from gearworks.formats.files import read_json
+from gearworks.vocabularies.alternatives import longest_of
+from gearworks.vocabularies.patterns import OTHER_SPLITTERS, covering
 from gearworks.vocabularies.unicode_tables import (DIGIT, LETTER, NUMBER, WHITE_SPACE,
                                                    WORD_CHARACTER, normalize)
 from gearworks.vocabularies.vocabulary import (SPECIAL_ROLES, AddedToken, Vocabulary,
@@ -104,11 +106,14 @@ def splitter(name: str) -> str:
     "qwen2": as "llama3", but each number is a piece.
     "digits": each number is a piece; so is all that lies between two of them.
 
+    Other vocabularies' rules have the names in `vocabularies.patterns`.
     Raises KeyError for any other name. Source: the patterns in these models' tokenizer.json.
 
     >>> regex.findall(splitter("llama3"), "I'LL take  2000!")
     ['I', "'LL", ' take', ' ', ' ', '200', '0', '!']
     """
+    if name in OTHER_SPLITTERS:
+        return covering(name)
     # "ſ" is an "s" where case does not count.
     contraction = "'(?:[sSſtTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])"
 
@@ -286,8 +291,7 @@ def any_of(contents: tuple[str, ...]) -> re.Pattern:
     >>> any_of(("<end>", "<end><end>", "<")).findall("a<b<end><end>")
     ['<', '<end><end>']
     """
-    return re.compile("|".join(re.escape(content)
-                               for content in sorted(contents, key=len, reverse=True)))
+    return re.compile(longest_of(contents))
 
 
 def encode(text: str, added_tokens: Collection[AddedToken],
@@ -412,26 +416,11 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary
         added = vocabulary.added_tokens
-        written = bytes_to_unicode()
-        byte_characters = charmap_build("".join(written[byte] for byte in range(256)))
-
-        def bytes_of(token: str) -> bytes | None:
-            """What a token stands for that is written in byte characters."""
-            try:
-                return charmap_encode(token, "strict", byte_characters)[0]
-            except UnicodeEncodeError:
-                return None
-
-        # A token that is not written in byte characters stands for its own UTF-8.
-        self._token_bytes = {}
-        self._whole_pieces = {}
-        contents = [(token.content, token.id) for token in added]
-        for token, id in [*vocabulary.tokens.items(), *contents]:
-            data = bytes_of(token)
-            self._token_bytes[id] = token.encode("utf-8") if data is None else data
-        if vocabulary.ignore_merges:
-            self._whole_pieces = {data: id for token, id in vocabulary.tokens.items()
-                                  if (data := bytes_of(token)) is not None}
+        self._written = {id: token for token, id in vocabulary.tokens.items()}
+        self._written |= {token.id: self._normalize(token.content) if token.normalized
+                          else token.content for token in added}
+        self._prepare_model()
+        self._token_bytes = {id: self._bytes_of(token) for id, token in self._written.items()}
         special = {token.id for token in added if token.special}
         self._readable_bytes = {id: data for id, data in self._token_bytes.items()
                                 if id not in special}
@@ -439,6 +428,19 @@ class Tokenizer:
         self._added = [token for token in added if not token.normalized]
         self._added_normalized = [replace(token, content=self._normalize(token.content))
                                   for token in added if token.normalized]
+        self.vocab_size = 1 + max(self._token_bytes, default=-1)
+        self.bos_id, self.eos_id, self.unk_id, self.pad_id = map(vocabulary.specials.get,
+                                                                 SPECIAL_ROLES)
+
+    def _prepare_model(self) -> None:
+        """What is particular to byte-level vocabularies."""
+        vocabulary = self.vocabulary
+        written = bytes_to_unicode()
+        self._byte_characters = charmap_build("".join(written[byte] for byte in range(256)))
+        self._whole_pieces = {}
+        if vocabulary.ignore_merges:
+            self._whole_pieces = {data: id for token, id in vocabulary.tokens.items()
+                                  if (data := self._written_bytes(token)) is not None}
         self._splitters = [splitter(name) for name in vocabulary.splitters]
         self._byte_ids = [vocabulary.tokens.get(written[byte], vocabulary.unk_id)
                           for byte in range(256)]
@@ -447,9 +449,17 @@ class Tokenizer:
         self._dropped_bytes = self.missing_bytes if vocabulary.unk_id is None else b""
         self._encode_word = lru_cache(maxsize=CACHED_WORDS)(self._encode_piece)
 
-        self.vocab_size = 1 + max(self._token_bytes, default=-1)
-        self.bos_id, self.eos_id, self.unk_id, self.pad_id = map(vocabulary.specials.get,
-                                                                 SPECIAL_ROLES)
+    def _written_bytes(self, token: str) -> bytes | None:
+        """What a token stands for that is written in byte characters."""
+        try:
+            return charmap_encode(token, "strict", self._byte_characters)[0]
+        except UnicodeEncodeError:
+            return None
+
+    def _bytes_of(self, token: str) -> bytes:
+        # A token that is not written in byte characters stands for its own UTF-8.
+        data = self._written_bytes(token)
+        return token.encode("utf-8") if data is None else data
 
     @classmethod
     def from_file(cls, path: Path) -> "Tokenizer":
@@ -470,7 +480,11 @@ class Tokenizer:
     def from_json(cls, tokenizer: Mapping[str, Any],
                   config: Mapping[str, Any] | None = None) -> "Tokenizer":
         """Build from `tokenizer.json` and `tokenizer_config.json` with `read_vocabulary`."""
-        return cls(read_vocabulary(tokenizer, config))
+        vocabulary = read_vocabulary(tokenizer, config)
+        if vocabulary.sentencepiece is not None:
+            from gearworks.vocabularies.sentencepiece import SentencePieceTokenizer
+            return SentencePieceTokenizer(vocabulary)
+        return cls(vocabulary)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
@@ -499,11 +513,7 @@ class Tokenizer:
                               f"U+{code_point:04X}, and no character",
                               "leave it out, or write the text again in UTF-8") from None
 
-        def encode_normalized(part: str) -> list[int]:
-            return encode(self._normalize(part), self._added_normalized, self._encode_ordinary,
-                          parse_special)
-
-        ids = encode(text, self._added, encode_normalized, parse_special)
+        ids = self._encode_text(text, parse_special)
         return ([*self.vocabulary.prefix, *ids, *self.vocabulary.suffix] if add_special_tokens
                 else ids)
 
@@ -552,6 +562,13 @@ class Tokenizer:
         for form in self.vocabulary.normalization:
             text = normalize(text, form)
         return text
+
+    def _encode_text(self, text: str, parse_special: bool) -> list[int]:
+        def encode_normalized(part: str) -> list[int]:
+            return encode(self._normalize(part), self._added_normalized, self._encode_ordinary,
+                          parse_special)
+
+        return encode(text, self._added, encode_normalized, parse_special)
 
     def _encode_ordinary(self, text: str) -> list[int]:
         ids = []

@@ -65,11 +65,11 @@ TOKENIZER_READ = frozenset(f"tokenizer.{key}" for key in (
     "ggml.model", "ggml.pre", "ggml.tokens", "ggml.token_type", "ggml.merges",
     "ggml.bos_token_id", "ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id",
     "ggml.unknown_token_id", "ggml.padding_token_id", "ggml.add_bos_token",
-    "ggml.add_eos_token", "ggml.add_space_prefix", "chat_template"))
+    "ggml.add_eos_token", "ggml.add_space_prefix", "ggml.scores", "ggml.precompiled_charsmap",
+    "ggml.remove_extra_whitespaces", "chat_template"))
 TOKENIZER_LEFT_OUT: Mapping[str, frozenset[str]] = {
     reason: frozenset(f"tokenizer.{key}" for key in keys) for reason, keys in {
-        "byte-level BPE goes by the ranks of merges, and has neither": {
-            "ggml.scores", "ggml.precompiled_charsmap", "ggml.remove_extra_whitespaces",
+        "no token of a continued text has another type than the first": {
             "ggml.token_type_count"},
         "it names a token that only the writer of a prompt places": {
             "ggml.seperator_token_id", "ggml.mask_token_id", "ggml.cls_token_id",

@@ -18,7 +18,7 @@ def chat_logprobs(entries: Sequence[TokenLogprob], tokenizer: Tokenizer) -> dict
     A token that is not whole characters reads U+FFFD; its bytes are exact.
     """
     def described(id: int, logprob: float) -> dict[str, Any]:
-        return {"token": tokenizer.decode([id]), "logprob": max(logprob, LEAST),
+        return {"token": _text(id, tokenizer), "logprob": max(logprob, LEAST),
                 "bytes": list(tokenizer.decode_bytes([id]))}
     return {"content": [described(entry.id, entry.logprob)
                         | {"top_logprobs": [described(*each) for each in entry.top]}
@@ -37,9 +37,14 @@ def completion_logprobs(entries: Sequence[TokenLogprob | None], ids: Sequence[in
     for entry in entries:
         top: dict[str, float] = {}
         for id, logprob in () if entry is None else (*entry.top, (entry.id, entry.logprob)):
-            top.setdefault(tokenizer.decode([id]), max(logprob, LEAST))
+            top.setdefault(_text(id, tokenizer), max(logprob, LEAST))
         tops.append(None if entry is None else top)
-    return {"tokens": [tokenizer.decode([id]) for id in ids],
+    return {"tokens": [_text(id, tokenizer) for id in ids],
             "token_logprobs": [None if entry is None else max(entry.logprob, LEAST)
                                for entry in entries],
             "top_logprobs": tops, "text_offset": list(offsets)}
+
+
+def _text(id: int, tokenizer: Tokenizer) -> str:
+    """What a token reads within a text: where it begins one, its space may be dropped."""
+    return tokenizer.decode_bytes([id]).decode("utf-8", errors="replace")

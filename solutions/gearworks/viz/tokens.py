@@ -107,6 +107,10 @@ def token_borders(text: str, tokenizers: Tokenizer | Mapping[str, Tokenizer],
 
 def _merge_trace(text: str, tokenizer: Tokenizer) -> Trace:
     vocabulary = tokenizer.vocabulary
+    if vocabulary.sentencepiece is not None:
+        raise FigureError("cannot replay the merges", "the vocabulary is SentencePiece's, and "
+                          "this figure shows how bytes are merged",
+                          "use `token_borders`, which shows any tokenizer's tokens")
     ids = tokenizer.encode(text, parse_special=False)
     normal = text
     for form in vocabulary.normalization:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gearworks.errors import ModelError
-from gearworks.vocabularies.vocabulary import (
-    CONTROL, SPLITTERS_OF_GGUF, UNUSED, USER_DEFINED, Vocabulary)
+from gearworks.vocabularies.patterns import SPLITTERS_OF_GGUF, WHOLE_PIECES
+from gearworks.vocabularies.vocabulary import CONTROL, UNUSED, USER_DEFINED, Vocabulary
 
 NORMAL = 1
 NORMALIZATION = {"qwen2": ("NFC",)}         # llama.cpp knows it by the splitter's name
@@ -29,11 +29,14 @@ def vocabulary_to_gguf(vocabulary: Vocabulary, vocab_size: int, eos_ids: Collect
     >>> made["tokenizer.ggml.tokens"], made["tokenizer.ggml.merges"]
     (['a', 'b', 'ab', '[PAD3]'], ['a b'])
     """
+    if vocabulary.sentencepiece is not None:
+        raise _impossible("it is a SentencePiece vocabulary, and only byte-level ones are "
+                          "written")
     pre = next((name for name, splitters in SPLITTERS_OF_GGUF.items()
                 if splitters == vocabulary.splitters), None)
     if pre is None or vocabulary.normalization != NORMALIZATION.get(pre, ()):
         raise _impossible("it cuts or normalizes text by rules that have no name there")
-    if vocabulary.ignore_merges != (vocabulary.splitters == ("llama3",)):
+    if vocabulary.ignore_merges != (vocabulary.splitters in WHOLE_PIECES):
         raise _impossible("ignore_merges is not what its rules for cutting text imply")
     own = {vocabulary.specials.get("eos"), *eos_ids} - {None}
     ends = sorted(own, key=lambda id: id != vocabulary.specials.get("eos"))

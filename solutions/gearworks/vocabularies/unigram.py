@@ -1,8 +1,8 @@
 """The Unigram model: of all ways to cut a text into pieces, the most probable one.
 
 Every piece has a score, the logarithm of its probability, and a cut's score is the sum over its
-pieces. Left out on purpose: SentencePiece's treatment of spaces, sampling among cuts, and the
-training of the scores.
+pieces. Left out on purpose: SentencePiece's treatment of spaces, which is in `sentencepiece`,
+sampling among cuts, and the training of the scores.
 
 Source: Kudo 2018; encoding as in SentencePiece and the `tokenizers` library.
 """

