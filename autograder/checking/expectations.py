@@ -1,13 +1,16 @@
 """What a check demands, and what it says else: expected, the first difference, what to try."""
 
 import copy
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from autograder.checking.check import CheckFailure
+from autograder.generators.printing import visible
 
 WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, "
            "such as `np.sqrt(2)`, and so are arrays such as `np.zeros(3)`, made without a "
@@ -36,15 +39,15 @@ def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str =
     """
     if expected is not None:
         right = _plain(expected)
-        expect_returned(got, f"{of} to be {_kind(right)} such as {_short(right)}")
+        expect_returned(got, f"{of} to be {_kind(right)} such as {short(right)}")
     _expect_equal(got, expected, of, hint)
 
 
 def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
     got, expected = _plain(got), _plain(expected)
     if type(got) is not type(expected) and not (_is_number(got) and _is_number(expected)):
-        raise CheckFailure(f"{of} to be {_kind(expected)} such as {_short(expected)}",
-                           f"{_kind(got)}: {_short(got)}", hint)
+        raise CheckFailure(f"{of} to be {_kind(expected)} such as {short(expected)}",
+                           f"{_kind(got)}: {short(got)}", hint)
     if got == expected:
         return
     if isinstance(expected, (list, str, bytes)):
@@ -52,20 +55,20 @@ def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
         at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), both)
         if len(got) != len(expected) and at == both:
             elements = f"{len(expected)} element{'s' * (len(expected) != 1)}"
-            raise CheckFailure(f"{of} to have {elements}", f"{len(got)}: {_short(got)}", hint)
-        raise CheckFailure(f"{of} to be {_short(expected, at)}",
-                           f"element {at} is the first that differs: got {_short(got[at])}, "
-                           f"expected {_short(expected[at])}", hint)
+            raise CheckFailure(f"{of} to have {elements}", f"{len(got)}: {short(got)}", hint)
+        raise CheckFailure(f"{of} to be {short(expected, at)}",
+                           f"element {at} is the first that differs: got {short(got[at])}, "
+                           f"expected {short(expected[at])}", hint)
     if isinstance(expected, dict):
         for key in expected:
             if key not in got:
-                raise CheckFailure(f"{of} to have the key {_short(key)}",
-                                   f"the keys {_short(sorted(map(str, got)))}", hint)
-            _expect_equal(got[key], expected[key], f"{of} at {_short(key)}", hint)
+                raise CheckFailure(f"{of} to have the key {short(key)}",
+                                   f"the keys {short(sorted(map(str, got)))}", hint)
+            _expect_equal(got[key], expected[key], f"{of} at {short(key)}", hint)
         stranger = next(key for key in got if key not in expected)
         raise CheckFailure(f"{of} to have {len(expected)} key{'s' * (len(expected) != 1)}",
-                           f"{len(got)}, among them {_short(stranger)}", hint)
-    raise CheckFailure(f"{of} to be {_short(expected)}", _short(got), hint)
+                           f"{len(got)}, among them {short(stranger)}", hint)
+    raise CheckFailure(f"{of} to be {short(expected)}", short(got), hint)
 
 
 def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Sequence[str] = (),
@@ -81,7 +84,7 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     expect_returned(got, f"{of} to be a NumPy array of shape {expected.shape}")
     if not isinstance(got, np.ndarray) and not np.isscalar(got):
         raise CheckFailure(f"{of} to be a NumPy array of shape {expected.shape}",
-                           f"{_kind(got)}: {_short(got)}", hint)
+                           f"{_kind(got)}: {short(got)}", hint)
     got = np.asarray(got)
     if got.shape != expected.shape:
         raise CheckFailure(f"{of} to have the shape {expected.shape}", f"the shape {got.shape}",
@@ -92,8 +95,9 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
                            WIDENED if widened else hint)
     if got.dtype.kind not in "fiub":
         raise CheckFailure(f"{of} to hold numbers", f"the dtype {got.dtype}", hint)
-    wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol,
-                        atol=atol, equal_nan=True)
+    with np.errstate(invalid="ignore"):          # some patterns of nan signal
+        wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol,
+                            atol=atol, equal_nan=True)
     if not wrong.any():
         return
     first = tuple(int(i) for i in np.argwhere(wrong)[0])
@@ -106,6 +110,74 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     raise CheckFailure(f"{of} to agree with the truth {nearly}",
                        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got "
                        f"{got[first]:.6g}, expected {expected[first]:.6g}", hint)
+
+
+def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
+                atol: float | None = None, rtol: float = 1e-5) -> None:
+    """Fail unless two values are the same as far as a learner may choose.
+
+    Floating-point numbers agree within a tolerance, arrays in shape, those of floating-point
+    numbers in dtype; a list may be a tuple, an integer NumPy's. Of a dataclass its fields are
+    compared. atol: by default `rtol` of the largest number in the array.
+    """
+    more = {"hint": hint, "atol": atol, "rtol": rtol}
+    if isinstance(expected, np.ndarray) and expected.dtype.kind == "f":
+        largest = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=0))
+        expect_close(got, expected, of=of, hint=hint, dtype=expected.dtype, rtol=rtol,
+                     atol=rtol * largest if atol is None else atol)
+    elif isinstance(expected, np.ndarray):
+        expect_returned(got, f"{of} to be a NumPy array of shape {expected.shape}")
+        kinds = {"u": "i"}
+        kind = getattr(getattr(got, "dtype", None), "kind", "")
+        expect(kinds.get(kind, kind) == kinds.get(expected.dtype.kind, expected.dtype.kind),
+               f"{of} to be an array of {expected.dtype}",
+               f"{getattr(got, 'dtype', _kind(got))}", hint)
+        expect_close(got, expected, of=of, hint=hint, dtype=None, atol=0, rtol=0)
+    elif isinstance(expected, (float, np.floating)):
+        expect_returned(got, f"{of} to be {expected:.6g}")
+        is_number = isinstance(got, (int, float, np.floating, np.integer))
+        near = is_number and (math.isclose(got, expected, rel_tol=rtol, abs_tol=atol or 1e-12)
+                              or (got != got and expected != expected))
+        expect(near, f"{of} to be {expected:.6g}", short(got), hint)
+    elif isinstance(expected, (str, bytes)):
+        expect_returned(got, f"{of} to be {short(expected)}")
+        expect(type(got) is type(expected) and got == expected, f"{of} to be {short(expected)}",
+               short(got), hint)
+    elif isinstance(expected, (list, tuple)):
+        expect_returned(got, f"{of} to be {short(expected)}")
+        plain = {int, bool, str, bytes, type(None)}
+        if not isinstance(got, (list, tuple)) or {*map(type, expected)} <= plain:
+            mine, right = _plain(got), _plain(expected)
+            if isinstance(mine, list) and max(len(repr(mine)), len(repr(right))) <= 100:
+                expect(mine == right, f"{of} to be {visible(repr(right))}", visible(repr(mine)),
+                       hint)
+            expect_equal(got, expected, of=of, hint=hint)
+            return
+        expect(len(got) == len(expected),
+               f"{of} to have {len(expected)} element{'s' * (len(expected) != 1)}",
+               f"{len(got)}", hint)
+        for at, (mine, right) in enumerate(zip(got, expected)):
+            expect_same(mine, right, of=f"element {at} of {of}", **more)
+    elif isinstance(expected, dict):
+        expect_returned(got, f"{of} to be {short(expected)}")
+        keys = [*expected]
+        expect(isinstance(got, Mapping) and {*got} == {*keys},
+               f"{of} to have the keys {short(keys)}",
+               short([*got]) if isinstance(got, Mapping) else f"{_kind(got)}: {short(got)}",
+               hint)
+        for key in keys:
+            expect_same(got[key], expected[key], of=f"{short(key)} in {of}", **more)
+    elif dataclasses.is_dataclass(expected) and not isinstance(expected, type):
+        expect_returned(got, f"{of} to be a {type(expected).__name__}")
+        for each in dataclasses.fields(expected):
+            expect(hasattr(got, each.name),
+                   f"{of} to be a {type(expected).__name__} with {each.name}", short(got), hint)
+            expect_same(getattr(got, each.name), getattr(expected, each.name),
+                        of=f"{each.name} of {of}", **more)
+    elif expected is None:
+        expect(got is None, f"{of} to be None", short(got), hint)
+    else:
+        expect_equal(got, expected, of=of, hint=hint)
 
 
 @contextmanager
@@ -194,7 +266,7 @@ def _names(kinds: Sequence[type[BaseException]]) -> str:
     return " or ".join(kind.__name__ for kind in kinds)
 
 
-def _short(value: Any, around: int = 0, limit: int = 120) -> str:
+def short(value: Any, around: int = 0, limit: int = 120) -> str:
     """A value as text that fits a message: of a sequence, a part at the place `around`."""
     if isinstance(value, (list, str, bytes)) and len(value) > 24:
         start = max(0, around - 8)
@@ -205,4 +277,5 @@ def _short(value: Any, around: int = 0, limit: int = 120) -> str:
             text = repr(value)
         except Exception:
             text = f"<{type(value).__name__}>"
+    text = visible(text)
     return text if len(text) <= limit else text[:limit] + " …"

@@ -260,9 +260,10 @@ class _Tail(io.TextIOBase):
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
     """The parts of a message, cut to MESSAGE_WORDS in all; what was found gives way."""
-    others = sum(len(text.split()) for part, text in message.items() if part != "found")
-    room = max(40, MESSAGE_WORDS - others - 10)
-    return {part: cut(text, room if part == "found" else 60) for part, text in message.items()}
+    most = {"expected": 80, "hint": 40}
+    parts = {part: cut(text, most[part]) for part, text in message.items() if part in most}
+    room = MESSAGE_WORDS - sum(len(text.split(" ")) for text in parts.values())
+    return {part: parts.get(part, cut(text, room)) for part, text in message.items()}
 
 
 def _raised(error: BaseException, checks: str) -> dict[str, str]:

@@ -1,8 +1,13 @@
 """Checks of the arithmetic of a model's cost, against figures of its publishers."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect, expect_equal, expect_error, expect_returned
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import Call, calls
+from autograder.generators.configurations import some, switches
 from gearworks import accounting as reference
 from gearworks.accounting import BLOCKS, SHAPES, ModelShape
 from gearworks.errors import ModelError
@@ -26,6 +31,30 @@ def odd_shape(rng: np.random.Generator, **settings) -> ModelShape:
                          "num_hidden_layers": int(rng.integers(3, 7)),
                          "num_attention_heads": heads, "num_key_value_heads": kv_heads,
                          "head_dim": head_dim} | settings)
+
+
+@st.composite
+def shapes(draw, blocked: bool = False) -> ModelShape:
+    """Shapes with every switch on and off; H·d is seldom D, and K seldom H.
+
+    blocked: keys, values and tables fill whole blocks of 32, in any sum.
+    """
+    def size(*likely: int) -> int:
+        return draw(st.sampled_from(likely))
+
+    heads = size(2, 1, 3)
+    return ModelShape(vocab_size=size(64, 320) if blocked else size(10, 7, 49152),
+                      hidden_size=size(4, 5, 24, 576), intermediate_size=size(3, 6, 1536),
+                      num_hidden_layers=size(1, 2, 3, 61), num_key_value_heads=heads,
+                      num_attention_heads=heads * size(2, 1, 3),
+                      head_dim=size(32, 128) if blocked else size(2, 6, 128),
+                      **draw(switches("tie_word_embeddings", "qkv_bias", "o_bias", "mlp_bias",
+                                      "qk_norm")))
+
+
+DTYPE = st.sampled_from([*BLOCKS])
+UNKNOWN = st.sampled_from(["float13", "Q4_0", "float", "", "q4"])
+TOKENS = st.sampled_from([1, 0, 2, 31, 33, 1000])
 
 
 def expect_count(parameter_count, shape: ModelShape, of: str, hint: str,
@@ -55,6 +84,9 @@ def sizes(shape: ModelShape) -> str:
                "L": shape.num_hidden_layers, "H": shape.num_attention_heads,
                "K": shape.num_key_value_heads, "d": shape.head_dim}
     return ", ".join(f"{letter} {value}" for letter, value in letters.items())
+
+
+example_of_parameter_count = docstring_example("accounting.parameter_count", points=1)
 
 
 @check("accounting.parameter_count", points=3, public=True)
@@ -100,7 +132,15 @@ def qwen3_norms(parameter_count, rng):
                  "of its layer.", HF_PARAMETERS["Qwen3-0.6B"])
 
 
-@check("accounting.parameter_count", points=3, public=False)
+@check("accounting.parameter_count", points=2, public=True)
+def any_shape(parameter_count, rng):
+    """Shapes of every kind, with every switch on and off."""
+    expect_agreement(parameter_count, reference.parameter_count, calls(shapes()), rng,
+                     hint="Which of its arrays is counted once too often, or not at all? Write "
+                          "their shapes down, with these sizes.")
+
+
+@check("accounting.parameter_count", points=1, public=False)
 def any_switch(parameter_count, rng):
     """Every switch of a shape, one at a time, on odd sizes."""
     for switch in ("tie_word_embeddings", "qkv_bias", "o_bias", "mlp_bias", "qk_norm"):
@@ -108,12 +148,16 @@ def any_switch(parameter_count, rng):
                      f"the number of parameters with {switch}", "")
 
 
-@check("accounting.parameter_count", points=3, public=False)
+@check("accounting.parameter_count", points=2, public=False)
 def published_models(parameter_count, rng):
     """The published models, from 0.5 to 70 billion parameters."""
     for name in ("Llama-3.2-1B", "Mistral-7B", "Llama-3.1-8B", "Llama-2-13B", "Llama-2-70B"):
         expect_count(parameter_count, SHAPES[name], f"the number of parameters of {name}", "",
                      HF_PARAMETERS[name])
+
+
+example_of_stored_bytes_memory_bytes = docstring_example(
+    "accounting.stored_bytes+memory_bytes", points=1)
 
 
 @check("accounting.stored_bytes+memory_bytes", points=2, public=True)
@@ -170,7 +214,22 @@ def key_value_cache(stored_bytes, memory_bytes, rng):
                           "that has keys.")
 
 
-@check("accounting.stored_bytes+memory_bytes", points=5, public=False)
+@check("accounting.stored_bytes+memory_bytes", points=2, public=True)
+def any_count(stored_bytes, memory_bytes, rng):
+    """Any count of numbers in any storage type, for weights and cache alike."""
+    counts = st.sampled_from([0, 1, 2, 31, 32, 33, 64, 65, 1000, 10**12 + 1])
+    expect_agreement(stored_bytes, reference.stored_bytes,
+                     calls(counts, st.one_of(DTYPE, DTYPE, DTYPE, UNKNOWN)), rng,
+                     hint="How many blocks does `BLOCKS` make of that?")
+    dtypes = st.one_of(DTYPE, DTYPE, DTYPE, DTYPE, UNKNOWN)
+    memory = st.builds(lambda shape, dtype, options: Call((shape, dtype), options), shapes(),
+                       dtypes, some(tokens=TOKENS, cache_dtype=dtypes))
+    expect_agreement(memory_bytes, reference.memory_bytes, memory, rng,
+                     hint="Which numbers are stored in one run? Weights have one type, the "
+                          "cache has another.")
+
+
+@check("accounting.stored_bytes+memory_bytes", points=2, public=False)
 def any_memory(stored_bytes, memory_bytes, rng):
     """Weights and cache in different types, on odd sizes."""
     for _ in range(6):
@@ -184,6 +243,9 @@ def any_memory(stored_bytes, memory_bytes, rng):
                      reference.memory_bytes(shape, dtype, **options), of="the memory")
     expect_equal(stored_bytes(10**12 + 1, "float16"), 2 * 10**12 + 2,
                  of="the bytes of a trillion and one numbers")
+
+
+example_of_forward_flops = docstring_example("accounting.forward_flops", points=1)
 
 
 @check("accounting.forward_flops", points=3, public=True)
@@ -228,7 +290,21 @@ def rows_of_logits(forward_flops, rng):
                       "unless more are wanted.")
 
 
-@check("accounting.forward_flops", points=2, public=False)
+@check("accounting.forward_flops", points=2, public=True)
+def any_step_of_it(forward_flops, rng):
+    """Passes of any length after any past, with logits for some, all or none of the rows."""
+    passes = st.builds(
+        lambda shape, new, past, rows: Call(
+            (shape, new), {"past_tokens": past} | ({} if rows < 0 else {"logit_rows":
+                                                                       min(rows, new)})),
+        shapes(), st.sampled_from([1, 2, 3, 40]), st.sampled_from([0, 1, 5, 700]),
+        st.sampled_from([-1, 0, 1, 2, 40]))
+    expect_agreement(forward_flops, reference.forward_flops, passes, rng,
+                     hint="Which product of this pass has another number of rows, of columns, "
+                          "or of pairs?")
+
+
+@check("accounting.forward_flops", points=1, public=False)
 def chunks_add_up(forward_flops, rng):
     """A prompt cut into chunks costs what it costs whole."""
     shape, lengths = odd_shape(rng), rng.integers(1, 40, 4).tolist()
@@ -240,7 +316,7 @@ def chunks_add_up(forward_flops, rng):
                  of="the sum over chunks")
 
 
-@check("accounting.forward_flops", points=3, public=False)
+@check("accounting.forward_flops", points=1, public=False)
 def any_pass(forward_flops, rng):
     """Passes of many kinds over published models."""
     for name in ("SmolLM2-135M", "Qwen3-0.6B", "Llama-2-7B", "Llama-2-70B"):
@@ -258,6 +334,9 @@ def expect_speed(got, expected: float, of: str, hint: str) -> None:
     expect_returned(got, wanted)
     expect(isinstance(got, (int, float)) and abs(got - expected) <= 1e-9 * expected, wanted,
            f"{got:,.6g}" if isinstance(got, (int, float)) else repr(got)[:60], hint)
+
+
+example_of_bytes_moved_roofline_tokens_per_second = docstring_example(PAIR, points=1)
 
 
 @check(PAIR, points=2, public=True)
@@ -324,7 +403,28 @@ def slowed_by_arithmetic(bytes_moved, roofline_tokens_per_second, rng):
                      "side by side. The batch multiplies the FLOPs and the tokens.")
 
 
-@check(PAIR, points=3, public=False)
+@check(PAIR, points=2, public=True)
+def any_way(bytes_moved, roofline_tokens_per_second, rng):
+    """Any step of any model in any storage types, on any machine."""
+    step = some(batch=st.sampled_from([1, 2, 7, 300]), new_tokens=st.sampled_from([1, 2, 40]),
+                past_tokens=st.sampled_from([0, 1, 90]), cache_dtype=DTYPE)
+    expect_agreement(
+        bytes_moved, reference.bytes_moved,
+        st.builds(lambda shape, dtype, step: Call((shape, dtype), step), shapes(True), DTYPE,
+                  step),
+        rng, hint="What is read once, what by each sequence, and what is written?")
+    machine = st.fixed_dictionaries({"bandwidth": st.sampled_from([1e9, 2.5e10, 1e13]),
+                                     "flops_per_second": st.sampled_from([1e9, 2.5e11, 1e15])})
+    expect_agreement(
+        roofline_tokens_per_second, reference.roofline_tokens_per_second,
+        st.builds(lambda shape, dtype, machine, step: Call((shape, dtype), machine | step),
+                  shapes(True), DTYPE, machine, step),
+        rng, rtol=1e-9,
+        hint="Every argument says something of the step: does each reach the bytes and the "
+             "FLOPs?")
+
+
+@check(PAIR, points=1, public=False)
 def any_step(bytes_moved, roofline_tokens_per_second, rng):
     """The bytes of steps of many kinds."""
     for _ in range(6):
@@ -336,7 +436,7 @@ def any_step(bytes_moved, roofline_tokens_per_second, rng):
                      reference.bytes_moved(shape, dtype, **step), of="the bytes")
 
 
-@check(PAIR, points=2, public=False)
+@check(PAIR, points=1, public=False)
 def any_machine(bytes_moved, roofline_tokens_per_second, rng):
     """The speed on machines of many kinds, on both sides of the ridge."""
     for exponent in (9, 11, 13, 15):

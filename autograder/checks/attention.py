@@ -3,15 +3,22 @@
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement, expect_on_all
 from autograder.checks.layers import unchanged
 from autograder.checks.model import truth
 from autograder.checks.scheduler import SIZES, expect_served, served_texts
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call, calls
+from gearworks import attention as attention_module
 from gearworks.attention import QUERY_BLOCK, AttentionRules, rope_angles
 from gearworks.kv_cache import BlockPool
 from gearworks.serving.scheduler import Scheduler
@@ -43,6 +50,9 @@ def cos_sin(positions: np.ndarray, head_dim: int,
             theta: float) -> tuple[np.ndarray, np.ndarray]:
     """What `rope_angles` gives for the right frequencies."""
     return rope_angles(positions, true_frequencies(head_dim, theta).astype(np.float32))
+
+
+example_of_rope_frequencies_apply_rope = docstring_example(ROPE, points=1)
 
 
 @check(ROPE, points=1, public=True)
@@ -119,7 +129,54 @@ def distance_alone(rope_frequencies, apply_rope, rng):
                       "rotation?")
 
 
-@check(ROPE, points=2, public=False)
+@dataclass(frozen=True)
+class Angle:
+    """The cosines or sines of some positions, as `rope_angles` gives them."""
+
+    name: str
+    positions: tuple[int, ...]
+    head_dim: int
+    theta: float
+
+    def made(self) -> np.ndarray:
+        both = cos_sin(np.array(self.positions, int), self.head_dim, self.theta)
+        return both[self.name == "sin"]
+
+    def typed(self) -> str:
+        return (f"<{self.name} of the positions {[*self.positions]}, head size "
+                f"{self.head_dim}, theta {self.theta:g}>")
+
+
+@st.composite
+def turns(draw) -> Call:
+    """Heads of any number and size at any positions, repeated ones and far ones too."""
+    positions = tuple(draw(st.lists(st.sampled_from([0, 1, 2, 5, 700]), max_size=4)))
+    heads, size = draw(sizes(1, 2, 3)), draw(sizes(2, 4, 6, 128))
+    theta = draw(st.sampled_from([1e4, 100.0, 5e5]))
+    angles = [Angle(name, positions, size, theta) for name in ("cos", "sin")]
+    return Call((draw(numbers(len(positions), heads, size)), *angles))
+
+
+@check(ROPE, points=1, public=True)
+def any_turn(rope_frequencies, apply_rope, rng):
+    """Heads of any size at any positions, large and tiny numbers, in any layout."""
+    def right_frequencies(head_dim: int, theta: float) -> np.ndarray:
+        return true_frequencies(head_dim, theta).astype(np.float32)
+
+    def right_turn(x: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> np.ndarray:
+        half = x.shape[-1] // 2
+        quarter = np.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+        return (x.astype(np.float64) * cos + quarter.astype(np.float64) * sin).astype(x.dtype)
+
+    thetas = st.sampled_from([1e4, 10.0, 5e5, 1e6, 2.5])
+    expect_agreement(rope_frequencies, right_frequencies,
+                     calls(sizes(2, 4, 6, 64, 80, 128), thetas), rng, name="rope_frequencies",
+                     atol=0.0, rtol=2e-5, hint="Pair i turns by theta to the power of -2i/d.")
+    expect_agreement(apply_rope, right_turn, turns(), rng, name="apply_rope",
+                     hint="Which two elements are a pair, and by which angle do they turn?")
+
+
+@check(ROPE, points=1, public=False)
 def odd_heads(rope_frequencies, apply_rope, rng):
     """Heads of odd shapes, positions far out, first and repeated ones, no tokens at all."""
     for T, H, d, theta in ((1, 7, 2, 1e4), (4, 1, 14, 5e5), (3, 5, 34, 1e4), (0, 2, 6, 1e4)):
@@ -131,7 +188,7 @@ def odd_heads(rope_frequencies, apply_rope, rng):
         expect_close(got, turned(x, positions, theta), atol=2e-2)
 
 
-@check(ROPE, points=2, public=False)
+@check(ROPE, points=1, public=False)
 def small_heads(rope_frequencies, apply_rope, rng):
     """Small activations at small positions lose nothing, and lengths are kept."""
     positions, x = np.arange(6), arrays(rng, 6, 4, 18, scale=1e-3)
@@ -164,6 +221,9 @@ def expect_mask(mask, T: int, S: int, window: int | None = None, hint: str = "")
                  of=of, hint=hint)
 
 
+example_of_causal_mask = docstring_example("attention.causal_mask", points=0.5)
+
+
 @check("attention.causal_mask", points=1, public=True)
 def corner(causal_mask, rng):
     """With keys in the cache, the triangle hangs in the lower right corner."""
@@ -190,7 +250,25 @@ def sliding_window(causal_mask, rng):
                      "first key that query 0 sees?")
 
 
-@check("attention.causal_mask", points=1, public=False)
+@st.composite
+def mask_sizes(draw) -> Call:
+    """Any number of queries, none too, after any past, with a window or without one."""
+    T, past = draw(st.integers(0, 5)), draw(st.integers(0, 5))
+    window = draw(st.one_of(st.none(), st.integers(1, 12)))
+    how = draw(st.sampled_from(["", "name", "place"])) if window is None else "name"
+    return Call((T, T + past, *([window] if how == "place" else [])),
+                {"window": window} if how == "name" else {})
+
+
+@check("attention.causal_mask", points=0.5, public=True)
+def any_mask(causal_mask, rng):
+    """Any number of queries after any past, with a window of any width, and without one."""
+    expect_agreement(causal_mask, attention_module.causal_mask, mask_sizes(), rng, examples=120,
+                     hint="Draw the mask on paper, the last row first. Which is the first key "
+                          "that the first query sees, and can that be before the text?")
+
+
+@check("attention.causal_mask", points=0.5, public=False)
 def many_masks(causal_mask, rng):
     """Masks of all small shapes, those of no queries and of no keys among them."""
     for T in range(6):
@@ -198,7 +276,7 @@ def many_masks(causal_mask, rng):
             expect_mask(causal_mask(T, S), T, S)
 
 
-@check("attention.causal_mask", points=1, public=False)
+@check("attention.causal_mask", points=0.5, public=False)
 def many_windows(causal_mask, rng):
     """Windows of one key, as wide as the past, and wider."""
     for T, S in ((1, 7), (4, 9), (5, 5)):
@@ -231,6 +309,9 @@ def true_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
 
 
 PLACES = ["query", "head", "element"]
+
+
+example_of_attention = docstring_example("attention.attention", points=1)
 
 
 @check("attention.attention", points=1, public=True)
@@ -294,7 +375,57 @@ def large_logits(attention, rng):
                       "powers, and what was subtracted before?")
 
 
-@check("attention.attention", points=1, public=False)
+@dataclass(frozen=True)
+class Mask:
+    """Which keys each query may see: at random, so many in ten."""
+
+    T: int
+    S: int
+    tenths: int
+    seed: int
+
+    def made(self) -> np.ndarray:
+        return np.random.default_rng(self.seed).random((self.T, self.S)) < self.tenths / 10
+
+    def typed(self) -> str:
+        return f"np.array({self.made().tolist()})"
+
+
+@st.composite
+def attended(draw) -> Call:
+    """Queries, keys and values of any sizes, with a mask or without one."""
+    K, T, past = draw(sizes(2, 1, 3)), draw(sizes(2, 1, 3)), draw(sizes(1, 0, 4))
+    H, d = K * draw(sizes(2, 1, 3)), draw(sizes(2, 3, 8, 128))
+    e, S = draw(sizes(d, d + 1, 5)), T + past
+    q = draw(numbers(T, H, d))
+    k = draw(numbers(S, K, d, values=("plain", "ties", "tiny", "zeros")))
+    v = draw(numbers(S, K, e, values=("plain", "ties", "tiny", "large")))
+    mask = draw(st.one_of(st.none(), st.builds(Mask, st.just(T), st.just(S),
+                                               st.sampled_from([5, 2, 8, 0]),
+                                               st.integers(0, 99))))
+    given = mask is not None or draw(st.booleans())
+    return Call((q, k, v, mask) if given else (q, k, v))
+
+
+def attention_slack(call: Call) -> float:
+    """What float32 may lose of a score, and so of a weight, times the largest value."""
+    (q, k, v, *_), _ = call.made()
+    score = np.abs(q).max() * np.abs(k).max() * np.sqrt(q.shape[-1])
+    return float((2e-6 + 4e-7 * score) * np.abs(v).max() + 1e-9)
+
+
+@check("attention.attention", points=1, public=True)
+def any_heads(attention, rng):
+    """Heads of any number and size, values of another, scores near -10,000, any mask."""
+    with np.errstate(all="ignore"):
+        expect_agreement(attention, true_attention, attended(), rng, name="attention",
+                         atol=attention_slack, examples=120,
+                         hint="Take query 0 and head 0: which keys may it see, what are their "
+                              "scores, and which size do these depend on? What is written "
+                              "where it may not look must lose against every score.")
+
+
+@check("attention.attention", points=0.5, public=False)
 def one_new_token(attention, rng):
     """Decoding: one query, many keys, groups of heads; and the first token of all."""
     for S, H, K, d in ((1, 4, 2, 6), (23, 6, 3, 4), (40, 5, 5, 12)):
@@ -305,7 +436,7 @@ def one_new_token(attention, rng):
                      true_attention(q, k, v, mask))
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def odd_shapes(attention, rng):
     """Heads of every kind: one for all, one for each, sizes that divide nothing,
     values of a size of their own."""
@@ -315,7 +446,7 @@ def odd_shapes(attention, rng):
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def tiny_activations(attention, rng):
     """Activations in the thousandths: weights that are almost equal."""
     q, k, v = qkv(rng, T=4, S=9, H=6, K=2, d=10, scale=1e-3)
@@ -324,7 +455,7 @@ def tiny_activations(attention, rng):
                  atol=1e-9)
 
 
-@check("attention.attention", points=1, public=False)
+@check("attention.attention", points=0.5, public=False)
 def rows_that_see_nothing(attention, rng):
     """Masks with several empty rows, with one key to a row, and with nothing but empty rows."""
     q, k, v = qkv(rng, T=5, S=7, H=4, K=2, d=6, scale=30.0)
@@ -363,6 +494,9 @@ def expect_slopes(alibi_slopes, num_heads: int, hint: str = "") -> None:
                  atol=0, hint=hint, of=f"the slopes of {_count(num_heads, 'head', 'heads')}")
 
 
+example_of_alibi_slopes = docstring_example(ALIBI, points=0.5)
+
+
 @check(ALIBI, points=1, public=True)
 def eight_heads(alibi_slopes, rng):
     """Eight heads by hand: 1/2, 1/4, 1/8 and so on, down to 1/256."""
@@ -391,14 +525,22 @@ def between_powers(alibi_slopes, rng):
                       "a series twice as long: its first, its third, its fifth …")
 
 
-@check(ALIBI, points=1, public=False)
+@check(ALIBI, points=0.5, public=True)
+def any_heads_of_it(alibi_slopes, rng):
+    """Any number of heads."""
+    expect_agreement(alibi_slopes, lambda num_heads: np.float32(true_slopes(num_heads)),
+                     calls(st.integers(1, 130)), rng, name="alibi_slopes", atol=0.0,
+                     hint="Which power of two is below, and which slopes come after its own?")
+
+
+@check(ALIBI, points=0.5, public=False)
 def large_models(alibi_slopes, rng):
     """As many heads as BLOOM, MPT and others have."""
     for num_heads in (112, 40, 71, 128):
         expect_slopes(alibi_slopes, num_heads)
 
 
-@check(ALIBI, points=1, public=False)
+@check(ALIBI, points=0.5, public=False)
 def any_number(alibi_slopes, rng):
     """Every number of heads up to 20."""
     for num_heads in range(1, 21):
@@ -470,14 +612,17 @@ def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *,
         start += count
 
 
-@check(PAGED, points=1, public=True)
+example_of_paged_attention = docstring_example(PAGED, points=1)
+
+
+@check(PAGED, points=1.5, public=True)
 def one_block(paged_attention, rng):
     """One sequence in one block, which is full: what `attention` gives."""
     expect_paged(paged_attention, rng, [(4, 4)], "Its keys are `keys[:, block]`, (K, 4, d); "
                  "`attention` takes them as (S, K, d). Is the causal mask there?")
 
 
-@check(PAGED, points=2, public=True)
+@check(PAGED, points=1, public=True)
 def by_the_table(paged_attention, rng):
     """Sequences of other lengths, one new token each: every one reads its own blocks, in the
     order of its table, and its last block as far as it is filled."""
@@ -524,6 +669,34 @@ def other_rules(paged_attention, rng):
     for rules in (AttentionRules(scale=0.45), AttentionRules(softcap=0.9, window=4),
                   AttentionRules(sinks=arrays(rng, 6, scale=2.0))):
         expect_paged(paged_attention, rng, [(7, 1), (9, 4)], hint, rules=rules)
+
+
+@st.composite
+def paged_steps(draw) -> tuple[list, dict]:
+    """Sequences of any length with any number of queries, and how their blocks are."""
+    batch = []
+    for length in draw(st.lists(st.integers(1, 9), max_size=3)):
+        batch.append((length, draw(st.integers(0, length))))
+    kv_heads = draw(sizes(2, 1, 3))
+    shape = (kv_heads * draw(sizes(2, 1, 3)), kv_heads, draw(sizes(2, 5)), draw(sizes(2, 3)))
+    window = draw(st.sampled_from([None, None, 1, 2, 4]))
+    return batch, {"size": draw(sizes(2, 1, 4)), "shape": shape, "spare": draw(sizes(0, 2)),
+                   "order": draw(st.sampled_from(["scattered", "in a row"])),
+                   "rules": AttentionRules(window=window), "scale": draw(sizes(1, 30))}
+
+
+@check(PAGED, points=1, public=True)
+def any_step(paged_attention, rng):
+    """Sequences of any length with any number of queries, in any blocks and windows."""
+    seed = int(rng.integers(2**32))
+
+    def demand(case: tuple[list, dict]) -> None:
+        batch, options = case
+        expect_paged(paged_attention, np.random.default_rng(seed), batch,
+                     f"The step is {batch}, (tokens, queries) of each, with {options['shape']} "
+                     f"for H, K, d, e, and a window of {options['rules'].window}.", **options)
+    with np.errstate(all="ignore"):
+        expect_on_all(paged_steps(), demand, rng)
 
 
 @contextmanager
@@ -579,7 +752,7 @@ def as_hugging_face(paged_attention, rng):
                           "checks above passed?")
 
 
-@check(PAGED, points=2, public=False)
+@check(PAGED, points=0.5, public=False)
 def any_batch(paged_attention, rng):
     """Batches of every kind: long prompts, blocks of one token, heads of odd shapes, large
     scores."""

@@ -3,6 +3,7 @@
 import numpy as np
 
 from autograder.checking import check, expect, expect_close, expect_error, expect_unchanged
+from autograder.checking.examples import docstring_example
 from autograder.checks.quantization import matrix
 from gearworks.errors import ModelError
 from gearworks.quantization.rounding import int4_codes
@@ -63,6 +64,9 @@ def expect_best(awq_scale, weight: np.ndarray, inputs: np.ndarray, group: int, g
            "of the largest times the smallest.")
 
 
+example_of_awq_scale = docstring_example(EXERCISE, points=1)
+
+
 @check(EXERCISE, points=2, public=True)
 def one_candidate(awq_scale, rng):
     """With a grid of one there is only a = 0, which scales nothing; with two there is the
@@ -75,7 +79,7 @@ def one_candidate(awq_scale, rng):
                 "a is 0 and 1/2. For each: multiply, round, divide, and compare the outputs.")
 
 
-@check(EXERCISE, points=3, public=True)
+@check(EXERCISE, points=2, public=True)
 def the_best_of_the_grid(awq_scale, rng):
     """The candidate whose outputs are nearest to the right ones."""
     for _ in range(4):

@@ -3,11 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
 from autograder.checks.sampling import true_logprobs
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call
 from gearworks.beam import Hypothesis
+from gearworks.beam import best_continuations as reference
 
 BEST = "beam.best_continuations"
 
@@ -44,7 +50,10 @@ def expect_best(best_continuations, running: Sequence[Hypothesis], logprobs: np.
                      hint="The sum of the log-probabilities of all its tokens.")
 
 
-@check(BEST, points=2, public=True)
+example_of_best_continuations = docstring_example(BEST, points=1)
+
+
+@check(BEST, points=1, public=True)
 def of_the_whole_table(best_continuations, rng):
     """The best of all beams and tokens, each longer by one token,
     with the number of the beam that it continues."""
@@ -67,7 +76,26 @@ def ties_and_few(best_continuations, rng):
                     "A stable sort leaves equal scores in the order of the flat table.")
 
 
-@check(BEST, points=1, public=False)
+@st.composite
+def tables(draw) -> Call:
+    """Beams, their next tokens, and how many are wanted: exact numbers, and so many ties."""
+    B, V, length = draw(sizes(2, 1, 3)), draw(sizes(3, 1, 5)), draw(sizes(1, 0, 2))
+    running = [Hypothesis(tuple(draw(st.lists(st.sampled_from([7, 11, 1]), min_size=length,
+                                              max_size=length))),
+                          draw(st.sampled_from([-1.0, 0.0, -0.5, -4.0]))) for _ in range(B)]
+    logprobs = draw(numbers(B, V, values=("ties", "zeros")))
+    return Call((running, logprobs, draw(st.integers(1, B * V + 2))))
+
+
+@check(BEST, points=1, public=True)
+def any_table(best_continuations, rng):
+    """Any number of beams and tokens, as many wanted as there are or more, and ties."""
+    expect_agreement(best_continuations, reference, tables(), rng,
+                     hint="Write down the table of all sums, a row for each beam. Of equal "
+                          "sums the upper row, then the left column.")
+
+
+@check(BEST, points=0.5, public=False)
 def the_first_step(best_continuations, rng):
     """One beam that is empty yet; beams with impossible tokens."""
     expect_best(best_continuations, [Hypothesis((), 0.0)], beams(rng, 1, 0, 11)[1], 4, "")
@@ -77,7 +105,7 @@ def the_first_step(best_continuations, rng):
     expect_best(best_continuations, running, logprobs, int((logprobs > -np.inf).sum()), "")
 
 
-@check(BEST, points=1, public=False)
+@check(BEST, points=0.5, public=False)
 def beams_of_every_kind(best_continuations, rng):
     """Many beams, many tokens, as many wanted as there are beams or twice as many."""
     for B, V in ((5, 300), (2, 7), (8, 40)):

@@ -3,10 +3,15 @@
 import math
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_on_all
 from autograder.checks.sampling import (IMPOSSIBLE, apart, logits_of, random_logits,
                                         true_logprobs)
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call, typed
 
 # --- contrastive_decoding
 
@@ -30,7 +35,10 @@ def threshold(expert: np.ndarray, rng: np.random.Generator) -> float:
     return apart([1e-3, *shares], rng)
 
 
-@check(DECODING, points=2, public=True)
+example_of_contrastive_decoding = docstring_example(DECODING, points=0.5)
+
+
+@check(DECODING, points=1, public=True)
 def what_only_the_expert_knows(contrastive_decoding, rng):
     """A token's new logit is how much likelier the expert finds it than the amateur does."""
     order = rng.permutation(4)
@@ -57,7 +65,32 @@ def what_the_expert_takes_seriously(contrastive_decoding, rng):
                         "asked.")
 
 
-@check(DECODING, points=1, public=False)
+@st.composite
+def pairs(draw) -> tuple[Call, float]:
+    """An expert, an amateur, and an alpha that lies clearly between two tokens."""
+    V = draw(sizes(3, 1, 5))
+    expert = draw(numbers(V, values=("plain", "ties", "tiny", "low")))
+    amateur = draw(numbers(V, values=("plain", "ties", "large")))
+    made = expert.made()
+    shares = np.sort(np.exp(true_logprobs(made) - true_logprobs(made).max()))
+    gaps = [(a + b) / 2 for a, b in zip([0, *shares], shares) if b - a > 1e-3]
+    alpha = draw(st.sampled_from(gaps or [0.5]))
+    return Call((expert, amateur, round(float(alpha), 6)))
+
+
+@check(DECODING, points=1, public=True)
+def any_pair(contrastive_decoding, rng):
+    """Any expert and any amateur, sure and unsure, with any alpha."""
+    def demand(call: Call) -> None:
+        (expert, amateur, alpha), _ = call.made()
+        expect_contrast(contrastive_decoding, expert, amateur, alpha,
+                        f"`{typed(call, 'contrastive_decoding')}`",
+                        "Both as log-probabilities; which tokens does the expert take "
+                        "seriously?", 2e-3 if abs(expert).max() > 100 else 1e-4)
+    expect_on_all(pairs(), demand, rng)
+
+
+@check(DECODING, points=0.5, public=False)
 def experts_of_every_kind(contrastive_decoding, rng):
     """Large and tiny logits, impossible tokens, an amateur who is sure of the wrong thing."""
     for scale in (1e-3, 1.0, 30.0):
@@ -93,7 +126,10 @@ def states(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndar
     return (scale * rng.standard_normal(shape)).astype(np.float32)
 
 
-@check(SCORES, points=1, public=True)
+example_of_contrastive_scores = docstring_example(SCORES, points=0.5)
+
+
+@check(SCORES, points=0.5, public=True)
 def by_hand(contrastive_scores, rng):
     """A candidate that points where an earlier token points is punished for it,
     however long its vector is."""
@@ -104,7 +140,7 @@ def by_hand(contrastive_scores, rng):
                   "The largest cosines are 1, 0.8 and -0.6. Cosines do not know lengths.")
 
 
-@check(SCORES, points=1, public=True)
+@check(SCORES, points=0.5, public=True)
 def the_most_alike_counts(contrastive_scores, rng):
     """Of all earlier tokens the most alike one counts, for each candidate by itself."""
     for alpha in (0.6, 0.0, 1.0):
@@ -126,7 +162,28 @@ def past_of_one(contrastive_scores, rng):
                   "the scores after a single token", "")
 
 
-@check(SCORES, points=1, public=False)
+@st.composite
+def candidates(draw) -> Call:
+    """Candidates and a past of any number and size, large and tiny vectors."""
+    k, S, D = draw(sizes(2, 1, 4)), draw(sizes(2, 1, 3)), draw(sizes(2, 3, 9, 128))
+    vectors = [draw(numbers(count, D, values=("plain", "large"))) for count in (k, S)]
+    return Call((draw(numbers(k, values=("plain", "ties"))), *vectors,
+                 draw(st.sampled_from([0.5, 0.0, 1.0, 0.3]))))
+
+
+@check(SCORES, points=1, public=True)
+def any_past(contrastive_scores, rng):
+    """Candidates and a past of any number, long vectors and short ones, any alpha."""
+    def demand(call: Call) -> None:
+        arguments, _ = call.made()
+        if all(np.abs(vectors).sum(axis=-1).all() for vectors in arguments[1:3]):
+            expect_scores(contrastive_scores, *arguments,
+                          of=f"`{typed(call, 'contrastive_scores')}`",
+                          hint="The largest cosine of each candidate, whatever the lengths.")
+    expect_on_all(candidates(), demand, rng)
+
+
+@check(SCORES, points=0.5, public=False)
 def states_of_every_kind(contrastive_scores, rng):
     """Large and tiny hidden states, as many candidates as earlier tokens, many of both."""
     for k, S, D, scale in ((5, 5, 5, 200.0), (3, 40, 12, 1e-3), (12, 2, 33, 1.0)):

@@ -1,14 +1,22 @@
 """Checks of stop strings and of generation, on models whose every word is known."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
+from autograder.generators.calls import typed
+from autograder.generators.configurations import some
+from autograder.generators.texts import SIGNS, texts
 from gearworks.config import ModelConfig
 from gearworks.decoding import Context
+from gearworks.decoding import StopMatcher as stop_matcher
 from gearworks.decoding import generate as reference
 from gearworks.errors import ModelError
 from gearworks.sampling import SamplingParams
@@ -83,7 +91,10 @@ def cuts(text: str, rng: np.random.Generator, most: int = 4) -> list[str]:
     return pieces
 
 
-@check(STOP, points=2, public=True)
+example_of_stopmatcher = docstring_example(STOP, points=1)
+
+
+@check(STOP, points=1, public=True)
 def across_pieces(StopMatcher, rng):
     """A stop string is found wherever the pieces end, and nothing of it is shown."""
     text = "one END two"
@@ -157,7 +168,46 @@ def one_piece(StopMatcher, rng):
                       "The first one counts. What comes before it is text.")
 
 
-@check(STOP, points=2, public=False)
+@dataclass(frozen=True)
+class Stream:
+    """Stop strings, and a text in pieces."""
+
+    stops: list[str]
+    pieces: list[str]
+
+    def typed(self) -> str:
+        return f"StopMatcher({self.stops}), pushed {self.pieces}, flushed"
+
+
+STREAMS = st.builds(
+    Stream, st.lists(st.one_of(st.text("ab", min_size=1, max_size=4),
+                               st.sampled_from(["END", "b!", ".*", "a.", "Ab", "é", ""])),
+                     max_size=3),
+    st.lists(st.one_of(st.text("ab", max_size=3),
+                       texts(["EN", "D", "END", "E"], ["a", "b!", "A"], SIGNS, most=2,
+                             long=False)), max_size=5))
+
+
+def shown_of(StopMatcher, stream: Stream) -> Seen:
+    """What each piece shows, the stop string that is found by then, and what is left."""
+    matcher = StopMatcher([*stream.stops])
+    seen = []
+    for number, piece in enumerate(stream.pieces, start=1):
+        seen.append((f"what piece {number} shows in", attempted(matcher.push, args=(piece,))))
+        seen.append((f"`found` after piece {number} in", matcher.found))
+    return [*seen, ("what `flush` gives in", matcher.flush())]
+
+
+@check(STOP, points=2.5, public=True)
+def any_pieces(StopMatcher, rng):
+    """Texts of few letters, in any pieces, with stop strings that repeat themselves, overlap,
+    or are made of signs."""
+    expect_agreement(StopMatcher, stop_matcher, STREAMS, rng, run=shown_of, examples=250,
+                     hint="Write the text down as it is after this piece. Which is the longest "
+                          "end of it that any stop string begins with?")
+
+
+@check(STOP, points=0.5, public=False)
 def any_text(StopMatcher, rng):
     """Random texts of few letters, random stop strings, random pieces."""
     for _ in range(60):
@@ -171,7 +221,7 @@ def any_text(StopMatcher, rng):
         expect_stream(StopMatcher, stops, cuts(text, rng), "")
 
 
-@check(STOP, points=1, public=False)
+@check(STOP, points=0.5, public=False)
 def all_scripts(StopMatcher, rng):
     """Letters of every script, upper and lower case, stop strings longer than the text."""
     for stops, text in ((["停止", "。\n"], "推理引擎停下来。停止"),
@@ -182,7 +232,7 @@ def all_scripts(StopMatcher, rng):
             expect_stream(StopMatcher, stops, pieces, "")
 
 
-@check(STOP, points=1, public=False)
+@check(STOP, points=0.5, public=False)
 def long_texts(StopMatcher, rng):
     """Long pieces, with false alarms at their ends, and two matchers side by side."""
     pieces = [("word " * 400 + "EN")[int(rng.integers(3)):], "D" if rng.random() < 0.5 else "E",
@@ -305,7 +355,10 @@ def letters(rng: np.random.Generator, length: int) -> str:
     return "".join("abcdefghijklmnop"[i] for i in rng.permutation(16)[:length])
 
 
-@check(GENERATE, points=2, public=True)
+example_of_generate = docstring_example(GENERATE, points=1)
+
+
+@check(GENERATE, points=1, public=True)
 def says_what_the_model_says(generate, rng):
     """Greedy, until the model says EOS: prompt, ids, text and reason;
     each token goes through the model once."""
@@ -420,6 +473,60 @@ def room(generate, rng):
             generate(model, tokenizer, text, **options)
 
 
+@dataclass(frozen=True)
+class Wish:
+    """A request to a model that says anything, each token as likely as the seed wants it."""
+
+    prompt: str
+    options: dict[str, Any]
+    prefix: bool
+    seed: int
+
+    def typed(self) -> str:
+        told = "".join(f", {name}={typed(value)}" for name, value in self.options.items())
+        return (f"generate(model, tokenizer, {self.prompt!r}{told})"
+                + ", whose tokenizer wants BOS" * self.prefix)
+
+
+@st.composite
+def wishes(draw) -> Wish:
+    """Prompts with special tokens in them, and settings of every kind."""
+    prompt = draw(texts(["a", "Hi"], ["<eot>", "<bos>", "<tool>"], SIGNS, most=3, long=False))
+    params = draw(some(temperature=st.sampled_from([1.0, 0.7]), seed=st.sampled_from([0, 1, 7]),
+                       repetition_penalty=st.just(2.0), presence_penalty=st.just(1.5),
+                       frequency_penalty=st.just(0.5), top_k=st.just(5), top_p=st.just(0.5)))
+    options = draw(some(max_tokens=st.sampled_from([0, 1, 5, -1]),
+                        eos_ids=st.sampled_from([[97, 101], [], [0, 257]]),
+                        stop_ids=st.sampled_from([[98], [260]]),
+                        stop=st.sampled_from([["a"], ["ab", "b"]]),
+                        add_special_tokens=st.booleans()))
+    options = {"max_tokens": 5} | options | {"params": SamplingParams(**{"seed": 0} | params)}
+    return Wish(prompt or draw(st.sampled_from(["", "a"])), options, draw(st.booleans()),
+                draw(st.integers(0, 99)))
+
+
+def said_to(generate, wish: Wish) -> Seen:
+    shown: list[str] = []
+    model = TextModel(wish.seed, 260, scale=0.5, context=20, favourites=[97, 98, 99, 32, 258])
+    tokenizer = byte_tokenizer(wish.prefix)
+    got = attempted(generate, args=(model, tokenizer, wish.prompt),
+                    kwargs={**wish.options, "on_text": shown.append})
+    if isinstance(got, Raised) or got is None:
+        return [("", got)]
+    return [("prompt_ids of", [*got.prompt_ids]), ("ids of", [*got.ids]), ("text of", got.text),
+            ("finish_reason of", got.finish_reason),
+            ("what `on_text` was given, joined, in", "".join(shown))]
+
+
+@check(GENERATE, points=1.5, public=True)
+def any_wish(generate, rng):
+    """Prompts with special tokens in them, seeds and penalties, limits and ends of every
+    kind."""
+    expect_agreement(generate, reference, wishes(), rng, run=said_to, examples=60,
+                     hint="Follow the text token by token: which ids does the prompt have, "
+                          "whom does each setting reach, and what ends the text?")
+
+
 class Alternating:
     """A grammar: letters and digits in turn."""
 
@@ -436,7 +543,7 @@ class Alternating:
         self.tokens.append(int(token))
 
 
-@check(GENERATE, points=1, public=False)
+@check(GENERATE, points=0.5, public=False)
 def grammars_and_logprobs(generate, rng):
     """A grammar is asked before each token and told of it;
     each token has a log-probability, the model's own."""
@@ -464,7 +571,7 @@ def grammars_and_logprobs(generate, rng):
                          of="the alternatives")
 
 
-@check(GENERATE, points=1, public=False)
+@check(GENERATE, points=0.5, public=False)
 def conversations(generate, rng):
     """With a context of earlier turns, only what is new goes through the model;
     the text is that of a cold start."""
@@ -488,7 +595,7 @@ def conversations(generate, rng):
         generate(model, tokenizer, "x" * 50, max_tokens=1, context=context)
 
 
-@check(GENERATE, points=1, public=False)
+@check(GENERATE, points=0.5, public=False)
 def any_request(generate, rng):
     """Requests of many kinds, BOS and special tokens among them."""
     for _ in range(8):

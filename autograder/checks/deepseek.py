@@ -2,11 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_returned, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_on_all
 from autograder.checks.layers import vectors, weights
+from autograder.generators.calls import typed
 from gearworks.attention import attention, rope_angles
 from gearworks.config import LatentConfig, ModelConfig, RopeScaling
 from gearworks.families.layouts import LatentLayer
@@ -181,7 +186,10 @@ def expect_queries(absorbed_queries, given: Case, *, of: str = "the carried quer
                  hint=hint, atol=atol)
 
 
-@check(KEYS, points=1, public=True)
+example_of_latent_keys = docstring_example(KEYS, points=0.5)
+
+
+@check(KEYS, points=0.5, public=True)
 def at_the_beginning(latent_keys, rng):
     """At position 0 nothing turns: the normed latent, and behind it the rest as it is."""
     expect_keys(latent_keys, case(rng, T=1, start=0),
@@ -220,14 +228,50 @@ def as_hugging_face(latent_keys, rng):
                  of="the shares of the keys")
 
 
-@check(KEYS, points=1, public=False)
+@dataclass(frozen=True)
+class Layer:
+    """The layer and the vectors of `case` with these arguments."""
+
+    arguments: tuple[tuple[str, Any], ...]
+    seed: int
+
+    def made(self) -> Case:
+        return case(np.random.default_rng(self.seed), **dict(self.arguments))
+
+    def typed(self) -> str:
+        told = ", ".join(f"{name} {value}" for name, value in self.arguments)
+        return f"a layer with {told}"
+
+
+@st.composite
+def latent_layers(draw) -> Layer:
+    """Layers of any sizes, with pairs of both kinds, at any place of a text."""
+    likely = {"T": [1, 2, 4, 0], "H": [1, 2, 3], "D": [5, 8, 14], "r": [4, 3, 16],
+              "n": [2, 5, 4], "t": [2, 4, 10], "value": [3, 5, 2], "query_latent": [None, 5],
+              "neighbours": [False, True], "start": [0, 1, 30], "scale": [1.0, 1e-2]}
+    return Layer(tuple((name, draw(st.sampled_from(values)))
+                       for name, values in likely.items()), draw(st.integers(0, 9)))
+
+
+@check(KEYS, points=1, public=True)
+def any_latents(latent_keys, rng):
+    """Layers of any sizes, with pairs of both kinds, small activations, and no tokens."""
+    def demand(layer: Layer) -> None:
+        expect_keys(latent_keys, layer.made(), rtol=3e-5,
+                    of=f"what is cached for {typed(layer)}",
+                    hint="Which r of the r + t numbers are the latent, and what is done to the "
+                         "others?")
+    expect_on_all(latent_layers(), demand, rng)
+
+
+@check(KEYS, points=0.5, public=False)
 def faint_activations(latent_keys, rng):
     """Small activations, where the eps of the norm decides, and large ones."""
     for scale in (1e-3, 1e-2, 200.0):
         expect_keys(latent_keys, case(rng, scale=scale), rtol=3e-5)
 
 
-@check(KEYS, points=1, public=False)
+@check(KEYS, points=0.5, public=False)
 def odd_sizes(latent_keys, rng):
     """Latents smaller and larger than the turning part, one pair, one token, no token."""
     for T, D, r, t in ((4, 9, 3, 10), (1, 5, 16, 2), (0, 7, 4, 4), (6, 22, 6, 6)):
@@ -235,7 +279,10 @@ def odd_sizes(latent_keys, rng):
             expect_keys(latent_keys, case(rng, T=T, D=D, r=r, t=t, neighbours=pairs))
 
 
-@check(QUERIES, points=1, public=True)
+example_of_absorbed_queries = docstring_example(QUERIES, points=0.5)
+
+
+@check(QUERIES, points=0.5, public=True)
 def one_head_at_the_beginning(absorbed_queries, rng):
     """One head at position 0: its still part, carried by the rows that make keys,
     and the scale of the scores."""
@@ -288,7 +335,17 @@ def as_hugging_faces_heads(absorbed_queries, rng):
                  axes=["head", "query", "key"], of="the shares of the keys", atol=2e-5)
 
 
-@check(QUERIES, points=1, public=False)
+@check(QUERIES, points=1, public=True)
+def any_queries(absorbed_queries, rng):
+    """Layers of any sizes, with pairs of both kinds, and no tokens."""
+    def demand(layer: Layer) -> None:
+        expect_queries(absorbed_queries, layer.made(), of=f"the queries for {typed(layer)}",
+                       hint="Which rows of `kv_b_proj` make head 0's keys, and which size does "
+                            "`attention` divide by?", atol=1e-4)
+    expect_on_all(latent_layers(), demand, rng)
+
+
+@check(QUERIES, points=0.5, public=False)
 def stretched_contexts(absorbed_queries, rng):
     """Under YaRN the scores have another scale."""
     yarn = RopeScaling("yarn", float(rng.choice([4.0, 40.0])),
@@ -296,7 +353,7 @@ def stretched_contexts(absorbed_queries, rng):
     expect_queries(absorbed_queries, case(rng, scaling=yarn))
 
 
-@check(QUERIES, points=1, public=False)
+@check(QUERIES, points=0.5, public=False)
 def odd_queries(absorbed_queries, rng):
     """Sizes that happen to be equal and sizes that are far apart; one token, no token;
     large activations."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograder.checking import check, expect, expect_equal, expect_error, expect_returned
+from autograder.checking.examples import docstring_example
 from autograder.checks.decoding import TextModel, byte_tokenizer
 from autograder.checks.scheduler import with_timeline
 from gearworks.language_model import LanguageModel
@@ -200,7 +201,10 @@ class Slow(Refusing):
         pass
 
 
-@check(STEP, points=2, public=True)
+example_of_llmengine_step = docstring_example(STEP, points=1)
+
+
+@check(STEP, points=1.5, public=True)
 def step_by_step(LLMEngine, rng):
     """Each step is one forward pass over all that run;
     it returns what is new in it, once, and each answer gets its own logits."""
@@ -296,7 +300,7 @@ def guesses(LLMEngine, rng):
         run.expect_records()
 
 
-@check(STEP, points=1, public=False)
+@check(STEP, points=0.5, public=False)
 def any_work(LLMEngine, rng):
     """Random work: many requests, several answers, little memory, failures, aborts,
     and answers that fail."""

@@ -4,9 +4,16 @@ import struct
 from math import prod
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
+from autograder.generators.blocks import blocks
+from autograder.generators.calls import Call
+from autograder.generators.files import Parts
+from autograder.generators.texts import texts
 from gearworks.errors import FormatError
 from gearworks.formats import gguf as reference
 from gearworks.formats.gguf import BLOCK_FORMATS, NUMBERS, TensorRow, TensorType, ValueType
@@ -79,6 +86,9 @@ def expect_refused(reader, arguments: tuple, when: str, hint: str, name: str = "
                 raise
     except (MemoryError, RecursionError) as error:
         raise CheckFailure(f"FormatError when {when}", type(error).__name__, hint) from None
+
+
+example_of_read_value = docstring_example("gguf.read_value", points=1)
 
 
 @check("gguf.read_value", points=2, public=True)
@@ -155,7 +165,7 @@ def nonsense(read_value, rng):
                    "with the file.")
 
 
-@check("gguf.read_value", points=2, public=False)
+@check("gguf.read_value", points=0.5, public=False)
 def nested(read_value, rng):
     """Arrays in arrays, empty ones too, up to the allowed depth and not beyond."""
     inner = [[some_number(rng, ValueType.INT16) for _ in range(n)] for n in (2, 0, 3)]
@@ -182,7 +192,7 @@ def nested(read_value, rng):
     expect_refused(read_value, (bomb, 0, ValueType.ARRAY), "5,000 arrays are nested", "")
 
 
-@check("gguf.read_value", points=2, public=False)
+@check("gguf.read_value", points=0.5, public=False)
 def value_after_value(read_value, rng):
     """Random values one after the other, up to the last byte,
     and a long string that is too long."""
@@ -211,6 +221,84 @@ def value_after_value(read_value, rng):
                    "a string is longer than any may be", "")
 
 
+ANY_NUMBER = st.sampled_from([*NUMBERS])
+STRINGS = st.one_of(
+    texts(most=3), st.sampled_from(["\ufeff", "\ufeffa", "a\ufeff", "", "\0", "中"]),
+    st.sampled_from(["\ufeff", b"\xff", b"\xc3", b"a\x80", b"\xed\xa0\x80"]))
+
+
+@st.composite
+def values(draw, depth: int = 0) -> tuple[ValueType, bytes]:
+    """The type and the bytes of a value: a number, a string, an array of anything; wrong ones
+    among them."""
+    if depth < 3 and draw(st.sampled_from([False, True, False])):
+        count_claim = draw(st.sampled_from([0, 0, 0, 0, 1, -1, 2**40, 2**62]))
+        if draw(st.booleans()):
+            kind = draw(ANY_NUMBER)
+            items = [draw(raw_numbers(kind)) for _ in range(draw(st.integers(0, 3)))]
+        else:
+            first = draw(values(depth + 1))
+            kind, items = first[0], [first[1]] * draw(st.integers(0, 2))
+        written = draw(st.sampled_from([kind] * 8 + [13, 2**31]))
+        count = max(0, len(items) + count_claim)
+        return ValueType.ARRAY, packed_array(written, items, count)
+    if draw(st.booleans()):
+        return ValueType.STRING, packed_string(draw(STRINGS))
+    kind = draw(ANY_NUMBER)
+    return kind, draw(raw_numbers(kind))
+
+
+def raw_numbers(kind: ValueType) -> st.SearchStrategy[bytes]:
+    """A number's bytes: all bits set or none, and others; of a bool, sometimes 2."""
+    size = NUMBERS[kind].itemsize
+    patterns = ([b"\0", b"\1", b"\1", b"\2"] if kind is ValueType.BOOL
+                else [bytes(size), b"\1" * size, b"\xff" * size, b"\x80" + bytes(size - 1),
+                      bytes(size - 1) + b"\x80", bytes(range(0x38, 0x38 + size))])
+    return st.sampled_from(patterns)
+
+
+@st.composite
+def values_in_files(draw) -> Call:
+    """A value at any place of a file; one that is cut off, nested too deep, or of no type."""
+    kind, raw = draw(values())
+    for _ in range(draw(st.sampled_from([0, 0, 0, 0, 6, 7, 8, 9]))):
+        kind, raw = ValueType.ARRAY, packed_array(kind, [raw])
+    before, after = draw(st.integers(0, 9)), draw(st.sampled_from([3, 0, 3, -1, -2]))
+    kind = draw(st.sampled_from([kind] * 12 + [13, 99]))
+    content = raw[:after] if after < 0 else raw
+    depth = draw(st.sampled_from([(), (), (), (1,), (8,)]))
+    return Call((Parts((before, content, max(after, 0)), draw(st.booleans())), before, kind,
+                 *depth))
+
+
+def value_of(read_value, call: Call) -> Seen:
+    args, _ = call.made()
+    got = attempted(read_value, args=args)
+    if isinstance(got, Raised) or not isinstance(got, tuple) or len(got) != 2:
+        return [("", got)]
+    return [("the value of", plain(got[0])), ("the kind of the value of", kind_of(got[0])),
+            ("the next offset of", got[1])]
+
+
+def kind_of(value) -> str:
+    """The type of a value; of arrays with their dtype, of lists with their items'."""
+    if isinstance(value, np.ndarray):
+        return f"array of {value.dtype}"
+    if isinstance(value, list):
+        return f"list of [{', '.join(map(kind_of, value))}]"
+    return type(value).__name__
+
+
+@check("gguf.read_value", points=2, public=True)
+def any_value(read_value, rng):
+    """Values of every type, arrays in arrays, and values that are cut off, claim too much,
+    or are of no type."""
+    expect_agreement(read_value, reference.read_value, values_in_files(), rng, run=value_of,
+                     examples=250,
+                     hint="Read these bytes with a pencil: length or count first. Does what "
+                          "it claims fit into what follows?")
+
+
 # --- read_tensor_table
 
 
@@ -219,6 +307,37 @@ def packed_row(name: str, shape: tuple[int, ...], kind: int, offset: int) -> byt
     return (packed_string(name) + struct.pack("<I", len(shape))
             + struct.pack(f"<{len(shape)}Q", *reversed(shape))
             + struct.pack("<IQ", kind, offset))
+
+
+@st.composite
+def tables(draw) -> Call:
+    """Tables of tensors of every type and size; one thing in them may be wrong."""
+    rows = []
+    for name in draw(st.lists(st.sampled_from(["w", "b", "blk.0.层", ""]), max_size=3)):
+        kind = draw(st.sampled_from([*BLOCK_FORMATS]))
+        size = BLOCK_FORMATS[kind].size
+        row_size = draw(st.sampled_from([size, 2 * size, 3 * size, size, size + 1, 0, 32]))
+        outer = draw(st.sampled_from([(), (2,), (3, 2), (1, 2, 3), (2**31, 2**31), (2**62, 4),
+                                      (2, 2, 2, 2), (0,)]))
+        written = draw(st.sampled_from([kind] * 8 + [4, 16, 2**31]))
+        rows.append(packed_row(name, (*outer, row_size), written,
+                               draw(st.sampled_from([0, 32, 2**40]))))
+    if draw(st.sampled_from([False] * 9 + [True])):
+        rows.append(packed_row("none", (), TensorType.F32, 0))
+    raw, before = b"".join(rows), draw(st.integers(0, 9))
+    after = draw(st.sampled_from([40, 0, 40, 0, -1, -9]))
+    count = max(0, len(rows) + draw(st.sampled_from([0, 0, 0, 0, 0, 1, -1, 2**40, 2**62])))
+    content = raw[:after] if after < 0 else raw
+    return Call((Parts((before, content, max(after, 0)), draw(st.booleans())), before, count))
+
+
+def table_of(read_tensor_table, call: Call) -> Seen:
+    args, _ = call.made()
+    got = attempted(read_tensor_table, args=args)
+    if isinstance(got, Raised) or not isinstance(got, tuple) or len(got) != 2:
+        return [("", got)]
+    return [("the tensors of", dict(got[0])), ("the order of the names of", [*got[0]]),
+            ("the next offset of", got[1])]
 
 
 def info_of(name: str, shape: tuple[int, ...], kind: TensorType, offset: int) -> TensorRow:
@@ -249,7 +368,10 @@ TABLE_HINT = ("A row: name, number of dimensions (uint32), dimensions (uint64 ea
               "(uint32), offset (uint64). The file lists the fastest dimension first.")
 
 
-@check("gguf.read_tensor_table", points=3, public=True)
+example_of_read_tensor_table = docstring_example("gguf.read_tensor_table", points=1)
+
+
+@check("gguf.read_tensor_table", points=2, public=True)
 def rows_of_a_table(read_tensor_table, rng):
     """Names, shapes in NumPy's order, types and offsets of several tensors."""
     sizes = rng.permutation([2, 3, 5, 7]).tolist()
@@ -308,7 +430,16 @@ def absurd_tables(read_tensor_table, rng):
         expect_row_refused(read_tensor_table, row, when, hint, "strange")
 
 
-@check("gguf.read_tensor_table", points=2, public=False)
+@check("gguf.read_tensor_table", points=2, public=True)
+def any_rows(read_tensor_table, rng):
+    """Tables of every kind, and tables of which one thing is missing, huge, or unknown."""
+    expect_agreement(read_tensor_table, reference.read_tensor_table, tables(), rng,
+                     run=table_of, examples=250,
+                     hint="Read the first row that differs with a pencil, and hold it against "
+                          "each rule of the docstring.")
+
+
+@check("gguf.read_tensor_table", points=0.5, public=False)
 def any_table(read_tensor_table, rng):
     """Tables of any length, with tensors of one to four dimensions and every type."""
     for count in (0, 1, 12):
@@ -322,7 +453,7 @@ def any_table(read_tensor_table, rng):
         expect_table(read_tensor_table, infos, "a table", "", rng)
 
 
-@check("gguf.read_tensor_table", points=1, public=False)
+@check("gguf.read_tensor_table", points=0.5, public=False)
 def odd_rows(read_tensor_table, rng):
     """A dimension count of 2**32 - 1, and products that wrap around in 64 bits."""
     expect_row_refused(read_tensor_table,
@@ -380,7 +511,10 @@ def q4_values(blocks: np.ndarray, has_minimum: bool) -> np.ndarray:
     return np.array(values, np.float32).reshape(-1, 32)
 
 
-@check("gguf.dequantize_q8_0", points=2, public=True)
+example_of_dequantize_q8_0 = docstring_example("gguf.dequantize_q8_0", points=1)
+
+
+@check("gguf.dequantize_q8_0", points=1, public=True)
 def scale_times_byte(dequantize_q8_0, rng):
     """Each value is the block's scale times a signed byte."""
     scale = float(rng.choice([0.5, 2.0, -0.25]))
@@ -402,7 +536,15 @@ def each_block_its_scale(dequantize_q8_0, rng):
                   "own block only.")
 
 
-@check("gguf.dequantize_q8_0", points=1, public=False)
+@check("gguf.dequantize_q8_0", points=1, public=True)
+def any_q8_0(dequantize_q8_0, rng):
+    """Blocks of every scale, that may not be written to."""
+    expect_agreement(dequantize_q8_0, reference.dequantize_q8_0, blocks(34), rng, rtol=0,
+                     hint="Take the first value that differs: which byte is it, and which "
+                          "number is that byte?")
+
+
+@check("gguf.dequantize_q8_0", points=0.5, public=False)
 def q8_0_bit_for_bit(dequantize_q8_0, rng):
     """Scales that are large, tiny or zero: exact, in float32."""
     blocks = blocks_of(rng, 7, [[65504, -60000, 6e-8, 1e-5, 0, -0.0, 0.1]], 32)
@@ -412,7 +554,7 @@ def q8_0_bit_for_bit(dequantize_q8_0, rng):
     expect_blocks(dequantize_q8_0, blocks, q8_0_values(blocks), "300 blocks", "")
 
 
-@check("gguf.dequantize_q8_0", points=1, public=False)
+@check("gguf.dequantize_q8_0", points=0.5, public=False)
 def like_gguf_py(dequantize_q8_0, rng):
     """What a quantizer stored comes back within half a step."""
     x = rng.standard_normal((6, 32)).astype(np.float32) * np.float32(3)
@@ -430,6 +572,9 @@ def uniform_blocks(rng, head: list[float]) -> np.ndarray:
     """A block for each of the 16 codes, 32 times the same: no order of values can matter."""
     codes = np.repeat(rng.permutation(16).astype(np.uint8)[:, None] * np.uint8(17), 16, axis=1)
     return np.hstack([np.tile(np.array(head, "<f2").view(np.uint8), (16, 1)), codes])
+
+
+example_of_dequantize_q4_0_dequantize_q4_1 = docstring_example(Q4, points=1)
 
 
 @check(Q4, points=2, public=True)
@@ -467,7 +612,18 @@ def q4_1_from_its_minimum(dequantize_q4_0, dequantize_q4_1, rng):
                   "centred at eight here.")
 
 
-@check(Q4, points=2, public=False)
+@check(Q4, points=1, public=True)
+def any_q4(dequantize_q4_0, dequantize_q4_1, rng):
+    """Blocks of every scale, that may not be written to."""
+    for dequantize, right, nbytes, count in (
+            (dequantize_q4_0, reference.dequantize_q4_0, 18, 1),
+            (dequantize_q4_1, reference.dequantize_q4_1, 20, 2)):
+        expect_agreement(dequantize, right, blocks(nbytes, count), rng, rtol=1e-6,
+                         hint="Take the first value that differs: which half of which byte is "
+                              "it, and what is done to four bits?")
+
+
+@check(Q4, points=0.5, public=False)
 def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
     """Many blocks, exact in float32, extreme scales among them."""
     extreme = np.array([65504, -60000, 6e-8, 0, 0.1, -0.3], np.float16)
@@ -479,7 +635,7 @@ def q4_bit_for_bit(dequantize_q4_0, dequantize_q4_1, rng):
         expect_blocks(dequantize_q4_1, blocks, q4_values(blocks, True), "blocks of Q4_1", "")
 
 
-@check(Q4, points=1, public=False)
+@check(Q4, points=0.5, public=False)
 def every_byte(dequantize_q4_0, dequantize_q4_1, rng):
     """All 256 bytes, each of them in each place."""
     steps = np.arange(16) * int(rng.integers(1, 99))

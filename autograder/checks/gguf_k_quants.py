@@ -5,6 +5,10 @@ import struct
 import numpy as np
 
 from autograder.checking import check, expect, expect_close, expect_equal, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.blocks import blocks
+from gearworks.formats import gguf_k_quants as reference
 
 Q4_K = "gguf_k_quants.unpack_scales+dequantize_q4_k"
 Q6_K = "gguf_k_quants.dequantize_q6_k"
@@ -83,7 +87,10 @@ def expect_scales(unpack_scales, packed: np.ndarray, hint: str = "") -> None:
                      of=f"the {name} in {packed.tolist()}"[:90], hint=hint)
 
 
-@check(Q4_K, points=2, public=True)
+example_of_unpack_scales_dequantize_q4_k = docstring_example(Q4_K, points=1)
+
+
+@check(Q4_K, points=1, public=True)
 def first_four(unpack_scales, dequantize_q4_k, rng):
     """The first four scales and minimums: six low bits each, whatever the high two say."""
     packed = np.zeros((1, 12), np.uint8)
@@ -112,7 +119,19 @@ def values_of_q4_k(unpack_scales, dequantize_q4_k, rng):
                   "And mind the sign of the minimum: it is not that of Q4_1.")
 
 
-@check(Q4_K, points=2, public=False)
+@check(Q4_K, points=1.5, public=True)
+def any_q4_k(unpack_scales, dequantize_q4_k, rng):
+    """Blocks of every scale, that may not be written to."""
+    expect_agreement(unpack_scales, reference.unpack_scales, blocks(12, 0), rng,
+                     hint="Which scale or minimum differs first, and which bits of which two "
+                          "bytes is it made of?")
+    expect_agreement(dequantize_q4_k, reference.dequantize_q4_k, blocks(144, 2), rng,
+                     examples=30,
+                     hint="Which sub-block is the first that differs? Its scale, its minimum, "
+                          "and its nibbles each come from a place of their own.")
+
+
+@check(Q4_K, points=0.5, public=False)
 def many_blocks(unpack_scales, dequantize_q4_k, rng):
     """Many blocks, all patterns of scales."""
     expect_scales(unpack_scales, rng.integers(0, 256, (50, 12), dtype=np.uint8))
@@ -120,7 +139,10 @@ def many_blocks(unpack_scales, dequantize_q4_k, rng):
     expect_blocks(dequantize_q4_k, blocks, q4_k_values(blocks), "twenty blocks of Q4_K")
 
 
-@check(Q6_K, points=2, public=True)
+example_of_dequantize_q6_k = docstring_example(Q6_K, points=1)
+
+
+@check(Q6_K, points=1, public=True)
 def low_and_high_bits(dequantize_q6_k, rng):
     """Four low bits and two high bits, found in their places, make a number around zero."""
     blocks = q6_k_blocks(rng, 1)
@@ -141,7 +163,16 @@ def signed_scales(dequantize_q6_k, rng):
                   "numbers of them comes last.")
 
 
-@check(Q6_K, points=2, public=False)
+@check(Q6_K, points=1.5, public=True)
+def any_q6_k(dequantize_q6_k, rng):
+    """Blocks of every scale, that may not be written to."""
+    expect_agreement(dequantize_q6_k, reference.dequantize_q6_k, blocks(210, 1, 208), rng,
+                     examples=30,
+                     hint="Which value is the first that differs? Find its half, its run and "
+                          "its byte in the docstring's table.")
+
+
+@check(Q6_K, points=0.5, public=False)
 def many_q6_k_blocks(dequantize_q6_k, rng):
     """Many blocks, extreme scales among them."""
     blocks = q6_k_blocks(rng, 12)

@@ -1,9 +1,14 @@
 """Checks of GPTQ: the Hessian, and rounding with error feedback."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_unchanged)
+from autograder.checking.differential import expect_on_all
+from autograder.checking.examples import docstring_example
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call, calls, typed
 from autograder.checks.quantization import expect_array, matrix, parts
 from gearworks.errors import ModelError
 from gearworks.quantization.gptq import gptq_hessian as reference_hessian
@@ -39,6 +44,9 @@ def expect_hessian(gptq_hessian, inputs: np.ndarray, damping: float, of: str,
                  hint=hint)
 
 
+example_of_gptq_hessian = docstring_example(HESSIAN, points=1)
+
+
 @check(HESSIAN, points=2, public=True)
 def two_over_n(gptq_hessian, rng):
     """Without damping: 2/n times the inputs' products with each other."""
@@ -49,7 +57,7 @@ def two_over_n(gptq_hessian, rng):
                        "round is the product? The error is a mean over tokens.")
 
 
-@check(HESSIAN, points=2, public=True)
+@check(HESSIAN, points=1, public=True)
 def damped(gptq_hessian, rng):
     """The diagonal, and nothing else, grows by a share of its mean."""
     for damping in (0.01, 0.5):
@@ -79,7 +87,22 @@ def inputs_without_meaning(gptq_hessian, rng):
         gptq_hessian(np.zeros((4, 3), np.float32))
 
 
-@check(HESSIAN, points=1, public=False)
+@check(HESSIAN, points=0.5, public=True)
+def any_hessian(gptq_hessian, rng):
+    """Inputs of any number and size, large, tiny and tied, with any damping."""
+    def demand(call: Call) -> None:
+        (inputs, damping), _ = call.made()
+        if inputs.any():
+            expect_hessian(gptq_hessian, inputs, damping,
+                           f"`{typed(call, 'gptq_hessian')}`",
+                           "Two over the number of inputs, times the sum of their products; "
+                           "then the diagonal.")
+    inputs = st.tuples(sizes(2, 1, 5), sizes(2, 1, 3)).flatmap(lambda shape: numbers(
+        *shape, values=("plain", "ties", "tiny", "large")))
+    expect_on_all(calls(inputs, st.sampled_from([0.01, 0.5, 0.0])), demand, rng)
+
+
+@check(HESSIAN, points=0.5, public=False)
 def hessians_of_all_sizes(gptq_hessian, rng):
     """Large and tiny inputs, few and many, in float32 throughout."""
     for count, columns, size in ((200, 8, 1e4), (2, 30, 1e-3), (64, 1, 1), (7, 7, 30)):
@@ -152,6 +175,9 @@ def expect_fed_back(gptq_quantize, weight: np.ndarray, hessian: np.ndarray, grou
                 f"left is {exact[row]:.3f} codes", hint)
 
 
+example_of_gptq_quantize = docstring_example(QUANTIZE, points=1)
+
+
 @check(QUANTIZE, points=2, public=True)
 def independent_columns(gptq_quantize, rng):
     """Where inputs do not go together, nothing can be made up for: the nearest codes."""
@@ -166,7 +192,7 @@ def independent_columns(gptq_quantize, rng):
                           "the nearest, plus the zero point, from 0 to 15.")
 
 
-@check(QUANTIZE, points=3, public=True)
+@check(QUANTIZE, points=2, public=True)
 def feeds_back(gptq_quantize, rng):
     """Each column's error is made up for by all columns after it, in its group and beyond."""
     weight = matrix(rng, 4, 12)

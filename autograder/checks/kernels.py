@@ -5,10 +5,15 @@ import tracemalloc
 from collections import Counter
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.differential import expect_on_all
+from autograder.checking.examples import docstring_example
 from autograder.checks.attention import arrays, true_attention, true_mask
+from autograder.generators.arrays import VALUES, numbers, sizes
+from autograder.generators.calls import Call, typed
 from gearworks.kernels.flash import Partial, in_tiles, merge, tiled_bytes
 
 # --- Numba ------------------------------------------------------------------------------------
@@ -62,6 +67,9 @@ def matrix(rng: np.random.Generator, blocks: int, groups: int, scale: float = 0.
     return (rng.integers(0, 16, (16 * blocks, 32 * groups)),
             float32(rng, 16 * blocks, groups, scale=scale),
             float32(rng, 16 * blocks, groups, scale=scale))
+
+
+example_of_cpu_int4_matvec = docstring_example(INT4, points=1)
 
 
 @check(INT4, points=2, public=True)
@@ -143,7 +151,7 @@ def groups_apart(int4_matvec, rng):
                       "other groups.")
 
 
-@check(INT4, points=2, public=False)
+@check(INT4, points=1, public=False)
 def small_inputs(int4_matvec, rng):
     """Small activations among zeros lose nothing, and code 15 is no negative number."""
     codes, scales, minimums = matrix(rng, 3, 2)
@@ -212,7 +220,10 @@ def through(online_softmax, scores: np.ndarray, values: np.ndarray, borders) -> 
     return state
 
 
-@check(ONLINE, points=2, public=True)
+example_of_flash_online_softmax = docstring_example(ONLINE, points=1)
+
+
+@check(ONLINE, points=1.5, public=True)
 def first_tile(online_softmax, rng):
     """The first tile, by hand: of two keys, one scores log 3 above the other."""
     base = -float(rng.integers(2, 6))          # a peak below 0: no number to begin at
@@ -277,7 +288,28 @@ def large_scores(online_softmax, rng):
                        "scores are, however low.", atol=1e-4)
 
 
-@check(ONLINE, points=1, public=False)
+@check(ONLINE, points=1, public=True)
+def any_tiles_of_any_scores(online_softmax, rng):
+    """Scores of any size, masked ones and whole masked rows among them, in any tiles."""
+    @st.composite
+    def tiled(draw) -> Call:
+        keys = draw(sizes(3, 1, 5))
+        scores = draw(numbers(draw(sizes(2, 1)), keys, values=(*VALUES, "masked", "masked")))
+        values = draw(numbers(keys, draw(sizes(2, 1)), values=("plain", "ties")))
+        borders = sorted(draw(st.lists(st.integers(0, keys), max_size=3)))
+        return Call((scores, values, borders))
+
+    def demand(call: Call) -> None:
+        (scores, values, borders), _ = call.made()
+        got = through(online_softmax, scores, values, borders)
+        expect_partial(got, true_partial(scores, values), atol=1e-4,
+                       of=f" after scores, values and borders of tiles {typed(call)}",
+                       hint="Take the first tile by hand, then the second. What becomes of "
+                            "the old sums when the peak grows, or when there was none?")
+    expect_on_all(tiled(), demand, rng)
+
+
+@check(ONLINE, points=0.5, public=False)
 def parts_merge(online_softmax, rng):
     """Keys in two parts, each gone through by itself, merge to the whole."""
     scores, values = arrays(rng, 6, 17, scale=4.0), arrays(rng, 17, 5)
@@ -289,7 +321,7 @@ def parts_merge(online_softmax, rng):
         expect_partial(merge(parts), true_partial(scores, values), "", atol=2e-5)
 
 
-@check(ONLINE, points=1, public=False)
+@check(ONLINE, points=0.5, public=False)
 def no_key_one_key(online_softmax, rng):
     """Tiles of no keys, of one, ties, and scores that differ in the thousandths."""
     values = arrays(rng, 8, 2, scale=1e-3)
@@ -301,7 +333,7 @@ def no_key_one_key(online_softmax, rng):
                    Partial.nothing(3, 2), "")
 
 
-@check(ONLINE, points=1, public=False)
+@check(ONLINE, points=0.5, public=False)
 def forwards_and_backwards(online_softmax, rng):
     """The law: in whatever order tiles come, they come to the same."""
     scores, values = arrays(rng, 7, 30, scale=6.0), arrays(rng, 30, 4)
@@ -338,6 +370,9 @@ def expect_tiled(flash, rng: np.random.Generator, shape, tiles: tuple[int, int],
     return memory
 
 
+example_of_flash_flash_attention_tiled = docstring_example(TILED, points=1)
+
+
 @check(TILED, points=1, public=True)
 def all_in_one_tile(flash_attention_tiled, rng):
     """One head, and all queries and keys in one tile each: what `attention` gives."""
@@ -347,7 +382,7 @@ def all_in_one_tile(flash_attention_tiled, rng):
                  "of its place. How are scores scaled?")
 
 
-@check(TILED, points=3, public=True)
+@check(TILED, points=2, public=True)
 def keys_in_tiles(flash_attention_tiled, rng):
     """One tile of queries, keys in several, of which the last is not full."""
     hint = ("The state goes through all tiles of keys, and is divided once, at the end. Which "
@@ -429,7 +464,31 @@ def no_large_array(flash_attention_tiled, rng):
            f"{most / 1e6:.2f} MB", "Which of your arrays grows with the number of keys?")
 
 
-@check(TILED, points=2, public=False)
+@st.composite
+def tilings(draw) -> tuple:
+    """Queries, keys, heads and sizes of every kind, in tiles of any size, with any window."""
+    T, past, kv_heads = draw(sizes(2, 1, 5)), draw(sizes(1, 0, 4)), draw(sizes(1, 2))
+    shape = (T, T + past, kv_heads * draw(sizes(2, 1, 3)), kv_heads, draw(sizes(2, 1, 5)),
+             draw(sizes(2, 3)))
+    return (shape, (draw(sizes(2, 1, 3, 8)), draw(sizes(2, 1, 3, 8))),
+            draw(st.sampled_from([None, None, 1, 3])))
+
+
+@check(TILED, points=1, public=True)
+def any_tiling(flash_attention_tiled, rng):
+    """Queries, keys and heads of every kind, in tiles of any size, with any window."""
+    seed = int(rng.integers(2**32))
+
+    def demand(case: tuple) -> None:
+        shape, tiles, window = case
+        expect_tiled(flash_attention_tiled, np.random.default_rng(seed), shape, tiles,
+                     f"T, S, H, K, d and e are {shape}, the tiles {tiles}, the window "
+                     f"{window}. Which tile of keys is the last that the first tile of queries "
+                     "needs?", window=window)
+    expect_on_all(tilings(), demand, rng, 40)
+
+
+@check(TILED, points=1, public=False)
 def any_sizes(flash_attention_tiled, rng):
     """Tiles of one, tiles larger than everything, heads of all kinds, one query, no cache."""
     for shape, tiles in (((1, 1, 1, 1, 1), (1, 1)), ((1, 23, 6, 3, 5), (16, 4)),
@@ -488,6 +547,9 @@ def expect_flash(flash, rng: np.random.Generator, batch, shape, hint: str, *,
                      of=of + (f", with a window of {window}," if window else ","), axes=PLACES,
                      atol=atol, hint=hint)
         start += T
+
+
+example_of_triton_flash_attention = docstring_example(FLASH, points=1)
 
 
 @check(FLASH, points=2, public=True)
@@ -550,7 +612,7 @@ def nothing_to_see(flash_attention, rng):
                  "what the mixture is divided by, must be numbers.")
 
 
-@check(FLASH, points=2, public=False)
+@check(FLASH, points=1, public=False)
 def any_flash(flash_attention, rng):
     """Heads from 3 to 128 elements, large scores, odd batches."""
     for d, scale in ((3, 1.0), (17, 8.0), (64, 2.0), (96, 1.0), (128, 1.0)):
@@ -592,6 +654,9 @@ def expect_decode(paged_decode, rng: np.random.Generator, lengths, shape, hint: 
     expect_close(got, np.array(right), axes=["sequence", "head", "element"], atol=atol,
                  hint=hint, of=f"attention over {words} tokens in blocks of {size}, in parts: "
                                f"{splits}" + (f", with a window of {window}," * bool(window)))
+
+
+example_of_triton_paged_decode = docstring_example(DECODE, points=1)
 
 
 @check(DECODE, points=2, public=True)
@@ -647,7 +712,7 @@ def nothing_stored(paged_decode, rng):
                   splits=2)
 
 
-@check(DECODE, points=2, public=False)
+@check(DECODE, points=1, public=False)
 def any_decode(paged_decode, rng):
     """Blocks of any size, heads of 3 to 128 elements, large scores."""
     for size, shape, scale in ((1, (3, 1, 3), 1.0), (5, (4, 4, 17), 9.0), (16, (8, 2, 64), 1.0),

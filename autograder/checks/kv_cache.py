@@ -1,11 +1,15 @@
 """Checks of the KV cache: the contiguous one, and the blocks of the paged one."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Seen, attempted, expect_agreement
 from autograder.checks.model import truth
 from autograder.checks.scheduler import SIZES, expect_served, served_texts
 from gearworks import kv_cache
@@ -51,6 +55,9 @@ def expect_steps(cache, qkv, steps: tuple[int, ...], layer: int = 0, start: int 
         expect_close(got, right, axes=PLACES, hint=hint,
                      of=f"the output for {new_tokens(count)} after {start}, in layer {layer},")
         start = end
+
+
+example_of_kvcache = docstring_example(EXERCISE, points=1)
 
 
 @check(EXERCISE, points=1, public=True)
@@ -128,7 +135,70 @@ def full(KVCache, rng):
                      hint="The tokens that were refused must have left no trace.")
 
 
-@check(EXERCISE, points=1, public=False)
+@dataclass(frozen=True)
+class CacheScript:
+    """A new cache, and what is done with it: steps of a layer, and cuts.
+
+    Each step is ("attend", layer, tokens) or ("truncate", length).
+    """
+
+    layers: int
+    heads: int
+    kv_heads: int
+    size: int
+    capacity: int
+    windows: tuple
+    steps: tuple[tuple, ...]
+
+    def typed(self) -> str:
+        calls = "; ".join(f"attend(layer {step[1]}, {new_tokens(step[2])})"
+                          if step[0] == "attend" else f"truncate({step[1]})"
+                          for step in self.steps)
+        window = f", windows {self.windows}" if self.windows else ""
+        return (f"KVCache of {self.layers} layers, H {self.heads}, K {self.kv_heads}, "
+                f"d {self.size}, capacity {self.capacity}{window}: {calls}")
+
+
+@st.composite
+def cache_scripts(draw) -> CacheScript:
+    """Layers that are filled in turn or apart, cut, filled up, and asked for too much."""
+    def one_of(*likely):
+        return draw(st.sampled_from(likely))
+
+    layers, kv_heads, capacity = one_of(2, 1, 3), one_of(1, 2), one_of(4, 3, 7)
+    step = st.one_of(
+        st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(1, 3)),
+        st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(1, 3)),
+        st.tuples(st.just("truncate"), st.integers(0, 5)))
+    windows = draw(st.sampled_from([(), (), (2, None, 3)[:layers]]))
+    return CacheScript(layers, kv_heads * one_of(1, 2, 3), kv_heads, one_of(2, 3), capacity,
+                       windows, tuple(draw(st.lists(step, min_size=1, max_size=7))))
+
+
+def life_of(KVCache, script: CacheScript) -> Seen:
+    """What each step gives, and how long the cache is after it."""
+    shape = config(script.layers, script.heads, script.kv_heads, script.size, script.windows)
+    cache, seen = KVCache(shape, script.capacity), []
+    rng = np.random.default_rng(0)
+    for number, (method, first, *rest) in enumerate(script.steps, start=1):
+        arguments = ((first, *sequence(rng, shape, *rest)) if rest else (first,))
+        seen.append((f"what step {number} gives in the",
+                     attempted(getattr(cache, method), args=arguments)))
+        seen.append((f"the length after step {number} of the", len(cache)))
+    return seen
+
+
+@check(EXERCISE, points=1, public=True)
+def any_life(KVCache, rng):
+    """Layers that are filled in turn or apart, cut, filled up, and asked for too much."""
+    expect_agreement(KVCache, kv_cache.KVCache, cache_scripts(), rng, run=life_of,
+                     examples=150,
+                     hint="Keep the books with a pencil: how many tokens has each layer after "
+                          "each step, and how long is the cache, which a token belongs to when "
+                          "every layer has it?")
+
+
+@check(EXERCISE, points=0.5, public=False)
 def impossible_lengths(KVCache, rng):
     """A cache cannot be cut to more than it holds, nor to less than nothing;
     to all or nothing it can."""
@@ -147,7 +217,7 @@ def impossible_lengths(KVCache, rng):
         expect_steps(cache, tokens, (2, 5), layer)
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def long_prompts(KVCache, rng):
     """Prompts of hundreds of tokens, with and without sliding windows,
     in heads of odd shapes."""
@@ -157,7 +227,7 @@ def long_prompts(KVCache, rng):
         expect_steps(cache, tokens, (131, 1, 18), layer, window=window)
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def written_in_place(KVCache, rng):
     """The reserved memory holds the tokens, each head's together,
     and what lies beyond them stays as it was."""
@@ -175,7 +245,7 @@ def written_in_place(KVCache, rng):
                      of="whether all other memory is untouched")
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def two_caches(KVCache, rng):
     """Two caches know nothing of each other."""
     shape = config(layers=1, H=5, K=5, d=2)
@@ -283,6 +353,9 @@ def expect_life(BlockPool, rng: np.random.Generator, hashes, calls: int, hint: s
         expect_equal(pools[0].available, pools[1].available, hint=hint,
                      of=f"how many blocks are available {when}")
         expect_books(pools[0], tables, when, hint)
+
+
+example_of_blockpool_allocate_free = docstring_example(ALLOCATE, points=1)
 
 
 @check(ALLOCATE, points=1, public=True)
@@ -396,13 +469,16 @@ def as_fast_in_a_large_pool(BlockPool, rng):
     expect_equal(pool.available, 294_000, of="how many blocks are available")
 
 
-@check(ALLOCATE, points=2, public=False)
+@check(ALLOCATE, points=1, public=False)
 def any_use(BlockPool, rng):
     """Whatever sequences come, are forked and go: each block has its users, and no others."""
     expect_life(BlockPool, rng, kv_cache.hash_blocks, 120, "")
 
 
 # --- names of texts ---------------------------------------------------------------------------
+
+
+example_of_hash_blocks = docstring_example(HASH, points=1)
 
 
 @check(HASH, points=1, public=True)
@@ -463,7 +539,7 @@ def numbers_stay_apart(hash_blocks, rng):
                "As bytes, each id must take equally many of them, and enough for any id.")
 
 
-@check(HASH, points=2, public=False)
+@check(HASH, points=1, public=False)
 def any_ids(hash_blocks, rng):
     """Ids as lists, tuples and arrays; long texts; blocks of one token."""
     for size in (1, 2, 16):
@@ -484,6 +560,9 @@ def any_ids(hash_blocks, rng):
 
 
 # --- what blocks hold -------------------------------------------------------------------------
+
+
+example_of_blockpool_share_keep_find_evict = docstring_example(SHARE, points=1)
 
 
 @check(SHARE, points=2, public=True)
@@ -638,7 +717,7 @@ def as_hugging_face(BlockPool, rng):
                       "found must be what the block holds at that time.")
 
 
-@check(SHARE, points=3, public=False)
+@check(SHARE, points=2, public=False)
 def any_texts(BlockPool, rng):
     """Whatever texts come and go, under honest hashes and under hashes that clash:
     what is found is the right text, and as much of it as there is."""

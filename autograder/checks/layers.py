@@ -3,8 +3,15 @@
 from collections.abc import Callable
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.arrays import VALUES, Numbers, numbers, rows, sizes
+from autograder.generators.calls import Call
+from autograder.generators.configurations import EPS
+from gearworks import layers as layers_reference
 from gearworks.layers import rms_norm as reference
 
 IN_PLACE = "An operator such as `x -= …` or `x /= …` writes into the caller's array."
@@ -55,6 +62,9 @@ def vectors(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> np.nda
 def weights(rng: np.random.Generator, size: int) -> np.ndarray:
     """Weights far from one, of both signs."""
     return (rng.uniform(0.3, 2.0, size) * rng.choice([-1, 1], size)).astype(np.float32)
+
+
+example_of_softmax = docstring_example("layers.softmax", points=0.5)
 
 
 @check("layers.softmax", points=1, public=True)
@@ -121,7 +131,23 @@ def into_given_memory(softmax, rng):
                       "before it is overwritten.")
 
 
-@check("layers.softmax", points=1, public=False)
+@st.composite
+def score_rows(draw) -> Call:
+    """Scores along any axes, large, tied, and impossible ones; in new memory, or into given."""
+    x = draw(rows(widths=(3, 1, 2, 5, 128), least=0, values=(*VALUES, "masked")))
+    out = Numbers(x.shape, 7) if draw(st.sampled_from([False, False, True])) else None
+    return Call((x,), {} if out is None else {"out": out})
+
+
+@check("layers.softmax", points=1, public=True)
+def any_rows(softmax, rng):
+    """Rows along any axes, large, tied and impossible ones, in any layout."""
+    with np.errstate(all="ignore"):
+        expect_agreement(softmax, layers_reference.softmax, score_rows(), rng, examples=100,
+                         hint="Work out this row by hand: its peak, the powers, their sum.")
+
+
+@check("layers.softmax", points=0.5, public=False)
 def any_scores(softmax, rng):
     """Scores of any shape: one number, one row, no rows at all, four axes."""
     for shape in ((1,), (9,), (0, 5), (4, 1), (2, 3, 2, 5)):
@@ -131,7 +157,7 @@ def any_scores(softmax, rng):
         expect_close(got, exact_softmax(x))
 
 
-@check("layers.softmax", points=1, public=False)
+@check("layers.softmax", points=0.5, public=False)
 def small_differences(softmax, rng):
     """Logits that are nearly equal, and ties, keep their order and their small differences."""
     x = vectors(rng, 3, 40, scale=1e-3)
@@ -139,7 +165,7 @@ def small_differences(softmax, rng):
     expect_close(unchanged(softmax, x), exact_softmax(x), atol=1e-7)
 
 
-@check("layers.softmax", points=1, public=False)
+@check("layers.softmax", points=0.5, public=False)
 def masked_rows_among_others(softmax, rng):
     """Rows with and without possibilities, with scores of any size beside the masked ones."""
     x = vectors(rng, 2, 5, 8, scale=300.0) - np.float32(1_000)
@@ -148,6 +174,9 @@ def masked_rows_among_others(softmax, rng):
     with np.errstate(all="ignore"):
         got = unchanged(softmax, x)
     expect_close(got, exact_softmax(x))
+
+
+example_of_rms_norm = docstring_example("layers.rms_norm", points=1)
 
 
 @check("layers.rms_norm", points=1, public=True)
@@ -161,7 +190,7 @@ def one_vector(rms_norm, rng):
                       "divided by so that it is one?")
 
 
-@check("layers.rms_norm", points=2, public=True)
+@check("layers.rms_norm", points=1, public=True)
 def each_vector_alone(rms_norm, rng):
     """Each token's vector is scaled by itself, then by the weights."""
     x = vectors(rng, 5, 12) * np.float32([[0.2], [1], [7], [30], [200]])
@@ -200,7 +229,36 @@ def input_stays(rms_norm, rng):
     unchanged(rms_norm, x, weight, 1e-5)
 
 
-@check("layers.rms_norm", points=1, public=False)
+@st.composite
+def norms(draw, has_bias: bool = False) -> Call:
+    """Vectors along any axes, weights, perhaps a bias, and any eps."""
+    x = draw(rows(widths=(3, 2, 5, 128), least=0))
+    width = x.shape[-1]
+    weight = draw(numbers(width, values=("plain", "ties", "tiny")))
+    bias = (draw(numbers(width, values=("plain", "large"))),) if has_bias else ()
+    return Call((x, weight, *bias, draw(EPS)))
+
+
+def norm_slack(call: Call) -> float:
+    """What float32 may lose: more where a vector hardly varies for its size."""
+    (x, weight, *_, eps), _ = call.made()
+    if not x.size:
+        return 1e-6
+    spread = np.sqrt(np.var(x.astype(np.float64), axis=-1) + eps)
+    size = np.abs(x).max(axis=-1)
+    more = max((np.abs(part).max() for part in call.made()[0][2:-1]), default=0)
+    return float(2e-6 * ((1 + size / spread).max() * np.abs(weight).max() + more) + 1e-7)
+
+
+@check("layers.rms_norm", points=1.5, public=True)
+def any_norm(rms_norm, rng):
+    """Vectors along any axes, large, tiny and zero, with any eps, in any layout."""
+    expect_agreement(rms_norm, exact, norms(), rng, name="rms_norm", atol=norm_slack,
+                     hint="The mean of the squares, over the last axis; eps; the root; the "
+                          "weight. Which of these is another number here?")
+
+
+@check("layers.rms_norm", points=0.5, public=False)
 def any_shape(rms_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none at all."""
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (4, 1), (0, 9)):
@@ -208,7 +266,7 @@ def any_shape(rms_norm, rng):
         expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5))
 
 
-@check("layers.rms_norm", points=1, public=False)
+@check("layers.rms_norm", points=0.5, public=False)
 def zeros(rms_norm, rng):
     """A vector of zeros stays one, and no other vector notices."""
     x, weight = vectors(rng, 3, 11), weights(rng, 11)
@@ -216,12 +274,15 @@ def zeros(rms_norm, rng):
     expect_close(unchanged(rms_norm, x, weight, 1e-6), exact(x, weight, 1e-6))
 
 
-@check("layers.rms_norm", points=1, public=False)
+@check("layers.rms_norm", points=0.5, public=False)
 def large_activations(rms_norm, rng):
     """Activations in the thousands, as real models have them, lose nothing."""
     x, weight = vectors(rng, 4, 64, scale=5e3), weights(rng, 64)
     x[:, int(rng.integers(64))] *= 300
     expect_close(unchanged(rms_norm, x, weight, 1e-5), exact(x, weight, 1e-5), rtol=1e-4)
+
+
+example_of_layer_norm = docstring_example("layers.layer_norm", points=0.5)
 
 
 @check("layers.layer_norm", points=1, public=True)
@@ -262,7 +323,17 @@ def vectors_almost_constant(layer_norm, rng):
                      hint="The docstring says what eps is added to, and when.")
 
 
-@check("layers.layer_norm", points=1, public=False)
+@check("layers.layer_norm", points=0.5, public=True)
+def any_centred(layer_norm, rng):
+    """Vectors along any axes, large, tiny and constant, with any eps, in any layout."""
+    usual = norms(has_bias=True).filter(lambda call: call.args[-1] >= 1e-6)
+    expect_agreement(layer_norm, exact_layer_norm, usual, rng, name="layer_norm",
+                     atol=norm_slack,
+                     hint="Mean, distances from it, the mean of their squares, eps, root; "
+                          "weight, bias. Which of these is another number here?")
+
+
+@check("layers.layer_norm", points=0.5, public=False)
 def far_from_zero(layer_norm, rng):
     """Vectors whose mean is a thousand times larger than what they vary by."""
     x = vectors(rng, 4, 48) + np.float32(1_500)
@@ -271,7 +342,7 @@ def far_from_zero(layer_norm, rng):
                  exact_layer_norm(x, weight, bias, 1e-5), atol=2e-3)
 
 
-@check("layers.layer_norm", points=1, public=False)
+@check("layers.layer_norm", points=0.5, public=False)
 def any_vectors(layer_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none, and constant ones."""
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (0, 9)):
@@ -283,6 +354,9 @@ def any_vectors(layer_norm, rng):
 
 
 SILU_SWIGLU = "layers.silu+swiglu"
+
+
+example_of_silu_swiglu = docstring_example(SILU_SWIGLU, points=1)
 
 
 @check(SILU_SWIGLU, points=1, public=True)
@@ -307,7 +381,7 @@ def beyond_exp(silu, swiglu, rng):
                       "divided by inf is not.")
 
 
-@check(SILU_SWIGLU, points=2, public=True)
+@check(SILU_SWIGLU, points=1, public=True)
 def gated(silu, swiglu, rng):
     """The gate goes through SiLU, and the other branch is multiplied by what comes out."""
     gate, up = vectors(rng, 4, 9, scale=2.0), vectors(rng, 4, 9, scale=2.0)
@@ -317,7 +391,37 @@ def gated(silu, swiglu, rng):
                       "says what it does not do.")
 
 
-@check(SILU_SWIGLU, points=1, public=False)
+@st.composite
+def branches(draw) -> Call:
+    """Two branches of one shape, large, tiny and zero."""
+    gate = draw(rows(widths=(3, 1, 5), axes=(2, 1), least=0))
+    return Call((gate, draw(numbers(*gate.shape))))
+
+
+def sizes_together(call: Call) -> float:
+    """A tolerance for a product: a part of what the largest numbers would give."""
+    return 1e-6 * float(np.prod([np.abs(x).max(initial=0) for x in call.made()[0]])) + 1e-9
+
+
+@check(SILU_SWIGLU, points=1, public=True)
+def any_activation(silu, swiglu, rng):
+    """Activations along any axes, large, tiny and zero, in any layout."""
+    def right_silu(x: np.ndarray) -> np.ndarray:
+        return exact_silu(x).astype(np.float32)
+
+    def right_swiglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+        return (exact_silu(gate) * up).astype(np.float32)
+
+    with np.errstate(all="ignore"):
+        expect_agreement(silu, right_silu, rows(widths=(3, 1, 5), least=0).map(
+            lambda x: Call((x,))), rng, name="silu", atol=sizes_together,
+                         hint="x · sigmoid(x), number by number.")
+        expect_agreement(swiglu, right_swiglu, branches(), rng, name="swiglu",
+                         atol=sizes_together,
+                         hint="Which of the two goes through SiLU?")
+
+
+@check(SILU_SWIGLU, points=0.5, public=False)
 def many_activations(silu, swiglu, rng):
     """SiLU of arrays of any shape and size, none of them changed."""
     for shape, scale in (((5,), 1e-3), ((2, 3, 4), 40.0), ((0, 3), 1.0), ((1, 1), 5.0)):
@@ -327,7 +431,7 @@ def many_activations(silu, swiglu, rng):
         expect_close(got, exact_silu(x).astype(np.float32), atol=1e-6)
 
 
-@check(SILU_SWIGLU, points=1, public=False)
+@check(SILU_SWIGLU, points=0.5, public=False)
 def far_gates(silu, swiglu, rng):
     """Gates and branches of any size, closed gates and no tokens among them."""
     for shape, scale in (((3, 5), 150.0), ((1, 7), 1e-3), ((0, 4), 1.0)):
@@ -346,7 +450,10 @@ def exact_linear(x: np.ndarray, weight: np.ndarray,
     return (y if bias is None else y + bias).astype(np.float32)
 
 
-@check("layers.linear", points=2, public=True)
+example_of_linear = docstring_example("layers.linear", points=1)
+
+
+@check("layers.linear", points=1, public=True)
 def one_output_per_row(linear, rng):
     """Each row of the weights makes one output: the sum of its products with the input."""
     x, weight = vectors(rng, 5), vectors(rng, 3, 5)
@@ -393,7 +500,34 @@ def any_layout(linear, rng):
                      hint="`.T` and `@` go by strides. What looks at the bytes in their order?")
 
 
-@check("layers.linear", points=1, public=False)
+@st.composite
+def products(draw) -> Call:
+    """An input along any axes, weights, and a bias or none, in any layout."""
+    width = draw(sizes(2, 1, 5, 128))
+    shape = draw(st.sampled_from([(), (2,), (1,), (0,), (2, 3), (3, 1, 2)]))
+    out = draw(sizes(3, 1, 4, 5, width))
+    x = draw(numbers(*shape, width))
+    weight = draw(numbers(out, width, values=("plain", "ties", "large", "tiny", "zeros")))
+    bias = draw(st.sampled_from([None, *[draw(numbers(out, values=("plain", "large")))] * 2]))
+    given = draw(st.booleans()) or bias is not None
+    return Call((x, weight, bias) if given else (x, weight))
+
+
+def sum_of_sizes(call: Call) -> float:
+    """A tolerance for sums of products: a part of what they are without their signs."""
+    (x, weight, *_), _ = call.made()
+    return 1e-6 * float((np.abs(x) @ np.abs(weight).T).max(initial=1e-3))
+
+
+@check("layers.linear", points=1, public=True)
+def any_product(linear, rng):
+    """Inputs along any axes, large and tiny, with a bias and without, in any layout."""
+    expect_agreement(linear, layers_reference.linear, products(), rng, atol=sum_of_sizes,
+                     hint="The last axis of x is what a row of the weights meets; all axes "
+                          "before it stay. What is a bias of None?")
+
+
+@check("layers.linear", points=0.5, public=False)
 def leading_axes(linear, rng):
     """Inputs with any number of axes before the last, none and empty ones among them."""
     for shape in ((7,), (1, 7), (2, 3, 7), (2, 1, 3, 7), (0, 7)):
@@ -402,7 +536,7 @@ def leading_axes(linear, rng):
         expect_close(linear(x, weight, bias), exact_linear(x, weight, bias))
 
 
-@check("layers.linear", points=1, public=False)
+@check("layers.linear", points=0.5, public=False)
 def large_and_narrow(linear, rng):
     """Many inputs, one output, no rounding to a narrower type on the way."""
     x, weight = vectors(rng, 4, 2048), vectors(rng, 3, 2048)

@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Seen, attempted, expect_agreement
+from gearworks import model
 from gearworks.attention import apply_rope
 from gearworks.comparison.compare import first_divergence
 from gearworks.config import ModelConfig
@@ -158,7 +163,10 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
         start = end
 
 
-@check(LAYER, points=2, public=True)
+example_of_decoder_layer = docstring_example(LAYER, points=1)
+
+
+@check(LAYER, points=1, public=True)
 def a_whole_prompt(decoder_layer, rng):
     """A layer of a random Llama, with fewer key/value heads than query heads,
     gives what Hugging Face gives."""
@@ -222,7 +230,73 @@ def norms_of_qwen3(decoder_layer, rng):
                  "so they norm one head at a time. What is not None decides.")
 
 
-@check(LAYER, points=1, public=False)
+@dataclass(frozen=True)
+class Steps:
+    """A random model of a family, a text that comes in steps, and the rows that are wanted of
+    the last one."""
+
+    family: str
+    scale: float
+    eps: float
+    tied: bool
+    steps: tuple[int, ...]
+    rows: Any
+
+    @property
+    def truth(self) -> Truth:
+        return _model(self.family, self.scale, self.eps, self.tied)
+
+    def typed(self) -> str:
+        return (f"a {self.family} with embeddings × {self.scale:g}, eps {self.eps:g}"
+                f"{', tied' * self.tied}: a text in steps of {[*self.steps]} tokens, of whose "
+                f"last step the rows {self.rows} are wanted")
+
+
+@cache
+def _model(family: str, scale: float, eps: float, tied: bool) -> Truth:
+    sizes = {"hidden_size": 36, "head_dim": 6} if family == "Qwen2" else {}
+    return truth(family, np.random.default_rng(0), 9, scale, rms_norm_eps=eps,
+                 tie_word_embeddings=tied, **sizes)
+
+
+@st.composite
+def stepped(draw) -> Steps:
+    """A family, one to three steps, and some rows, one, several times one, none, or all."""
+    family = draw(st.sampled_from(["Llama", "Qwen2", "Qwen3"]))
+    scale, eps = draw(st.sampled_from([(1.0, 1e-5), (3e-3, 1e-4)]))
+    steps = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    rows = draw(st.sampled_from([slice(None), [-1], [0], slice(0, 1), [0, 0], [],
+                                 [steps[-1] - 1, 0]]))
+    return Steps(family, scale, eps, draw(st.booleans()), steps, rows)
+
+
+def layer_of(decoder_layer, case: Steps) -> Seen:
+    """What the second layer gives for the rows that are wanted, and what reached the cache."""
+    given, store, start = case.truth, KVCache(case.truth.config, 9), 0
+    seen = []
+    for number, count in enumerate(case.steps, start=1):
+        end = start + count
+        x = given.hidden[1, start:end].copy()
+        rows = (case.rows,) if number == len(case.steps) else ()
+        got = attempted(decoder_layer, args=(x, given.weights.layers[1], given.config,
+                                             *given.angles(start, end), store, 1, *rows))
+        seen += [(f"the output of step {number} of", got), ("the stream that came in, after,",
+                                                            x)]
+        start = end
+    return [*seen, ("the keys in the cache after", store.keys[1, :, :start].copy()),
+            ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
+
+
+@check(LAYER, points=1.5, public=True)
+def any_step(decoder_layer, rng):
+    """Every family, a text in any steps, activations near zero, and only some rows wanted."""
+    expect_agreement(decoder_layer, model.decoder_layer, stepped(), rng, run=layer_of,
+                     examples=40, atol=1e-4,
+                     hint="`rows` says whose output is wanted. Which of the two halves needs "
+                          "all tokens, and up to where?")
+
+
+@check(LAYER, points=0.5, public=False)
 def wanted_rows(decoder_layer, rng):
     """Only some rows are wanted: the others still reach the cache."""
     case = truth("Llama", rng, tokens=6)
@@ -235,7 +309,7 @@ def wanted_rows(decoder_layer, rng):
                      case.queries_keys_values(0)[1].transpose(1, 0, 2), atol=1e-4)
 
 
-@check(LAYER, points=1, public=False)
+@check(LAYER, points=0.5, public=False)
 def other_shapes(decoder_layer, rng):
     """Layers of every family and shape: one key head for all, as many as query heads,
     D equal to H · d."""
@@ -247,7 +321,7 @@ def other_shapes(decoder_layer, rng):
         expect_layer(decoder_layer, truth(family, rng, **sizes), (1, 5, 1), "", layer=1)
 
 
-@check(LAYER, points=1, public=False)
+@check(LAYER, points=0.5, public=False)
 def small_and_large(decoder_layer, rng):
     """Activations near zero, where eps decides, and in the hundreds."""
     expect_layer(decoder_layer, truth("Llama", rng, scale=3e-3, rms_norm_eps=1e-4), (4, 3), "",
@@ -300,7 +374,10 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str,
         start = end
 
 
-@check(FORWARD, points=2, public=True)
+example_of_forward = docstring_example(FORWARD, points=1)
+
+
+@check(FORWARD, points=1, public=True)
 def logits_of_llama(forward, rng):
     """A random Llama with a head of its own gives Hugging Face's logits."""
     expect_logits(forward, truth("Llama", rng), (7,),
@@ -337,7 +414,30 @@ def wanted_logits(forward, rng):
         expect_equal(len(cache), 6, of="the length of the cache")
 
 
-@check(FORWARD, points=1, public=False)
+def logits_of(forward, case: Steps) -> Seen:
+    """The logits of each step, of the last one those that are wanted, and the cache."""
+    given, start, seen = case.truth, 0, []
+    store = KVCache(given.config, 9 * given.config.num_hidden_layers)
+    for number, count in enumerate(case.steps, start=1):
+        end = start + count
+        rows = (case.rows,) if number == len(case.steps) else ()
+        got = attempted(forward, args=(given.weights, given.config, given.ids[start:end],
+                                       np.arange(start, end), store, *rows))
+        seen.append((f"the logits of step {number} of", got))
+        start = end
+    return [*seen, ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
+
+
+@check(FORWARD, points=1.5, public=True)
+def any_text(forward, rng):
+    """Every family, a text in any steps, tied heads, and the logits of some rows only."""
+    expect_agreement(forward, model.forward, stepped(), rng, run=logits_of, examples=40,
+                     atol=1e-4,
+                     hint="Embedding, layers, last norm, head: which of them is given another "
+                          "thing here than in the checks above?")
+
+
+@check(FORWARD, points=0.5, public=False)
 def other_families(forward, rng):
     """Qwen2 with its biases, Qwen3 with its norms, other shapes, thetas and tied heads."""
     for family, sizes in (
@@ -349,7 +449,7 @@ def other_families(forward, rng):
         expect_logits(forward, truth(family, rng, **sizes), (5, 1, 1), "")
 
 
-@check(FORWARD, points=1, public=False)
+@check(FORWARD, points=0.5, public=False)
 def several_sequences(forward, rng):
     """Tokens of two sequences in one call, each at its own positions:
     the logits are those of each alone."""
@@ -367,7 +467,7 @@ def several_sequences(forward, rng):
     expect_close(got, case.logits[[6]], atol=1e-4)
 
 
-@check(FORWARD, points=1, public=False)
+@check(FORWARD, points=0.5, public=False)
 def cut_and_moved(forward, rng):
     """Cutting the cache and going on, far positions, small embeddings:
     still Hugging Face's logits."""

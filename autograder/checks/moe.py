@@ -1,8 +1,13 @@
 """Checks of a mixture of experts."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect, expect_close, expect_equal, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import Call
 
 EXERCISE = "moe.route"
 
@@ -33,6 +38,9 @@ def expect_route(route, scores: np.ndarray, k: int, normalize: bool, hint: str =
                  hint=hint or "The softmax is over all experts; choosing comes after it.")
 
 
+example_of_route = docstring_example(EXERCISE, points=0.5)
+
+
 @check(EXERCISE, points=1, public=True)
 def best_first(route, rng):
     """Each token's best experts, in order, with their probabilities among all experts."""
@@ -54,7 +62,36 @@ def equals(route, rng):
                  "`np.argsort` keeps the order of equals when it is told to be stable.")
 
 
-@check(EXERCISE, points=1, public=False)
+def ranked(scores: np.ndarray, k: int, normalize: bool) -> tuple[np.ndarray, np.ndarray]:
+    """What is right, in float64: of experts with equal scores the earlier one first."""
+    wide = scores.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True, initial=-1e9))
+    shares = powers / powers.sum(axis=-1, keepdims=True)
+    experts = np.argsort(-wide, axis=-1, kind="stable")[:, :k]
+    chosen = np.take_along_axis(shares, experts, axis=-1)
+    if normalize:
+        chosen = chosen / chosen.sum(axis=-1, keepdims=True)
+    return experts, chosen.astype(np.float32)
+
+
+@st.composite
+def routings(draw) -> Call:
+    """Scores of any number of tokens and experts, of which any number are chosen."""
+    experts = draw(sizes(3, 1, 5, 16))
+    scores = draw(numbers(draw(sizes(1, 2, 3, 0)), experts,
+                          values=("plain", "ties", "tiny", "zeros", "low")))
+    return Call((scores, draw(st.integers(1, experts)), draw(st.booleans())))
+
+
+@check(EXERCISE, points=0.5, public=True)
+def any_scores(route, rng):
+    """Any number of tokens, experts and chosen ones, scores of any size, and ties."""
+    expect_agreement(route, ranked, routings(), rng, name="route",
+                     hint="Softmax over all experts of the token; the k largest, of equals "
+                          "the earlier one; their probabilities.")
+
+
+@check(EXERCISE, points=0.5, public=False)
 def large_scores(route, rng):
     """Scores of several hundred, each token for itself."""
     for normalize in (False, True):
@@ -62,7 +99,7 @@ def large_scores(route, rng):
                      normalize)
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=0.5, public=False)
 def odd_numbers(route, rng):
     """One expert, all experts, many experts, no tokens."""
     for T, E, k in ((3, 1, 1), (2, 5, 5), (3, 64, 6), (0, 4, 2)):

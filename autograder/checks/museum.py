@@ -6,18 +6,27 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.generators.arrays import Numbers, numbers
+from autograder.generators.calls import Call, calls
+from autograder.generators.files import ODD
+from autograder.generators.texts import SIGNS, WHITE_SPACE, texts
 from autograder.processes.limits import TimeLimit
 from autograder.variants.mutation import load_mutant, mutants_of, reference_subjects
 from gearworks.errors import ModelError
 from gearworks.museum import conversation_ids as reference
+from gearworks.museum import load_state as reference_load_state
 from gearworks.museum import packed_matvec as reference_packed_matvec
 from gearworks.museum import prefix_hit as reference_prefix_hit
 from gearworks.museum import prompt_ids as reference_prompt_ids
 from gearworks.museum import split_heads as reference_split_heads
 from gearworks.museum import stream_pieces as reference_stream_pieces
+from gearworks.museum import update_cache as reference_update_cache
 from gearworks.museum import upstream_request as reference_upstream_request
 from gearworks.museum import zero_points as reference_zero_points
 from gearworks.tokenizer import Tokenizer, train_bpe
@@ -32,7 +41,10 @@ def message(rng, length: int) -> str:
     return "".join(ALPHABET[i] for i in rng.integers(0, len(ALPHABET), length))
 
 
-@check("museum.conversation_ids", points=2, public=True)
+example_of_conversation_ids = docstring_example("museum.conversation_ids", points=1)
+
+
+@check("museum.conversation_ids", points=1, public=True)
 def ids_of_their_own(conversation_ids, rng):
     """The conversation begins with BOS, special ids belong to no character,
     and nobody says EOS for the model."""
@@ -72,7 +84,24 @@ def unknown_text(conversation_ids, rng):
         conversation_ids([], text, ALPHABET)
 
 
-@check("museum.conversation_ids", points=3, public=False)
+CONVERSATIONS = calls(
+    st.one_of(st.just([]),
+              st.lists(st.sampled_from([3, 4, 5]), max_size=4).map(lambda ids: [1, *ids])),
+    st.one_of(st.lists(st.sampled_from("abcé/"), max_size=4).map("".join),
+              st.sampled_from(["/reset", " /reset", "/reset ", "reset", "", "aa", "A"])),
+    st.sampled_from(["abc", "cba/", "é", "/rest", "ab"]))
+
+
+@check("museum.conversation_ids", points=2.5, public=True)
+def any_message(conversation_ids, rng):
+    """Messages of every kind, at the beginning of a conversation and later, in any
+    alphabet."""
+    expect_agreement(conversation_ids, reference, CONVERSATIONS, rng, examples=120,
+                     hint="Which ids does this alphabet have? Is the conversation at its "
+                          "beginning, and what does the message ask for?")
+
+
+@check("museum.conversation_ids", points=0.5, public=False)
 def whole_conversations(conversation_ids, rng):
     """Conversations of several messages, with what belongs to the caller left as it is."""
     for _ in range(4):
@@ -140,6 +169,9 @@ def expect_finds(test: Callable, exhibit: str, styles: tuple[str, str],
 TUTORIAL_STYLES = ("conversation_ids", ("find", "table"))
 
 
+example_of_conversation_ids_test = docstring_example("museum.conversation_ids_test", points=1)
+
+
 @check("museum.conversation_ids_test", points=2, public=True)
 def finds_the_exhibit(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
@@ -156,7 +188,7 @@ def finds_what_hides(test, rng):
         "unknown-text-dropped": "an unknown character vanishes"})
 
 
-@check("museum.conversation_ids_test", points=2, public=False)
+@check("museum.conversation_ids_test", points=1, public=False)
 def finds_each_alone(test, rng):
     """It finds every one of the other faults when it is alone."""
     expect_finds(test, *TUTORIAL_STYLES, {
@@ -197,7 +229,10 @@ def expect_prompt(prompt_ids, request: dict, tokenizer: Tokenizer, of: str, hint
     expect_equal(got, wanted, of=f"the ids of {of}", hint=hint)
 
 
-@check("museum.prompt_ids", points=2, public=True)
+example_of_prompt_ids = docstring_example("museum.prompt_ids", points=0.5)
+
+
+@check("museum.prompt_ids", points=1, public=True)
 def one_bos(prompt_ids, rng):
     """A conversation begins with one BOS, the template's own."""
     expect_prompt(prompt_ids, conversation(rng), model_tokenizer(prefix=True), "a conversation",
@@ -219,7 +254,39 @@ def plain_text(prompt_ids, rng):
                       "No template writes anything here, so the tokenizer must.")
 
 
-@check("museum.prompt_ids", points=1, public=False)
+@st.composite
+def prompts(draw) -> Call:
+    """Conversations, and texts to continue, for a model that wants BOS, or EOS too, or none."""
+    words = texts(["a", "Hi"], SIGNS, WHITE_SPACE, ["<bos>", "<eos>", "<|user|>"], most=3,
+                  long=False)
+    if draw(st.booleans()):
+        request = {"prompt": draw(words)}
+    else:
+        roles = draw(st.sampled_from([["user"], ["system", "user"],
+                                      ["user", "assistant", "user"]]))
+        request = {"messages": [{"role": role, "content": draw(words)} for role in roles]}
+    template = draw(st.sampled_from([CHAT_TEMPLATE,
+                                     CHAT_TEMPLATE.removeprefix("{{ bos_token }}")]))
+    return Call((request, template, draw(st.booleans()), draw(st.booleans())))
+
+
+def prompt_of(prompt_ids, call: Call) -> Seen:
+    (request, template, prefix, suffix), _ = call.made()
+    encode = model_tokenizer(prefix, suffix).encode
+    return [("the ids (BOS is 256, EOS 257, a letter its byte's) of",
+             attempted(prompt_ids, args=(request, template, "<bos>", encode)))]
+
+
+@check("museum.prompt_ids", points=1, public=True)
+def any_prompt(prompt_ids, rng):
+    """Conversations and texts of every kind, for models that want BOS, EOS, or neither."""
+    expect_agreement(prompt_ids, reference_prompt_ids, prompts(), rng, run=prompt_of,
+                     examples=30,
+                     hint="In what is shown, the last two arguments say whether the tokenizer "
+                          "adds BOS and EOS when it is asked to. Who asks, and when?")
+
+
+@check("museum.prompt_ids", points=0.5, public=False)
 def other_models(prompt_ids, rng):
     """Templates without BOS, tokenizers without BOS or with EOS behind the text."""
     for tokenizer in (model_tokenizer(False), model_tokenizer(True),
@@ -235,13 +302,16 @@ def other_models(prompt_ids, rng):
 PROMPT_STYLES = ("prompt_ids", ("two_steps", "keyword"))
 
 
+example_of_prompt_ids_test = docstring_example("museum.prompt_ids_test", points=1)
+
+
 @check("museum.prompt_ids_test", points=2, public=True)
 def finds_bos_twice(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_finds(test, *PROMPT_STYLES, {"double-bos": "a conversation begins with BOS twice"})
 
 
-@check("museum.prompt_ids_test", points=2, public=False)
+@check("museum.prompt_ids_test", points=1, public=False)
 def finds_the_hasty_repair(test, rng):
     """It fails on the repair that takes BOS from texts too,
     and on an answer that is not opened."""
@@ -266,7 +336,10 @@ def expect_split(split_heads, rng, tokens: int, H: int, K: int, d: int, hint: st
                      axes=["token", "head", "element"], atol=0, rtol=0, hint=hint)
 
 
-@check("museum.split_heads", points=1, public=True)
+example_of_split_heads = docstring_example("museum.split_heads", points=0.5)
+
+
+@check("museum.split_heads", points=0.5, public=True)
 def heads_of_several_tokens(split_heads, rng):
     """Each token keeps its own numbers, and each head has its own of them."""
     expect_split(split_heads, rng, int(rng.integers(3, 6)), 4, 4, 6,
@@ -281,7 +354,23 @@ def grouped_heads(split_heads, rng):
                      "A token's row: its query heads, its key heads, its value heads.")
 
 
-@check("museum.split_heads", points=1, public=False)
+@st.composite
+def fused(draw) -> Call:
+    """What a fused projection gives: any number of tokens and of heads, of any size."""
+    kv_heads = draw(st.sampled_from([2, 1, 3]))
+    heads = kv_heads * draw(st.sampled_from([2, 1, 3]))
+    width = (heads + 2 * kv_heads) * draw(st.sampled_from([2, 1, 3, 128]))
+    return Call((draw(numbers(draw(st.sampled_from([2, 1, 3, 0])), width)), heads, kv_heads))
+
+
+@check("museum.split_heads", points=0.5, public=True)
+def any_heads(split_heads, rng):
+    """Heads of every number and size, of several tokens, of one, and of none."""
+    expect_agreement(split_heads, reference_split_heads, fused(), rng, rtol=0,
+                     hint="Which numbers of this row belong to the first query head?")
+
+
+@check("museum.split_heads", points=0.5, public=False)
 def heads_of_every_kind(split_heads, rng):
     """Heads of every number and size, and no tokens at all."""
     for tokens, H, K, d in ((5, 7, 1, 4), (2, 3, 3, 2), (7, 9, 3, 8), (0, 4, 2, 6)):
@@ -291,19 +380,24 @@ def heads_of_every_kind(split_heads, rng):
 HEAD_STYLES = ("split_heads", ("numpy_split", "loop"))
 
 
+example_of_split_heads_test = docstring_example("museum.split_heads_test", points=0.5)
+
+
 @check("museum.split_heads_test", points=1, public=True)
 def finds_mixed_tokens(test, rng):
-    """The test passes on right code in three styles and fails on the exhibit."""
-    expect_finds(test, *HEAD_STYLES,
-                 {"heads-before-tokens": "heads are made out of the numbers of several tokens"})
-
-
-@check("museum.split_heads_test", points=1, public=False)
-def finds_other_ways_to_deal(test, rng):
-    """It fails on heads that are dealt out like cards, and on keys taken for values."""
+    """The test passes on right code in three styles, and fails on the exhibit
+    and where keys are not what they should be."""
     expect_finds(test, *HEAD_STYLES, {
-        "dealt-like-cards": "neighbouring numbers go to neighbouring heads",
-        "k-and-v-exchanged": "keys and values are exchanged"})
+        "heads-before-tokens": "heads are made out of the numbers of several tokens",
+        "k-and-v-exchanged": "keys and values are exchanged",
+        "queries-as-keys": "keys are cut from the front of the row"})
+
+
+@check("museum.split_heads_test", points=0.5, public=False)
+def finds_other_ways_to_deal(test, rng):
+    """It fails on heads that are dealt out like cards."""
+    expect_finds(test, *HEAD_STYLES, {
+        "dealt-like-cards": "neighbouring numbers go to neighbouring heads"})
 
 
 def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int,
@@ -333,7 +427,10 @@ def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, cap
                               "else of it is touched.")
 
 
-@check("museum.update_cache", points=1, public=True)
+example_of_update_cache = docstring_example("museum.update_cache", points=0.5)
+
+
+@check("museum.update_cache", points=0.5, public=True)
 def a_token_sees_itself(update_cache, rng):
     """After a prompt, one token at a time:
     each of them is seen, and so is everything before it."""
@@ -348,7 +445,27 @@ def prompts_in_parts(update_cache, rng):
                   "The second part is no prompt of its own: what came before it counts.")
 
 
-@check("museum.update_cache", points=1, public=False)
+@st.composite
+def cached_steps(draw) -> Call:
+    """A memory that is empty, begun or nearly full, and a step that just fits or has room."""
+    heads, size = draw(st.sampled_from([2, 1, 3])), draw(st.sampled_from([1, 2, 5]))
+    length, count, room = (draw(st.sampled_from(likely))
+                           for likely in ([0, 1, 3], [1, 2, 3], [0, 1, 2]))
+    memory = [Numbers((heads, length + count + room, size), draw(st.integers(0, 99)))
+              for _ in range(2)]
+    k, v = (draw(numbers(count, heads, size, values=("plain", "ties"))) for _ in range(2))
+    return Call((*memory, length, k, v))
+
+
+@check("museum.update_cache", points=0.5, public=True)
+def any_memory(update_cache, rng):
+    """Memories that are empty, begun and nearly full, and steps of every size."""
+    expect_agreement(update_cache, reference_update_cache, cached_steps(), rng, rtol=0,
+                     hint="`length` tokens are there. Where do the new ones go, and how many "
+                          "does their first one see?")
+
+
+@check("museum.update_cache", points=0.5, public=False)
 def caches_of_every_kind(update_cache, rng):
     """Caches of every shape, filled to the last place, with steps of every size."""
     expect_cached(update_cache, rng, (1, 1, 2, 5), 1, 2, 9)
@@ -358,6 +475,9 @@ def caches_of_every_kind(update_cache, rng):
 CACHE_STYLES = ("update_cache", ("concatenate", "loop"))
 
 
+example_of_update_cache_test = docstring_example("museum.update_cache_test", points=0.5)
+
+
 @check("museum.update_cache_test", points=1, public=True)
 def finds_the_missing_token(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
@@ -365,7 +485,7 @@ def finds_the_missing_token(test, rng):
                  {"returned-before-the-update": "a token after the prompt does not see itself"})
 
 
-@check("museum.update_cache_test", points=1, public=False)
+@check("museum.update_cache_test", points=0.5, public=False)
 def finds_what_is_not_stored(test, rng):
     """It fails on a step that sees the right tokens and stores them nowhere,
     and on one that sees all the memory."""
@@ -426,7 +546,10 @@ def expect_misfit(load_state, parameters: dict, checkpoint: dict, name: str, whe
             raise
 
 
-@check("museum.load_state", points=1, public=True)
+example_of_load_state = docstring_example("museum.load_state", points=0.5)
+
+
+@check("museum.load_state", points=0.5, public=True)
 def wrapped_anywhere(load_state, rng):
     """Parts that tools have put into a name are taken out, wherever they stand."""
     for wrap in (attention_wrapped, lambda name: "module." + attention_wrapped(name),
@@ -466,7 +589,49 @@ def strangers_and_shapes(load_state, rng):
                       "Two arrays of equal size can be of different shapes.")
 
 
-@check("museum.load_state", points=1, public=False)
+@st.composite
+def states(draw) -> Call:
+    """A model, and a checkpoint that fits, with wrapped names, or does not fit in one thing."""
+    name = st.sampled_from(["embed", "layers.0.attn.q", "layers.0.submodule.norm",
+                            "module_list.w", "a"])
+    names = draw(st.lists(name, min_size=1, max_size=3, unique=True))
+    shapes = {name: draw(st.sampled_from([(2,), (2, 3), (1,), ()])) for name in names}
+    checkpoint = {}
+    for name in draw(st.permutations(names)):
+        parts = name.split(".")
+        for wrapper in draw(st.lists(st.sampled_from(WRAPPED), max_size=3)):
+            parts.insert(draw(st.integers(0, len(parts) - 1)), wrapper)
+        checkpoint[".".join(parts)] = Numbers(shapes[name], draw(st.integers(1, 99)))
+    first = [*checkpoint][0]
+    match draw(st.sampled_from(["fits", "fits", "less", "more", "turned", "other"])):
+        case "less":
+            checkpoint.pop(first)
+        case "more":
+            checkpoint[draw(st.sampled_from(["module.stranger", "stranger"]))] = Numbers((2,))
+        case "turned":
+            checkpoint[first] = Numbers((3, 2), 1)
+        case "other":
+            checkpoint[f"{first}_"] = checkpoint.pop(first)
+    return Call(({name: Numbers(shape, 100) for name, shape in shapes.items()}, checkpoint))
+
+
+def state_of(load_state, call: Call) -> Seen:
+    args, _ = call.made()
+    got = attempted(load_state, args=args)
+    order = [("the order of the names of", [*got])] if isinstance(got, dict) else []
+    return [("", got), *order, ("the two arguments after", args)]
+
+
+@check("museum.load_state", points=0.5, public=True)
+def any_state(load_state, rng):
+    """Checkpoints that fit, wrapped anywhere, and others that do not fit in one thing."""
+    expect_agreement(load_state, reference_load_state, states(), rng, run=state_of, rtol=0,
+                     examples=150,
+                     hint="Take the wrappers out of every name, by hand. Which names are on "
+                          "one side only, and are the shapes the same?")
+
+
+@check("museum.load_state", points=0.5, public=False)
 def any_wrapping(load_state, rng):
     """Names wrapped at random places, one of them lacking at last."""
     for _ in range(4):
@@ -487,7 +652,10 @@ def any_wrapping(load_state, rng):
 STATE_STYLES = ("load_state", ("loop", "sets"))
 
 
-@check("museum.load_state_test", points=2, public=True)
+example_of_load_state_test = docstring_example("museum.load_state_test", points=1)
+
+
+@check("museum.load_state_test", points=1.5, public=True)
 def finds_random_weights(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_finds(test, *STATE_STYLES, {
@@ -496,19 +664,19 @@ def finds_random_weights(test, rng):
 
 @check("museum.load_state_test", points=1, public=True)
 def finds_silence(test, rng):
-    """It fails on code that strips names well,
-    and is silent about a parameter that is missing."""
-    expect_finds(test, *STATE_STYLES,
-                 {"missing-stays-random": "a parameter that the checkpoint lacks keeps its "
-                                          "random numbers"})
+    """It fails on code that strips names well, and is silent about what is missing,
+    or about what is there besides."""
+    expect_finds(test, *STATE_STYLES, {
+        "missing-stays-random": "a parameter that the checkpoint lacks keeps its random "
+                                "numbers",
+        "strangers-pass": "tensors that the model does not have are ignored"})
 
 
-@check("museum.load_state_test", points=1, public=False)
+@check("museum.load_state_test", points=0.5, public=False)
 def finds_each_fault(test, rng):
     """It finds the other faults, each of them alone."""
     expect_finds(test, *STATE_STYLES, {
         "first-wrapper-only": "only the first part of a name is looked at",
-        "strangers-pass": "tensors that the model does not have are ignored",
         "shapes-not-compared": "an array of another shape is taken"})
 
 
@@ -526,7 +694,10 @@ def expect_pieces(stream_pieces, pieces: list[str], stop: str, hint: str) -> Non
     expect_equal(got, reference_stream_pieces(pieces, stop), of=of, hint=hint)
 
 
-@check("museum.stream_pieces", points=2, public=True)
+example_of_stream_pieces = docstring_example("museum.stream_pieces", points=0.5)
+
+
+@check("museum.stream_pieces", points=1, public=True)
 def cut_anywhere(stream_pieces, rng):
     """Wherever the pieces end, nothing of the stop string is shown,
     and everything before it is."""
@@ -548,7 +719,19 @@ def nothing_is_lost(stream_pieces, rng):
                       "it?")
 
 
-@check("museum.stream_pieces", points=1, public=False)
+@check("museum.stream_pieces", points=1, public=True)
+def any_pieces(stream_pieces, rng):
+    """Texts of few letters, in pieces of any size, and stop strings that repeat themselves."""
+    letters = st.text("ab", max_size=4)
+    expect_agreement(stream_pieces, reference_stream_pieces,
+                     calls(st.lists(letters, max_size=5),
+                           st.text("ab", min_size=1, max_size=4)),
+                     rng, examples=200,
+                     hint="How long is the longest end of the text so far that may still "
+                          "become the stop string?")
+
+
+@check("museum.stream_pieces", points=0.5, public=False)
 def texts_in_any_pieces(stream_pieces, rng):
     """Random texts and stop strings of two letters, in random pieces."""
     def letters(count: int) -> str:
@@ -567,7 +750,10 @@ def texts_in_any_pieces(stream_pieces, rng):
 STREAM_STYLES = ("stream_pieces", ("whole_text", "letters"))
 
 
-@check("museum.stream_pieces_test", points=2, public=True)
+example_of_stream_pieces_test = docstring_example("museum.stream_pieces_test", points=1)
+
+
+@check("museum.stream_pieces_test", points=1.5, public=True)
 def finds_what_was_shown_too_early(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_right_code_passes(test, *STREAM_STYLES)
@@ -582,7 +768,7 @@ def finds_the_lost_end(test, rng):
                   "stream_pieces")
 
 
-@check("museum.stream_pieces_test", points=1, public=False)
+@check("museum.stream_pieces_test", points=0.5, public=False)
 def finds_other_repairs(test, rng):
     """It fails on a reader who waits for everything, on a stop string that is shown,
     and on one that is overlooked."""
@@ -610,7 +796,10 @@ def distinct(rng, count: int) -> list[int]:
     return (10 + rng.permutation(max(count, 30))[:count]).tolist()
 
 
-@check("museum.prefix_hit", points=1, public=True)
+example_of_prefix_hit = docstring_example("museum.prefix_hit", points=0.5)
+
+
+@check("museum.prefix_hit", points=0.5, public=True)
 def something_to_compute(prefix_hit, rng):
     """A prompt that the cache holds to its last token leaves its last block to the model;
     no other prompt loses a block that it could use."""
@@ -631,7 +820,27 @@ def something_to_compute(prefix_hit, rng):
                        "The same tokens behind another text have other keys and values.")
 
 
-@check("museum.prefix_hit", points=1, public=False)
+@st.composite
+def hits(draw) -> Call:
+    """A prompt of few different ids, and a cache of texts like it, some of them given up."""
+    size = draw(st.sampled_from([2, 1, 3]))
+    texts = draw(st.lists(st.lists(st.sampled_from([1, 2]), min_size=1, max_size=8), min_size=1,
+                          max_size=3))
+    ends = [tuple(text[:end]) for text in texts for end in range(size, len(text) + 1, size)]
+    cached = draw(st.sets(st.sampled_from(ends), max_size=6)) if ends else set()
+    cached |= set(ends[:draw(st.integers(0, 4))])
+    return Call((draw(st.sampled_from(texts)), cached, size))
+
+
+@check("museum.prefix_hit", points=0.5, public=True)
+def any_prefix(prefix_hit, rng):
+    """Prompts of every length, and caches that hold their beginnings, or parts of them."""
+    expect_agreement(prefix_hit, reference_prefix_hit, hits(), rng, examples=200,
+                     hint="Go block by block from the beginning. Where is the first that the "
+                          "cache does not hold, and what is left for the model?")
+
+
+@check("museum.prefix_hit", points=0.5, public=False)
 def prompts_of_every_kind(prefix_hit, rng):
     """Texts that repeat themselves, blocks of one token, beginnings that were given up,
     and prompts that end where a block ends."""
@@ -648,6 +857,9 @@ def prompts_of_every_kind(prefix_hit, rng):
 PREFIX_STYLES = ("prefix_hit", ("from_the_end", "block_by_block"))
 
 
+example_of_prefix_hit_test = docstring_example("museum.prefix_hit_test", points=0.5)
+
+
 @check("museum.prefix_hit_test", points=1, public=True)
 def finds_the_full_hit(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
@@ -658,7 +870,7 @@ def finds_the_full_hit(test, rng):
                           "written into"})
 
 
-@check("museum.prefix_hit_test", points=1, public=False)
+@check("museum.prefix_hit_test", points=0.5, public=False)
 def finds_what_it_costs(test, rng):
     """It fails on repairs that give up more than they must,
     and on blocks that belong to other texts."""
@@ -710,7 +922,10 @@ def tool_request(rng) -> dict:
             "parallel_tool_calls": False}
 
 
-@check("museum.upstream_request", points=1, public=True)
+example_of_upstream_request = docstring_example("museum.upstream_request", points=0.5)
+
+
+@check("museum.upstream_request", points=0.5, public=True)
 def the_tools_go_on(upstream_request, rng):
     """Tools, calls and results go on as they came, zeros and false too;
     nulls and the gateway's own stay."""
@@ -727,7 +942,29 @@ def the_tools_go_on(upstream_request, rng):
         upstream_request(request | {"model": "medium"}, MODELS)
 
 
-@check("museum.upstream_request", points=1, public=False)
+@st.composite
+def chat_requests(draw) -> Call:
+    """Requests with any parameters, known and unknown, of any value, nulls at every depth."""
+    value = st.sampled_from([*ODD[:9], 0, [None, {}], {"a": None, "b": [0, None]}, "x"])
+    names = ["temperature", "tools", "tool_choice", "stop", "gateway", "x_new", "stream"]
+    request = {"model": draw(st.sampled_from(["small", "large", "small", "medium", None])),
+               "messages": [{"role": "user", "content": draw(value), "name": draw(value)}]}
+    for name in draw(st.lists(st.sampled_from(names), max_size=3, unique=True)):
+        request[name] = draw(value)
+    if draw(st.sampled_from([False] * 7 + [True])):
+        request.pop("model")
+    return Call((request, MODELS))
+
+
+@check("museum.upstream_request", points=0.5, public=True)
+def any_request(upstream_request, rng):
+    """Parameters of every name and value, null, false and empty ones among them."""
+    expect_agreement(upstream_request, reference_upstream_request, chat_requests(), rng,
+                     examples=150,
+                     hint="Three things change, and nothing else. Is this one of them?")
+
+
+@check("museum.upstream_request", points=0.5, public=False)
 def requests_of_every_kind(upstream_request, rng):
     """Random parameters with nulls at every depth, several calls in a message,
     and a request without tools."""
@@ -752,6 +989,9 @@ def requests_of_every_kind(upstream_request, rng):
 UPSTREAM_STYLES = ("upstream_request", ("copy_and_remove", "loop"))
 
 
+example_of_upstream_request_test = docstring_example("museum.upstream_request_test", points=0.5)
+
+
 @check("museum.upstream_request_test", points=1, public=True)
 def finds_what_is_dropped(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
@@ -762,7 +1002,7 @@ def finds_what_is_dropped(test, rng):
         "list-of-known-names": "parameters that the gateway does not know are dropped"})
 
 
-@check("museum.upstream_request_test", points=1, public=False)
+@check("museum.upstream_request_test", points=0.5, public=False)
 def finds_what_is_changed(test, rng):
     """It fails on a gateway that tidies up: nulls inside of schemas, false, empty content."""
     expect_finds(test, *UPSTREAM_STYLES, {
@@ -789,7 +1029,10 @@ def expect_matvec(packed_matvec, rng, out: int, groups: int, size: int, x: np.nd
                  hint=hint)
 
 
-@check("museum.packed_matvec", points=0.5, public=True)
+example_of_packed_matvec = docstring_example("museum.packed_matvec", points=0.25)
+
+
+@check("museum.packed_matvec", points=0.25, public=True)
 def every_column_in_its_place(packed_matvec, rng):
     """Each number of the vector meets the column that it belongs to,
     and each code its group's scale and zero point."""
@@ -803,7 +1046,34 @@ def every_column_in_its_place(packed_matvec, rng):
     expect_matvec(packed_matvec, rng, 5, 2, 8, None)
 
 
-@check("museum.packed_matvec", points=0.5, public=False)
+@st.composite
+def packed(draw) -> Call:
+    """A matrix in four bits, of few groups or many, and a vector of few numbers that are not
+    zero."""
+    out, groups, size = (draw(st.sampled_from(likely))
+                         for likely in ([1, 2, 3], [1, 2, 3], [2, 4, 8]))
+    code = st.sampled_from([0x52, 0x0F, 0xF0, 0x9A, 0xFF, 0x00])
+    codes = [[draw(code) for _ in range(groups * size // 2)] for _ in range(out)]
+    zeros = [[draw(st.sampled_from([2, 0, 8, 15])) for _ in range(groups)] for _ in range(out)]
+    scales = draw(numbers(out, groups, values=("plain", "tiny", "large")))
+    return Call((np.array(codes, np.uint8), scales, np.array(zeros, np.uint8),
+                 draw(numbers(groups * size, values=("plain", "ties", "tiny", "large")))))
+
+
+def largest_sum(call: Call) -> float:
+    (_, scales, _, x), _ = call.made()
+    return 16e-6 * float(np.abs(scales).max() * np.abs(x).sum()) + 1e-9
+
+
+@check("museum.packed_matvec", points=0.25, public=True)
+def any_matrix(packed_matvec, rng):
+    """Matrices of one group and of several, with codes at both ends of their range."""
+    expect_agreement(packed_matvec, reference_packed_matvec, packed(), rng, atol=largest_sum,
+                     hint="Which code meets the first number of the vector, and which scale "
+                          "and zero point are its own?")
+
+
+@check("museum.packed_matvec", points=0.25, public=False)
 def matrices_in_bytes(packed_matvec, rng):
     """One row, one group, groups of two, and many of each."""
     for out, groups, size in ((1, 1, 2), (7, 1, 16), (2, 9, 2), (16, 4, 32)):
@@ -813,7 +1083,10 @@ def matrices_in_bytes(packed_matvec, rng):
 MATVEC_STYLES = ("packed_matvec", ("loop", "two_products"))
 
 
-@check("museum.packed_matvec_test", points=0.5, public=True)
+example_of_packed_matvec_test = docstring_example("museum.packed_matvec_test", points=0.25)
+
+
+@check("museum.packed_matvec_test", points=0.25, public=True)
 def finds_swapped_nibbles(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
     and on other orders of the codes."""
@@ -840,7 +1113,10 @@ def expect_zero_points(zero_points, qzeros: np.ndarray, version: int, hint: str 
                     f"version {version},")
 
 
-@check("museum.zero_points", points=0.5, public=True)
+example_of_zero_points = docstring_example("museum.zero_points", points=0.25)
+
+
+@check("museum.zero_points", points=0.25, public=True)
 def both_versions(zero_points, rng):
     """Each version as it stores them, and all that four bits can say."""
     codes = np.array([rng.permutation(16) for _ in range(3)])
@@ -852,7 +1128,19 @@ def both_versions(zero_points, rng):
                            "which version? Undo it, for each of the sixteen codes.")
 
 
-@check("museum.zero_points", points=0.5, public=False)
+@check("museum.zero_points", points=0.25, public=True)
+def any_integers(zero_points, rng):
+    """Integers of every pattern of bits, in both versions."""
+    word = st.sampled_from([0x76543210, 0, -1, -2**31, 2**31 - 1, 0x0F0F0F0F, -0x01234568])
+    qzeros = st.integers(1, 3).flatmap(
+        lambda width: st.lists(st.lists(word, min_size=width, max_size=width), min_size=1,
+                               max_size=2)).map(lambda rows: np.array(rows, np.int32))
+    expect_agreement(zero_points, reference_zero_points, calls(qzeros, st.sampled_from([1, 2])),
+                     rng, hint="Write the first integer in hexadecimal digits, the last one "
+                               "first.")
+
+
+@check("museum.zero_points", points=0.25, public=False)
 def zero_points_of_every_kind(zero_points, rng):
     """Any integers, one of them or many, zeros and fifteens."""
     for shape in ((1, 1), (5, 3), (2, 16)):
@@ -866,7 +1154,10 @@ def zero_points_of_every_kind(zero_points, rng):
 ZERO_STYLES = ("zero_points", ("loop", "bytes"))
 
 
-@check("museum.zero_points_test", points=0.5, public=True)
+example_of_zero_points_test = docstring_example("museum.zero_points_test", points=0.25)
+
+
+@check("museum.zero_points_test", points=0.25, public=True)
 def finds_off_by_one(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
     and on the hasty repair."""

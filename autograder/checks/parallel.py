@@ -3,9 +3,14 @@
 from collections.abc import Callable
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_equal, expect_unchanged
+from autograder.checking.differential import expect_on_all
+from autograder.checking.examples import docstring_example
 from autograder.checks.layers import vectors
+from autograder.generators.arrays import numbers, sizes
+from autograder.generators.calls import made
 from gearworks.layers import silu
 
 EXERCISE = "parallel.column_linear+row_linear"
@@ -88,6 +93,9 @@ def expect_rows(row_linear, x, weight, bias, size: int, hint: str = "") -> None:
                      of=f"the outputs in process {rank} of {size}")
 
 
+example_of_column_linear_row_linear = docstring_example(EXERCISE, points=1)
+
+
 @check(EXERCISE, points=2, public=True)
 def own_outputs(column_linear, row_linear, rng):
     """Cut by its outputs: each process has its own, and asks nobody."""
@@ -98,7 +106,7 @@ def own_outputs(column_linear, row_linear, rng):
     expect_columns(column_linear, x, weight, bias, size, False, hint)
 
 
-@check(EXERCISE, points=2, public=True)
+@check(EXERCISE, points=1, public=True)
 def all_outputs(column_linear, row_linear, rng):
     """With all_gather every process has all outputs, those of rank 0 first."""
     size = int(rng.integers(2, 5))
@@ -146,7 +154,35 @@ def a_feed_forward_network(column_linear, row_linear, rng):
                      hint="This one follows from the checks above.")
 
 
-@check(EXERCISE, points=1, public=False)
+@st.composite
+def dealt(draw) -> tuple:
+    """A layer whose outputs or inputs are dealt out to so many processes."""
+    count, own, whole = draw(sizes(2, 1, 3)), draw(sizes(2, 1, 3)), draw(sizes(3, 1, 5))
+    by_outputs = draw(st.booleans())
+    out, into = (own * count, whole) if by_outputs else (whole, own * count)
+    kinds = ("plain", "ties", "tiny")
+    bias = draw(st.sampled_from([None, draw(numbers(out, values=kinds))]))
+    return (draw(numbers(draw(sizes(2, 1, 0)), into, values=kinds)),
+            draw(numbers(out, into, values=kinds)), bias, count, by_outputs,
+            draw(st.booleans()))
+
+
+@check(EXERCISE, points=0.5, public=True)
+def any_deal(column_linear, row_linear, rng):
+    """Layers of any sizes, dealt out to one process or several, with a bias and without."""
+    hint = "Which rows, columns and part of the bias has each process, and when do they meet?"
+
+    def demand(case: tuple) -> None:
+        *arrays, count, by_outputs, gathered = case
+        x, weight, bias = made(arrays)
+        if by_outputs:
+            expect_columns(column_linear, x, weight, bias, count, gathered, hint)
+        else:
+            expect_rows(row_linear, x, weight, bias, count, hint)
+    expect_on_all(dealt(), demand, rng)
+
+
+@check(EXERCISE, points=0.5, public=False)
 def odd_numbers(column_linear, row_linear, rng):
     """One process, five of them, no token; nothing that was given is changed."""
     for size, T in ((1, 2), (5, 1), (3, 0)):

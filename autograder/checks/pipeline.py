@@ -1,8 +1,14 @@
 """Checks of the request loop: what it asks of its boxes, when it stops, what it hands back."""
 
+from dataclasses import dataclass
+
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import CheckFailure, check, expect, expect_equal, expect_returned
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Seen, expect_agreement
+from autograder.generators.ids import IDS
 from gearworks.pipeline import run_request as reference
 
 # A loop that never stops is stopped after this many forward passes.
@@ -67,6 +73,9 @@ def tokens(rng: np.random.Generator, count: int, low: int = 100) -> list[int]:
 
 def words(ids: list[int]) -> str:
     return " ".join(map(str, ids))
+
+
+example_of_run_request = docstring_example("pipeline.run_request", points=1)
 
 
 @check("pipeline.run_request", points=4, public=True)
@@ -162,7 +171,65 @@ def the_reader_watches(run_request, rng):
                  hint="The EOS is no part of the answer, so nobody is shown it.")
 
 
-@check("pipeline.run_request", points=4, public=False)
+@dataclass(frozen=True)
+class Request:
+    """A prompt's ids, what the model says to it, and when to stop. on: the tokens at which
+    `on_token` returns true; None: there is no `on_token`."""
+
+    prompt: list[int]
+    script: list[int]
+    eos_ids: list[int]
+    max_tokens: int
+    on: list[int] | None
+
+    def typed(self) -> str:
+        watcher = "" if self.on is None else f", on_token=lambda token: token in {self.on}"
+        return (f"run_request({words(self.prompt)!r}, …, eos_ids={self.eos_ids}, "
+                f"max_tokens={self.max_tokens}{watcher}), where the model says {self.script} "
+                "and then 3 for ever")
+
+
+@st.composite
+def requests(draw) -> Request:
+    """A model that says a few tokens, and an EOS, a reader and a limit that come at any of
+    them, or not at all."""
+    token = st.sampled_from(IDS[:6])
+    prompt = draw(st.lists(token, min_size=1, max_size=3))
+    script = draw(st.lists(token, min_size=1, max_size=5))
+    some = st.lists(st.one_of(st.sampled_from(script), token), max_size=2, unique=True)
+    limit = draw(st.integers(-1, 1).map(lambda more: max(0, len(script) + more))
+                 | st.integers(0, 6))
+    last = [script[limit - 1]] if 0 < limit <= len(script) else []
+    watched = draw(st.one_of(st.none(), some, st.just(last)))
+    return Request(prompt, script, draw(st.one_of(st.just([]), some)), limit, watched)
+
+
+def seen_of(run_request, request: Request) -> Seen:
+    """What a request gives back, and what it asked for on the way."""
+    machine, shown = Machine(request.script), []
+
+    def on_token(token) -> bool:
+        shown.append(int(token))
+        return int(token) in request.on
+
+    watcher = {} if request.on is None else {"on_token": on_token}
+    completion = machine.answer(run_request, words(request.prompt), eos_ids=request.eos_ids,
+                                max_tokens=request.max_tokens, **watcher)
+    return [*((f"{field} of", getattr(completion, field))
+              for field in ("prompt_ids", "ids", "text", "finish_reason")),
+            ("what `forward` was given, call by call, in", machine.seen),
+            ("what `on_token` was shown in", shown)]
+
+
+@check("pipeline.run_request", points=4, public=True)
+def any_reader(run_request, rng):
+    """Requests that end in every way, with a reader who stops them or not."""
+    expect_agreement(run_request, reference, requests(), rng, run=seen_of, examples=150,
+                     hint="Play the request with pencil and paper, token by token: what ends "
+                          "it, and is the token that ends it kept?")
+
+
+@check("pipeline.run_request", points=1, public=False)
 def ordinary_ids(run_request, rng):
     """Ids that look special are ordinary where they stand:
     0 in an answer, an EOS inside the prompt."""
@@ -173,7 +240,7 @@ def ordinary_ids(run_request, rng):
     expect_equal(machine.seen[0], [9, 44, 9], of="the first ids that `forward` was given")
 
 
-@check("pipeline.run_request", points=4, public=False)
+@check("pipeline.run_request", points=2, public=False)
 def any_request(run_request, rng):
     """Requests of many kinds, with every call that they make."""
     for _ in range(20):

@@ -1,9 +1,14 @@
 """Checks of rounding to few bits: int8 by rows, int4 in groups, float8."""
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.differential import expect_agreement, expect_on_all
+from autograder.checking.examples import docstring_example
+from autograder.generators.arrays import Numbers, numbers, sizes
+from autograder.generators.calls import calls, typed
 from gearworks.errors import ModelError
 from gearworks.formats.float8 import widen_e4m3
 from gearworks.quantization import rounding
@@ -70,7 +75,10 @@ def expect_int8(quantize_int8, weight: np.ndarray, of: str, hint: str = "") -> N
     expect_nearest(codes[normal], weight[normal].astype(np.float64) / scales[normal], of, hint)
 
 
-@check(INT8, points=2, public=True)
+example_of_quantize_int8 = docstring_example(INT8, points=1)
+
+
+@check(INT8, points=1, public=True)
 def int8_example(quantize_int8, rng):
     """A row whose largest number is 127 steps away from zero, on either side."""
     sign, step = int(rng.choice([-1, 1])), float(rng.choice([0.25, 2]))
@@ -131,7 +139,21 @@ def int8_not_finite(quantize_int8, rng):
                 quantize_int8(weight)
 
 
-@check(INT8, points=1, public=False)
+MATRICES = st.tuples(sizes(2, 1, 3), sizes(2, 1, 5)).flatmap(lambda shape: numbers(
+    *shape, values=("plain", "ties", "tiny", "large", "low", "zeros")))
+
+
+@check(INT8, points=1, public=True)
+def any_int8(quantize_int8, rng):
+    """Matrices of any shape, large, tiny, tied and zero, in any layout."""
+    def demand(weight: Numbers) -> None:
+        expect_int8(quantize_int8, weight.made(), f"`quantize_int8({weight.typed()})`",
+                    "Of each row: the largest magnitude, over 127. Then each number over that.")
+    with np.errstate(all="ignore"):
+        expect_on_all(MATRICES, demand, rng)
+
+
+@check(INT8, points=0.5, public=False)
 def int8_extremes(quantize_int8, rng):
     """Rows near the largest and the smallest float32 neither overflow nor wrap around."""
     rows = rng.uniform(-1, 1, (6, 9)).astype(np.float32)
@@ -147,7 +169,7 @@ def int8_extremes(quantize_int8, rng):
            f"an error of {error:.3g}, codes from {int(codes.min())} to {int(codes.max())}")
 
 
-@check(INT8, points=1, public=False)
+@check(INT8, points=0.5, public=False)
 def int8_matrices(quantize_int8, rng):
     """Matrices of all shapes, of one number too, and views of others."""
     for out, columns in ((1, 1), (7, 3), (2, 65), (16, 16)):
@@ -184,7 +206,10 @@ def expect_int4(quantize_int4, weight: np.ndarray, group: int, of: str, hint: st
     expect_nearest(codes, wanted.reshape(codes.shape), of, hint)
 
 
-@check(INT4, points=2, public=True)
+example_of_quantize_int4_pack_int4 = docstring_example(INT4, points=1)
+
+
+@check(INT4, points=1, public=True)
 def int4_example(quantize_int4, pack_int4, rng):
     """A group that reaches from -5 to 10 steps: its zero point is 5."""
     step = float(rng.choice([0.5, 4]))
@@ -304,7 +329,36 @@ def packs_only_what_fits(quantize_int4, pack_int4, rng):
             pack_int4(np.array(codes, np.uint8))
 
 
-@check(INT4, points=1, public=False)
+@st.composite
+def grouped(draw) -> tuple[Numbers, int]:
+    """A matrix, and a size of groups that divides its rows."""
+    size, groups = draw(sizes(2, 1, 4)), draw(sizes(1, 2, 3))
+    values = ("plain", "ties", "tiny", "large", "low", "zeros")
+    return draw(numbers(draw(sizes(1, 2, 3)), size * groups, values=values)), size
+
+
+@check(INT4, points=1, public=True)
+def any_int4(quantize_int4, pack_int4, rng):
+    """Matrices in groups of any size, large, tiny, on one side of zero, and zero; codes of
+    any shape."""
+    def demand(case: tuple[Numbers, int]) -> None:
+        weight, size = case
+        expect_int4(quantize_int4, weight.made(), size,
+                    f"`quantize_int4({weight.typed()}, {size})`",
+                    "The smallest and the largest number of the group, and 0: fifteen steps "
+                    "from the least of them to the greatest.")
+    with np.errstate(all="ignore"):
+        expect_on_all(grouped(), demand, rng)
+    code = st.sampled_from([1, 0, 15, 8, 16, 255])
+    codes = st.tuples(sizes(1, 2), sizes(2, 0, 4, 3)).flatmap(lambda shape: st.lists(
+        st.lists(code, min_size=shape[1], max_size=shape[1]), min_size=shape[0],
+        max_size=shape[0]).map(lambda rows: np.array(rows, np.uint8)))
+    expect_agreement(pack_int4, rounding.pack_int4, calls(codes), rng,
+                     hint="Which code is in the low four bits of byte 0? What cannot be packed "
+                          "is refused.")
+
+
+@check(INT4, points=0.5, public=False)
 def int4_extremes(quantize_int4, pack_int4, rng):
     """Groups near the largest and the smallest float32 neither overflow nor wrap around."""
     rows = rng.uniform(-1, 1, (6, 8)).astype(np.float32)
@@ -322,7 +376,7 @@ def int4_extremes(quantize_int4, pack_int4, rng):
            f"{int(zeros.max())}")
 
 
-@check(INT4, points=1, public=False)
+@check(INT4, points=0.5, public=False)
 def int4_matrices(quantize_int4, pack_int4, rng):
     """Matrices and groups of all shapes, views of others, and packing of any number of axes."""
     for out, columns, group in ((1, 2, 2), (7, 96, 32), (3, 64, 64), (5, 12, 3), (2, 6, 1)):
@@ -358,7 +412,10 @@ def numbers_of_e4m3() -> np.ndarray:
     return widen_e4m3(np.arange(0x7F, dtype=np.uint8))
 
 
-@check(FP8, points=2, public=True)
+example_of_fp8_e4m3 = docstring_example(FP8, points=1)
+
+
+@check(FP8, points=1.5, public=True)
 def fp8_its_own_numbers(fp8_e4m3, rng):
     """What is an E4M3 number already keeps its value, whatever its sign."""
     numbers = numbers_of_e4m3()[8:]                       # the others: see small numbers
@@ -368,7 +425,7 @@ def fp8_its_own_numbers(fp8_e4m3, rng):
                 "Here it is 4 bits with the bias 7, and 3. 1.0 is 0x38.")
 
 
-@check(FP8, points=2, public=True)
+@check(FP8, points=1, public=True)
 def fp8_nearest(fp8_e4m3, rng):
     """Anything else becomes the nearest number, also where that has the next exponent."""
     numbers = numbers_of_e4m3()[8:]
@@ -425,7 +482,22 @@ def fp8_nan(fp8_e4m3, rng):
                 "nan through?")
 
 
-@check(FP8, points=1, public=False)
+@check(FP8, points=1, public=True)
+def any_fp8(fp8_e4m3, rng):
+    """Numbers on both sides of every step and half-way, large, tiny, infinite, and nan."""
+    steps = numbers_of_e4m3()
+    halves = (steps[:-1] + steps[1:]) / 2
+    exact = st.sampled_from([*steps.tolist(), *halves.tolist(), 448.1, 1e9, np.inf, np.nan])
+    number = st.builds(lambda value, sign, nudge: np.float32(sign) * np.nextafter(
+        np.float32(value), np.float32(nudge)) if nudge else np.float32(sign * value),
+        exact, st.sampled_from([1, -1]), st.sampled_from([0, 0, 1e9, -1e9]))
+    lists = st.lists(number, max_size=4).map(lambda values: np.array(values, np.float32))
+    expect_on_all(lists, lambda x: expect_e4m3(
+        fp8_e4m3, x, f"`fp8_e4m3({typed(x)})`", "Between which two numbers does it lie, and "
+        "which of their codes is even?"), rng, 120)
+
+
+@check(FP8, points=0.5, public=False)
 def fp8_all_exponents(fp8_e4m3, rng):
     """Every upper half that a float32 can have, with random bits below it."""
     upper = np.arange(2**16, dtype=np.uint32) << 16

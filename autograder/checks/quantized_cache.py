@@ -3,6 +3,7 @@
 import numpy as np
 
 from autograder.checking import check, expect, expect_close, expect_equal, expect_error
+from autograder.checking.examples import docstring_example
 from autograder.checks.kv_cache import PLACES, config, new_tokens, sequence
 from gearworks.attention import attention, causal_mask
 from gearworks.errors import ModelError
@@ -45,7 +46,10 @@ def expect_stored(cache, layer: int, k: np.ndarray, v: np.ndarray, when: str,
                      hint=hint)
 
 
-@check(EXERCISE, points=3, public=True)
+example_of_quantizedkvcache = docstring_example(EXERCISE, points=1)
+
+
+@check(EXERCISE, points=2, public=True)
 def values_by_token(QuantizedKVCache, rng):
     """Values are rounded as they come, each token and head with a scale of its own."""
     for bits in (8, 4):

@@ -3,8 +3,12 @@
 import math
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import check, expect_close, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import calls
 
 EXERCISE = "rope_scaling.llama3_frequencies"
 
@@ -24,6 +28,9 @@ def hands(head_dim: int, theta: float) -> np.ndarray:
     return (theta ** (-np.arange(0, head_dim, 2) / head_dim)).astype(np.float32)
 
 
+example_of_llama3_frequencies = docstring_example(EXERCISE, points=1)
+
+
 @check(EXERCISE, points=1, public=True)
 def fast_and_slow(llama3_frequencies, rng):
     """A hand that turns often stays as it is;
@@ -38,7 +45,7 @@ def fast_and_slow(llama3_frequencies, rng):
                       "whole context?")
 
 
-@check(EXERCISE, points=2, public=True)
+@check(EXERCISE, points=1, public=True)
 def in_between(llama3_frequencies, rng):
     """Between the two limits, the slowed and the original frequency are mixed
     in proportion to the turns."""
@@ -55,7 +62,21 @@ def in_between(llama3_frequencies, rng):
                       "nothing, half-way a half.")
 
 
-@check(EXERCISE, points=2, public=False)
+@check(EXERCISE, points=1.5, public=True)
+def any_limits(llama3_frequencies, rng):
+    """Hands of any speed, with any factor, limits and context."""
+    speeds = st.lists(st.sampled_from([1.0, 0.5, 0.1, 0.03, 0.01, 0.004, 0.001, 1e-4]),
+                      min_size=1, max_size=4).map(lambda speeds: np.array(speeds, np.float32))
+    expect_agreement(llama3_frequencies, truth,
+                     calls(speeds, st.sampled_from([8.0, 2.0, 32.0]),
+                           st.sampled_from([1.0, 2.0]), st.sampled_from([4.0, 7.5]),
+                           st.sampled_from([512, 64, 8192])), rng, name="llama3_frequencies",
+                     atol=0.0, rtol=3e-5,
+                     hint="How often does this hand turn in the context, and on which side of "
+                          "the two limits is that?")
+
+
+@check(EXERCISE, points=0.5, public=False)
 def whole_models(llama3_frequencies, rng):
     """All hands of Llama 3.1, of Llama 3.2, and of heads and limits of other kinds."""
     any_hands = hands(int(rng.integers(3, 40)) * 2, 1e4)

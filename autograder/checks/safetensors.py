@@ -5,12 +5,18 @@ from math import prod
 
 import numpy as np
 import safetensors.numpy
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.generators.calls import Call
+from autograder.generators.files import Parts, twice, with_fault
 from gearworks.errors import FormatError
 from gearworks.formats.float8 import widen_e4m3, widen_e5m2
 from gearworks.formats.safetensors import DTYPES, TensorInfo
+from gearworks.formats.safetensors import read_header as reference_header
 from gearworks.formats.safetensors import read_tensor as reference_tensor
 
 NUMPY_DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "I64": "i8", "I32": "i4", "I16": "i2",
@@ -64,6 +70,9 @@ def expect_refused(read_header, data: bytes, when: str, hint: str, name: str = "
         raise CheckFailure(
             f"FormatError when {when}", "MemoryError",
             "Compare a claim with the file's size before you believe it.") from None
+
+
+example_of_read_header = docstring_example("safetensors.read_header", points=1)
 
 
 @check("safetensors.read_header", points=2, public=True)
@@ -178,7 +187,60 @@ def no_overlap_and_no_gap(read_header, rng):
                    "a byte follows the last tensor", hint)
 
 
-@check("safetensors.read_header", points=2, public=False)
+@st.composite
+def safetensors_files(draw) -> Call:
+    """Whole files, and files with one thing wrong: in the header, in its size, in the data."""
+    header, at = {}, 0
+    for name in draw(st.lists(st.sampled_from(["w", "b", "层"]), max_size=3, unique=True)):
+        dtype = draw(st.sampled_from(["U8", "F32", "BF16", "F8_E4M3", "I64", "BOOL"]))
+        shape = draw(st.lists(st.sampled_from([2, 1, 3, 0]), max_size=3))
+        end = at + prod(shape) * DTYPES[dtype].itemsize
+        header[name] = entry(dtype, shape, at, end)
+        at = end
+    header = {name: header[name] for name in draw(st.permutations([*header]))}
+    notes = draw(st.sampled_from([None, {"a": "b"}, {}, {"a": 1}, {"a": None}, []]))
+    if draw(st.booleans()):
+        header["__metadata__"] = notes
+    more, claim, text = 0, 0, ""
+    match draw(st.sampled_from(["none", "header", "header", "none", "wraps", "size", "data",
+                                "json", "twice"])):
+        case "header":
+            header = draw(with_fault(header))
+        case "wraps":                                  # 2**64 bytes are none, in 64 bits
+            shape = draw(st.sampled_from([[2**32, 2**32], [2**62, 4], [2**63, 2]]))
+            header["wraps"] = entry("U8", shape, at, at)
+        case "size":
+            claim = draw(st.sampled_from([1, -1, 2**32, 2**62]))
+        case "data":
+            more = draw(st.sampled_from([1, 8, -1, -8]))
+        case "json":
+            text = draw(st.sampled_from(["[]", "{", "{}x", "", '{"w": NaN}', "[" * 3000]))
+        case "twice":
+            text = twice(header) if header else ""
+    raw = (text or json.dumps(header, ensure_ascii=False)).encode("utf-8")
+    size = max(0, len(raw) + claim)
+    return Call((Parts((size.to_bytes(8, "little"), raw, max(0, at + more)),
+                       draw(st.booleans())),))
+
+
+def header_of(read_header, call: Call) -> Seen:
+    (data,), _ = call.made()
+    tensors, metadata = read_header(data)
+    return [("the tensors of", dict(tensors)), ("the order of the names of", [*tensors]),
+            ("the metadata of", metadata)]
+
+
+@check("safetensors.read_header", points=2, public=True)
+def any_header(read_header, rng):
+    """Files of every kind, and files of which one thing is missing, huge, or of another
+    type."""
+    expect_agreement(read_header, reference_header, safetensors_files(), rng, run=header_of,
+                     examples=250,
+                     hint="Take this file apart by the docstring, one rule after the other. "
+                          "Which rule does it break, if any?")
+
+
+@check("safetensors.read_header", points=0.5, public=False)
 def sizes_are_integers(read_header, rng):
     """Sizes and offsets that are no integers, true among them, are refused."""
     for shape in ([True, 2], [2.0], ["2"], [-1, -2], None, 2, {"0": 2}):
@@ -193,7 +255,7 @@ def sizes_are_integers(read_header, rng):
                        "", "w")
 
 
-@check("safetensors.read_header", points=2, public=False)
+@check("safetensors.read_header", points=0.5, public=False)
 def any_file(read_header, rng):
     """Files of every dtype, scalars, empty tensors, and no tensor at all."""
     data = file_of({"full": entry("F32", [2], 0, 8), "empty": entry("F16", [3, 0], 0, 0)},
@@ -258,7 +320,10 @@ def widened(bits: np.ndarray) -> np.ndarray:
     return np.hstack([np.zeros_like(pairs), pairs]).view("<f4").reshape(bits.shape)
 
 
-@check("safetensors.read_tensor", points=2, public=True)
+example_of_read_tensor = docstring_example("safetensors.read_tensor", points=1)
+
+
+@check("safetensors.read_tensor", points=1, public=True)
 def float32_in_its_place(read_tensor, rng):
     """A float32 tensor is read from its own place, row by row."""
     rows, columns = (int(size) for size in rng.integers(3, 7, 2))
@@ -311,7 +376,47 @@ def float32_is_a_view(read_tensor, rng):
            "`np.frombuffer` does not copy. What after it does?")
 
 
-@check("safetensors.read_tensor", points=1, public=False)
+PATTERNS = st.sampled_from([b"\x00", b"\x01", b"\x3f\x80", b"\x7f", b"\x80", b"\xff",
+                            b"\xc0\x3f", b"\x2a\x7b"])
+
+
+@st.composite
+def tensors_in_files(draw) -> Call:
+    """A tensor of any dtype and shape, at any place of a file."""
+    dtype = draw(st.sampled_from([*DTYPES]))
+    shape = tuple(draw(st.lists(st.sampled_from([2, 1, 3, 0]), max_size=3)))
+    size, before = prod(shape) * DTYPES[dtype].itemsize, draw(st.integers(0, 9))
+    raw = draw(PATTERNS) + draw(PATTERNS) + draw(PATTERNS)
+    content = (raw * (size // len(raw) + 1))[:size]
+    if dtype == "BOOL":
+        content = bytes(byte & 1 for byte in content)
+    return Call((Parts((before, content, draw(st.integers(0, 5))), draw(st.booleans())),
+                 TensorInfo(dtype, shape, before, before + size)))
+
+
+def tensor_of(read_tensor, call: Call) -> Seen:
+    """A tensor bit by bit: nan has many patterns."""
+    args, _ = call.made()
+    got = attempted(read_tensor, args=args)
+    if not isinstance(got, (np.ndarray, np.generic)):
+        return [("", got)]
+    number = np.array(got)
+    return [("the dtype of", str(got.dtype)), ("the shape of", got.shape),
+            ("the bytes of", number.tobytes() if got.dtype.kind != "f"
+             else np.where(np.isnan(number), np.float32(7e7), number).tobytes())]
+
+
+@check("safetensors.read_tensor", points=1.5, public=True)
+def any_tensor(read_tensor, rng):
+    """Tensors of every dtype, shape and pattern of bits, at any place of a file."""
+    with np.errstate(all="ignore"):
+        expect_agreement(read_tensor, reference_tensor, tensors_in_files(), rng, run=tensor_of,
+                         examples=150,
+                         hint="Where does it begin, how many elements has it, and what becomes "
+                              "of this dtype?")
+
+
+@check("safetensors.read_tensor", points=0.5, public=False)
 def other_kinds(read_tensor, rng):
     """Integers, booleans and complex numbers keep their dtype;
     the other kinds of float8 are refused."""
@@ -330,7 +435,7 @@ def other_kinds(read_tensor, rng):
             read_tensor(bytes(4), TensorInfo(name, (4,), 0, 4))
 
 
-@check("safetensors.read_tensor", points=1, public=False)
+@check("safetensors.read_tensor", points=0.5, public=False)
 def all_patterns(read_tensor, rng):
     """All 65,536 patterns of bfloat16, against PyTorch: infinities, tiny numbers, nan."""
     import torch
@@ -342,7 +447,7 @@ def all_patterns(read_tensor, rng):
                   "a bfloat16 tensor", "", rng)
 
 
-@check("safetensors.read_tensor", points=1, public=False)
+@check("safetensors.read_tensor", points=0.5, public=False)
 def scalars_and_empty_ones(read_tensor, rng):
     """Tensors without dimensions, without elements, and of many dimensions."""
     for dtype in ("F32", "BF16", "F16"):

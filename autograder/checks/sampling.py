@@ -1,12 +1,20 @@
 """Checks of processors and sampling, against definitions, Hugging Face, and chi-squared."""
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_error,
                                  expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement, expect_on_all
+from autograder.generators.arrays import VALUES, Numbers, rows, sizes
+from autograder.generators.calls import Call, calls, typed
+from autograder.generators.seeds import generators
+from gearworks import sampling
 from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
 
@@ -67,7 +75,10 @@ def kinds_of_logits(rng: np.random.Generator, V: int) -> list[np.ndarray]:
 WARMTH = "sampling.temperature+logit_bias"
 
 
-@check(WARMTH, points=1, public=True)
+example_of_temperature_logit_bias = docstring_example(WARMTH, points=0.5)
+
+
+@check(WARMTH, points=0.5, public=True)
 def sharper_and_flatter(temperature, logit_bias, rng):
     """Below 1 the differences grow, above 1 they shrink; the input stays as it was."""
     for value in (0.5, 4.0, float(rng.uniform(0.2, 0.9))):
@@ -106,7 +117,29 @@ def no_such_token(temperature, logit_bias, rng):
             logit_bias(logits, {1: 0.5, wrong: 2.0})
 
 
-@check(WARMTH, points=1, public=False)
+ROWS = rows(widths=(3, 1, 2, 4, 8), axes=(1, 2), values=(*VALUES, "masked"))
+
+
+def expect_like(function, right: Callable, cases: st.SearchStrategy, rng, hint: str,
+                **options) -> None:
+    """A processor must give the right logits for whatever is drawn."""
+    with np.errstate(all="ignore"):
+        expect_agreement(function, right, cases, rng, hint=hint, **{"atol": 1e-6} | options)
+
+
+@check(WARMTH, points=1, public=True)
+def any_warmth(temperature, logit_bias, rng):
+    """Any logits, of one sequence or several, at any temperature, with any biases."""
+    expect_like(temperature, sampling.temperature,
+                calls(ROWS, st.sampled_from([0.5, 1.0, 1e-3, 60.0, 2.0])), rng,
+                "Every logit by itself.")
+    bias = st.dictionaries(st.sampled_from([0, 1, 2, 3, -1, 8]),
+                           st.sampled_from([2.0, -3.5, 0.0, -math.inf, 100.0]), max_size=3)
+    expect_like(logit_bias, sampling.logit_bias, calls(ROWS, bias), rng,
+                "Is there such a token? Which logits of which rows change?")
+
+
+@check(WARMTH, points=0.5, public=False)
 def logits_of_every_kind(temperature, logit_bias, rng):
     """Large, tiny and impossible logits, one sequence and several, cold and hot."""
     for logits in [*kinds_of_logits(rng, 40), random_logits(rng, 3, 11, scale=200)]:
@@ -115,7 +148,7 @@ def logits_of_every_kind(temperature, logit_bias, rng):
                              "the logits", "", atol=0)
 
 
-@check(WARMTH, points=1, public=False)
+@check(WARMTH, points=0.5, public=False)
 def biases_of_every_kind(temperature, logit_bias, rng):
     """No bias at all, biases that forbid, many of them, on large and on impossible logits."""
     for logits in [*kinds_of_logits(rng, 30), random_logits(rng, 2, 30)]:
@@ -137,7 +170,10 @@ def true_top_k(logits: np.ndarray, k: int) -> np.ndarray:
     return np.array(rows, np.float32).reshape(logits.shape)
 
 
-@check("sampling.top_k", points=1, public=True)
+example_of_top_k = docstring_example("sampling.top_k", points=0.5)
+
+
+@check("sampling.top_k", points=0.5, public=True)
 def the_best_stay(top_k, rng):
     """The k best tokens keep their logits;
     the others are ruled out with -inf, and the input stays as it was."""
@@ -179,7 +215,15 @@ def each_row_alone(top_k, rng):
                      "beside its row.")
 
 
-@check("sampling.top_k", points=1, public=False)
+@check("sampling.top_k", points=1, public=True)
+def any_k(top_k, rng):
+    """Any logits, with ties, one sequence or several, and any k."""
+    expect_like(top_k, true_top_k, calls(ROWS, st.sampled_from([1, 2, 3, 4, 8, 1000])), rng,
+                "Sort the row on paper. Which logit is the k-th, and which equal it?",
+                name="top_k")
+
+
+@check("sampling.top_k", points=0.5, public=False)
 def top_k_of_every_kind(top_k, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
     for logits in [*kinds_of_logits(rng, 32), np.zeros(6, np.float32),
@@ -189,7 +233,7 @@ def top_k_of_every_kind(top_k, rng):
                              atol=0)
 
 
-@check("sampling.top_k", points=1, public=False)
+@check("sampling.top_k", points=0.5, public=False)
 def top_k_like_hugging_face(top_k, rng):
     """As Hugging Face's TopKLogitsWarper on a large vocabulary."""
     from transformers.generation.logits_process import TopKLogitsWarper
@@ -225,6 +269,9 @@ def border_between(logits: np.ndarray, rng: np.random.Generator) -> float:
     """A p that lies clearly between two of the sums that top-p compares it with."""
     sums = np.cumsum(true_softmax(logits)[nucleus_order(logits)])
     return apart([0, *sums], rng)
+
+
+example_of_top_p = docstring_example("sampling.top_p", points=0.5)
 
 
 @check("sampling.top_p", points=1, public=True)
@@ -302,7 +349,44 @@ def ties_at_the_border(top_p, rng):
                          "equal tokens in the order of ids.")
 
 
-@check("sampling.top_p", points=1, public=False)
+@st.composite
+def with_border(draw, sums: Callable[[np.ndarray], Sequence[float]], **options) -> Call:
+    """Logits, and a p that lies clearly between two of the sums that decide; or a p that is a
+    sum, where sums are exact: 2, 4 or 8 equal logits."""
+    if draw(st.sampled_from([False, False, True])):
+        equal = Numbers((draw(sizes(4, 2, 8)),), values="zeros")
+        return Call((equal, draw(st.sampled_from([0.5, 0.25, 0.75, 1e-6]))))
+    logits = draw(rows(widths=(3, 1, 2, 4, 8), axes=(1,), values=("plain", "ties", "tiny",
+                                                                  "masked", "low")))
+    row = logits.made()
+    if not np.isfinite(row).any():
+        return Call((logits, 0.5))
+    borders = np.sort(np.array([0, *sums(row)], np.float64))
+    gaps = np.flatnonzero(np.diff(borders) > 1e-3)
+    if not len(gaps):
+        return Call((logits, 1e-6))
+    place = gaps[draw(st.integers(0, len(gaps) - 1))]
+    return Call((logits, round(float(borders[place] + borders[place + 1]) / 2, 6)))
+
+
+def sums_of_top_p(row: np.ndarray) -> np.ndarray:
+    return np.cumsum(true_softmax(row)[nucleus_order(row)])
+
+
+def nucleus(logits: np.ndarray, p: float) -> np.ndarray:
+    """What is right, of a row without any possibility too."""
+    return true_top_p(logits, p) if np.isfinite(logits).any() else logits
+
+
+@check("sampling.top_p", points=1, public=True)
+def any_border(top_p, rng):
+    """Any logits, with ties, with a p that is just reached, and with one that is not."""
+    expect_like(top_p, nucleus, with_border(sums_of_top_p), rng,
+                "Write down the probabilities, the likeliest first, and add them up. Which "
+                "one reaches p?", name="top_p", examples=120)
+
+
+@check("sampling.top_p", points=0.5, public=False)
 def top_p_of_every_kind(top_p, rng):
     """Large, tiny and mostly impossible logits; one possible token."""
     alone = np.full(9, IMPOSSIBLE)
@@ -314,7 +398,7 @@ def top_p_of_every_kind(top_p, rng):
     expect_processed(top_p, NOTHING_POSSIBLE, [0.9], NOTHING_POSSIBLE, "the logits", "")
 
 
-@check("sampling.top_p", points=1, public=False)
+@check("sampling.top_p", points=0.5, public=False)
 def top_p_with_ties(top_p, rng):
     """Ties everywhere: of those at the border as many stay as are needed,
     and they have the highest ids."""
@@ -324,7 +408,7 @@ def top_p_with_ties(top_p, rng):
         expect_processed(top_p, logits, [p], true_top_p(logits, p), "the logits", "", atol=0)
 
 
-@check("sampling.top_p", points=1, public=False)
+@check("sampling.top_p", points=0.5, public=False)
 def top_p_like_hugging_face(top_p, rng):
     """As Hugging Face's TopPLogitsWarper on a large vocabulary."""
     from transformers.generation.logits_process import TopPLogitsWarper
@@ -348,7 +432,10 @@ def true_min_p(logits: np.ndarray, p: float) -> np.ndarray:
     return np.array(rows).reshape(logits.shape)
 
 
-@check("sampling.min_p", points=1, public=True)
+example_of_min_p = docstring_example("sampling.min_p", points=0.5)
+
+
+@check("sampling.min_p", points=0.5, public=True)
 def measured_by_the_likeliest(min_p, rng):
     """A token stays when it is at least p times as likely as the likeliest one."""
     probabilities = rng.permutation([0.45, 0.3, 0.15, 0.1])
@@ -381,7 +468,25 @@ def each_sequence_alone(min_p, rng):
                      "It is probabilities that are compared, row by row.")
 
 
-@check("sampling.min_p", points=1, public=False)
+@check("sampling.min_p", points=1, public=True)
+def any_share(min_p, rng):
+    """Any logits, with ties, and any p that lies between two shares of the likeliest."""
+    def shares(row: np.ndarray) -> np.ndarray:
+        return true_softmax(row) / true_softmax(row).max()
+
+    def right(logits: np.ndarray, p: float) -> np.ndarray:
+        return true_min_p(logits, p) if np.isfinite(logits).any() else logits
+
+    expect_like(min_p, right, with_border(shares), rng,
+                "How likely is the likeliest, and what is p times that?", name="min_p",
+                examples=100)
+    expect_like(min_p, right, calls(rows(widths=(3, 5), axes=(1,), values=("plain", "ties")),
+                                    st.sampled_from([0.0, 1.0])), rng,
+                "0 keeps everything, 1 the likeliest and its equals.", name="min_p",
+                examples=20)
+
+
+@check("sampling.min_p", points=0.5, public=False)
 def min_p_of_every_kind(min_p, rng):
     """Large, tiny and mostly impossible logits."""
     for logits in kinds_of_logits(rng, 32):
@@ -392,7 +497,7 @@ def min_p_of_every_kind(min_p, rng):
     expect_processed(min_p, NOTHING_POSSIBLE, [0.1], NOTHING_POSSIBLE, "the logits", "")
 
 
-@check("sampling.min_p", points=1, public=False)
+@check("sampling.min_p", points=0.5, public=False)
 def min_p_like_hugging_face(min_p, rng):
     """As Hugging Face's MinPLogitsWarper on a large vocabulary."""
     from transformers.generation.logits_process import MinPLogitsWarper
@@ -418,7 +523,10 @@ def true_repetition(logits: np.ndarray, penalty: float, ids: Sequence[int]) -> n
     return np.float32(right)
 
 
-@check("sampling.repetition_penalty", points=1, public=True)
+example_of_repetition_penalty = docstring_example("sampling.repetition_penalty", points=0.5)
+
+
+@check("sampling.repetition_penalty", points=0.5, public=True)
 def both_signs(repetition_penalty, rng):
     """A token that occurred becomes less likely, whether its logit is positive or negative."""
     logits = rng.permutation(np.float32([3, -3, 1, -1, 2, -2]))
@@ -467,7 +575,28 @@ def a_text_for_each_row(repetition_penalty, rng):
                          EACH_ITS_OWN)
 
 
-@check("sampling.repetition_penalty", points=1, public=False)
+def rows_with_texts(kinds: Sequence[str]) -> st.SearchStrategy[tuple]:
+    """Logits of one sequence or several, and what was generated, of each."""
+    def with_ids(logits: Numbers) -> st.SearchStrategy[tuple]:
+        text = st.lists(st.integers(0, logits.shape[-1] - 1), max_size=5)
+        many = [text] * logits.shape[0]
+        return st.tuples(st.just(logits), text if len(logits.shape) == 1
+                         else st.tuples(*many).map(list))
+    return rows(widths=(3, 1, 5), axes=(1, 2), values=kinds).flatmap(with_ids)
+
+
+@check("sampling.repetition_penalty", points=1, public=True)
+def any_text(repetition_penalty, rng):
+    """Any logits, of one sequence or several, any penalty, and texts that repeat themselves."""
+    cases = st.builds(lambda drawn, penalty: Call((drawn[0], penalty, drawn[1])),
+                      rows_with_texts((*VALUES, "masked")),
+                      st.sampled_from([2.0, 0.5, 1.0, 1.3]))
+    expect_like(repetition_penalty, sampling.repetition_penalty, cases, rng,
+                "Which tokens occurred, and which sign have their logits?",
+                atol=None)
+
+
+@check("sampling.repetition_penalty", points=0.5, public=False)
 def texts_of_every_kind(repetition_penalty, rng):
     """Large, tiny and impossible logits, logits of zero, long texts."""
     for logits in [*kinds_of_logits(rng, 90), np.zeros(90, np.float32)]:
@@ -477,7 +606,7 @@ def texts_of_every_kind(repetition_penalty, rng):
                              true_repetition(logits, penalty, ids), "the logits", "", atol=1e-8)
 
 
-@check("sampling.repetition_penalty", points=1, public=False)
+@check("sampling.repetition_penalty", points=0.5, public=False)
 def repetition_like_hugging_face(repetition_penalty, rng):
     """As Hugging Face's RepetitionPenaltyLogitsProcessor on a large vocabulary."""
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
@@ -499,7 +628,10 @@ def true_presence_frequency(logits: np.ndarray, presence: float, frequency: floa
                        for id, score in enumerate(logits.tolist())])
 
 
-@check("sampling.presence_frequency", points=1, public=True)
+example_of_presence_frequency = docstring_example("sampling.presence_frequency", points=0.5)
+
+
+@check("sampling.presence_frequency", points=0.5, public=True)
 def there_at_all(presence_frequency, rng):
     """The presence penalty is subtracted once from each token that was generated."""
     logits = random_logits(rng, 6)
@@ -548,7 +680,19 @@ def negative_and_none(presence_frequency, rng):
                          "An empty list makes an array of float64, which is no index.")
 
 
-@check("sampling.presence_frequency", points=1, public=False)
+@check("sampling.presence_frequency", points=1, public=True)
+def any_generated(presence_frequency, rng):
+    """Any logits, of one sequence or several, any penalties, and texts that repeat
+    themselves."""
+    penalty = st.sampled_from([0.5, 0.0, -0.25, 2.0])
+    cases = st.builds(lambda drawn, presence, frequency: Call((drawn[0], presence, frequency,
+                                                               drawn[1])),
+                      rows_with_texts(("plain", "ties", "large", "masked")), penalty, penalty)
+    expect_like(presence_frequency, sampling.presence_frequency, cases, rng,
+                "How often does each token stand in the text of its row?", atol=1e-5)
+
+
+@check("sampling.presence_frequency", points=0.5, public=False)
 def penalties_of_every_kind(presence_frequency, rng):
     """Large, tiny and impossible logits, long texts."""
     for logits in kinds_of_logits(rng, 60):
@@ -559,7 +703,7 @@ def penalties_of_every_kind(presence_frequency, rng):
                              "the logits", "")
 
 
-@check("sampling.presence_frequency", points=1, public=False)
+@check("sampling.presence_frequency", points=0.5, public=False)
 def one_text_token_by_token(presence_frequency, rng):
     """A text as it grows: every logit falls by the right amount at every step."""
     logits, text = random_logits(rng, 7, scale=1.0), rng.integers(0, 7, 9).tolist()
@@ -611,7 +755,10 @@ def counted(draws: Sequence[int]) -> dict[int, int]:
     return counts
 
 
-@check(DRAWING, points=2, public=True)
+example_of_sample_logprobs = docstring_example(DRAWING, points=1)
+
+
+@check(DRAWING, points=1.5, public=True)
 def as_often_as_likely(sample, logprobs, rng):
     """Each token is drawn as often as it is likely, and an impossible one never."""
     probabilities = rng.permutation([0.4, 0.25, 0, 0.15, 0.1, 0, 0.06, 0.04])
@@ -709,7 +856,51 @@ def alternatives(sample, logprobs, rng):
                         "`log_softmax` is given.")
 
 
-@check(DRAWING, points=1, public=False)
+@st.composite
+def draws(draw) -> Call:
+    """Logits with ties and impossible tokens, a few or as many as Qwen has, and generators of
+    any seed, the two with the least and the most number among them."""
+    widths = (3, 1, 5, 5, 8, 151_936) if draw(st.booleans()) else (3, 1, 5)
+    logits = draw(rows(widths=widths, axes=(1,), values=("plain", "masked", "masked", "ties",
+                                                         "masked", "low", "zeros", "large")))
+    return Call((logits, draw(generators())))
+
+
+@check(DRAWING, points=1, public=True)
+def any_draw(sample, logprobs, rng):
+    """Whatever number the generator gives, 0 too, the token is one of those that are
+    possible; and the log-probabilities of any logits."""
+    def demand(case: Call) -> None:
+        (logits, generator), _ = case.made()
+        same, shown = copy.deepcopy(generator), f"`{typed(case, 'sample')}`"
+        if not np.isfinite(logits).any():
+            with expect_error(ModelError, when=f"asked for {shown}"):
+                sample(logits, generator)
+            return
+        with expect_unchanged(logits, hint=UNCHANGED):
+            token = sample(logits, generator)
+        counted([token])
+        possible = np.flatnonzero(true_softmax(logits) > 0)
+        expect(token in possible, f"{shown} to be a token that is possible, such as "
+               f"{possible[0]}", f"{token!r}",
+               "What does your search find for the number 0, and for the largest below 1? "
+               "Where the sums stay equal there are tokens of probability 0.")
+        same.random()
+        expect(generator.bit_generator.state == same.bit_generator.state,
+               f"one number of the generator to be used by {shown}", "another count of them",
+               "One `rng.random()`, and nothing else.")
+    with np.errstate(all="ignore"):
+        expect_on_all(draws(), demand, rng, 120)
+    logits = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "large", "tiny"))
+    cases = logits.flatmap(
+        lambda logits: calls(st.just(logits), st.integers(0, logits.shape[0] - 1),
+                             st.integers(0, 6)))
+    expect_like(logprobs, sampling.logprobs, cases, rng,
+                "Natural logarithms, of the model's own probabilities; of equals the lower id "
+                "first.", atol=1e-5)
+
+
+@check(DRAWING, points=0.5, public=False)
 def draws_of_every_kind(sample, logprobs, rng):
     """Large logits, a single possible token at any place, many equal ones."""
     for place in (0, 3, 6):
@@ -723,7 +914,7 @@ def draws_of_every_kind(sample, logprobs, rng):
                         np.full(5, 0.2), "the tokens", "")
 
 
-@check(DRAWING, points=1, public=False)
+@check(DRAWING, points=0.5, public=False)
 def one_generator_for_each(sample, logprobs, rng):
     """Generators of several requests, taken in turn, give each what it would have had alone."""
     rows, seeds = random_logits(rng, 6, 50, scale=0.5), rng.integers(2**32, size=3).tolist()
@@ -737,7 +928,7 @@ def one_generator_for_each(sample, logprobs, rng):
            "other tokens for other seeds", "the same ones for all")
 
 
-@check(DRAWING, points=1, public=False)
+@check(DRAWING, points=0.5, public=False)
 def logprobs_of_every_kind(sample, logprobs, rng):
     """Large, tiny and mostly impossible logits, ties everywhere."""
     for logits in [*kinds_of_logits(rng, 24), rng.integers(-1, 2, 15).astype(np.float32)]:
@@ -772,7 +963,10 @@ def typical_border(logits: np.ndarray, rng: np.random.Generator) -> float:
     return apart([0, *typical_order(logits)[2]], rng)
 
 
-@check("sampling.typical", points=1, public=True)
+example_of_typical = docstring_example("sampling.typical", points=0.5)
+
+
+@check("sampling.typical", points=0.5, public=True)
 def neither_sure_nor_strange(typical, rng):
     """Tokens whose surprise is near to what is expected stay, until p is reached;
     the likeliest may go."""
@@ -822,7 +1016,30 @@ def impossible_tokens(typical, rng):
                      "a row is refused there.")
 
 
-@check("sampling.typical", points=1, public=False)
+def sums_of_typical(row: np.ndarray) -> np.ndarray:
+    """The sums that decide; none where rounding alone says what is nearest."""
+    _, distance, sums = typical_order(row)
+    apart = np.diff(np.unique(distance.round(9)))
+    return sums if not len(apart) or apart.min() > 1e-4 else np.array([])
+
+
+def clearly_typical(case: Call) -> bool:
+    row = case.made()[0][0]
+    return not np.isfinite(row).any() or len(sums_of_typical(row)) > 0
+
+
+@check("sampling.typical", points=1, public=True)
+def any_surprise(typical, rng):
+    """Any logits, with ties and impossible tokens, and a p between two of the sums."""
+    def right(logits: np.ndarray, p: float) -> np.ndarray:
+        return true_typical(logits, p) if np.isfinite(logits).any() else logits
+
+    expect_like(typical, right, with_border(sums_of_typical).filter(clearly_typical), rng,
+                "Each token's surprise, their mean, the distances; the nearest first, until p "
+                "is reached.", name="typical", examples=100)
+
+
+@check("sampling.typical", points=0.5, public=False)
 def typical_of_every_kind(typical, rng):
     """Large, tiny and mostly impossible logits; one possible token."""
     alone = np.full(9, IMPOSSIBLE)
@@ -835,7 +1052,7 @@ def typical_of_every_kind(typical, rng):
                          atol=0)
 
 
-@check("sampling.typical", points=1, public=False)
+@check("sampling.typical", points=0.5, public=False)
 def typical_like_hugging_face(typical, rng):
     """As Hugging Face's TypicalLogitsWarper."""
     from transformers.generation.logits_process import TypicalLogitsWarper
@@ -883,7 +1100,10 @@ def expect_mirostat(mirostat, logits: np.ndarray, mu: float, tau: float, eta: fl
         expect_distribution(counted(tokens), probabilities, "the tokens", hint)
 
 
-@check("sampling.mirostat", points=1, public=True)
+example_of_mirostat = docstring_example("sampling.mirostat", points=0.5)
+
+
+@check("sampling.mirostat", points=0.5, public=True)
 def at_most_mu_bits(mirostat, rng):
     """Tokens more surprising than mu bits are ruled out;
     the others are drawn as they are likely."""
@@ -921,7 +1141,21 @@ def the_likeliest_stays(mirostat, rng):
             mirostat(broken, 6.0, 3.0, 0.1, rng)
 
 
-@check("sampling.mirostat", points=1, public=False)
+@check("sampling.mirostat", points=1, public=True)
+def any_surprise_allowed(mirostat, rng):
+    """Any logits, any mu, and whatever number the generator gives, 0 too."""
+    def demand(call: Call) -> None:
+        (logits, *settings, generator), _ = call.made()
+        expect_mirostat(mirostat, logits, *settings, generator, 1,
+                        f"This was `{typed(call, 'mirostat')}`.")
+    logits = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "low", "large"))
+    mu, tau = st.sampled_from([2.71, 0.37, 1.13, 50.3, -1.5]), st.sampled_from([3.0, 0.5])
+    with np.errstate(all="ignore"):
+        expect_on_all(calls(logits, mu, tau, st.sampled_from([0.1, 1.0]), generators()), demand,
+                      rng, 100)
+
+
+@check("sampling.mirostat", points=0.5, public=False)
 def texts_of_mirostat(mirostat, rng):
     """Many steps with random logits: every token is allowed, every mu is right."""
     mu, tau = 4.0, 2.0
@@ -931,7 +1165,7 @@ def texts_of_mirostat(mirostat, rng):
         expect_mirostat(mirostat, logits, mu, tau, 0.3, rng, 1, "")
 
 
-@check("sampling.mirostat", points=1, public=False)
+@check("sampling.mirostat", points=0.5, public=False)
 def mirostat_of_every_kind(mirostat, rng):
     """Large and impossible logits; the same seed gives the same tokens."""
     large = np.float32([-400, 600, 599, 250, -np.inf])

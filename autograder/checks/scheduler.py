@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from autograder.checking import CheckFailure, check, expect, expect_close, expect_equal
+from autograder.checking.examples import docstring_example
 from autograder.checks.model import Truth, truth
 from gearworks import viz
 from gearworks.kv_cache import BlockPool
@@ -309,7 +310,10 @@ def expect_chunk(scheduler: Reference, one: Sequence, budget: int, right: int, w
                  of=f"the chunk of a budget of {budget} tokens, {when},")
 
 
-@check(CHUNK, points=1, public=True)
+example_of_scheduler_chunk = docstring_example(CHUNK, points=1)
+
+
+@check(CHUNK, points=1.5, public=True)
 def one_pending(Scheduler, rng):
     """Who decodes gets its token and its guesses, as far as the budget goes."""
     scheduler, _ = a_scheduler(Scheduler)
@@ -325,7 +329,7 @@ def one_pending(Scheduler, rng):
                      "one token pending and 3 guesses behind it", hint)
 
 
-@check(CHUNK, points=2, public=True)
+@check(CHUNK, points=1, public=True)
 def a_prompt_alone(Scheduler, rng):
     """A prompt that nobody else waits behind gets all of the budget, up to its end."""
     scheduler, _ = a_scheduler(Scheduler)
@@ -381,7 +385,7 @@ def half_for_a_prompt(Scheduler, rng):
                  "Half of one token is none, and with none nobody gets on.")
 
 
-@check(CHUNK, points=1, public=False)
+@check(CHUNK, points=0.5, public=False)
 def answers_to_come(Scheduler, rng):
     """While a request has other answers to come, nothing is guessed;
     where tiles are computed, no tile is cut."""
@@ -422,7 +426,10 @@ def filled(Scheduler, lengths: Ids[int], left: int,
     return scheduler, pool, [pool.allocate() for _ in range(pool.available - left)]
 
 
-@check(ROOM, points=1, public=True)
+example_of_scheduler_make_room = docstring_example(ROOM, points=1)
+
+
+@check(ROOM, points=1.5, public=True)
 def no_more_than_needed(Scheduler, rng):
     """A block is taken at a block's border, and not before; several for several tokens."""
     scheduler, pool, others = filled(Scheduler, [7, 8], left=20)
@@ -456,7 +463,7 @@ def side_by_side(Scheduler, rng):
                  of="the table after three more", hint="Each one after the one before it.")
 
 
-@check(ROOM, points=2, public=True)
+@check(ROOM, points=1, public=True)
 def the_last_gives_way(Scheduler, rng):
     """Where no block is left, the running sequence of the last rank gives up its own."""
     scheduler, pool, others = filled(Scheduler, [8, 4, 3], left=0)
@@ -541,7 +548,7 @@ def copy_on_write(Scheduler, rng):
            f"block {before[1]}, which the other one reads", hint)
 
 
-@check(ROOM, points=1, public=False)
+@check(ROOM, points=0.5, public=False)
 def any_room(Scheduler, rng):
     """Whatever comes: whoever is first gets on, and tables are as long as they must be."""
     for options in ({}, {"num_blocks": 7}, {"block_size": 1, "num_blocks": 20}):
@@ -549,6 +556,9 @@ def any_room(Scheduler, rng):
 
 
 # --- who comes in -----------------------------------------------------------------------------
+
+
+example_of_scheduler_admit = docstring_example(ADMIT, points=1)
 
 
 @check(ADMIT, points=2, public=True)
@@ -723,7 +733,7 @@ def as_hugging_face(Scheduler, rng):
                       "has generated.")
 
 
-@check(ADMIT, points=2, public=False)
+@check(ADMIT, points=1, public=False)
 def any_arrivals(Scheduler, rng):
     """Whatever comes: several answers, cached beginnings, blocks that run out."""
     for options in ({}, {"num_blocks": 7}, {"max_num_seqs": 2}, {"num_blocks": 25},

@@ -7,10 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_equal, expect_returned,
                                  expect_unchanged)
+from autograder.checking.differential import expect_agreement, expect_on_all
+from autograder.checking.examples import docstring_example
 from autograder.checks.decoding import byte_tokenizer, cuts, letters
+from autograder.generators.calls import Call
+from autograder.generators.files import with_fault
+from autograder.generators.texts import SIGNS, WHITE_SPACE, texts
 from gearworks.errors import ModelError
 from gearworks.sampling import TokenLogprob
 from gearworks.server.api_error import APIError
@@ -44,7 +50,10 @@ def expect_event(sse_event, data: Any, event: str | None = None, hint: str = "")
     expect_equal(got, right, of=of, hint=hint)
 
 
-@check(EVENT, points=1, public=True)
+example_of_sse_event = docstring_example(EVENT, points=0.5)
+
+
+@check(EVENT, points=0.5, public=True)
 def one_event(sse_event, rng):
     """An object as JSON on one line, a text as it is, a type before it,
     and an empty line at the end."""
@@ -62,7 +71,24 @@ def one_event(sse_event, rng):
     expect_event(sse_event, {}, hint="An empty object is an event, too.")
 
 
-@check(EVENT, points=1, public=False)
+@check(EVENT, points=0.5, public=True)
+def any_data(sse_event, rng):
+    """Texts and objects of every kind, with a type and without one."""
+    text = texts(["a", "é", "中"], SIGNS, WHITE_SPACE, ["data: x", '"', "\U0001f680"], most=4,
+                 long=False)
+    value = st.one_of(text, st.sampled_from([None, 0, 1.5, False, True, [], {}, -3]))
+    objects = st.dictionaries(text, st.one_of(value, st.lists(value, max_size=2),
+                                              st.dictionaries(text, value, max_size=2)),
+                              max_size=3)
+    lines = st.sampled_from(["[DONE]", " two  ", "é", "{}", ""])
+    data = st.one_of(objects, objects, lines)
+    types = st.sampled_from([(), ("response.created",), ("note",)])
+    cases = st.builds(lambda data, types: Call((data, *types)), data, types)
+    expect_agreement(sse_event, reference_event, cases, rng, examples=100,
+                     hint="An object is one line of JSON, a text goes out as it is.")
+
+
+@check(EVENT, points=0.5, public=False)
 def any_event(sse_event, rng):
     """Nested objects, texts of every script, line breaks of every kind."""
     texts = ["", '"', "\\", "data: x\n\ndata: y", "\u2028", "\x00\x1f", "ẞ", "🏳️‍🌈", ": ,",
@@ -157,6 +183,9 @@ def expect_chunks(chat_chunks, deltas: Sequence[Delta], hint: str = "", steps: i
                      if len(got) > len(right) else
                      f"{len(got)}, the first that is missing: {shown(right[len(got)])}")
             raise CheckFailure(f"{len(right)} chunks for the texts {told:.120}", extra, hint)
+
+
+example_of_chat_chunks = docstring_example(CHUNKS, points=0.5)
 
 
 @check(CHUNKS, points=1, public=True)
@@ -275,7 +304,7 @@ def as_they_come(chat_chunks, rng):
     expect_equal(len(got), 2, of="the number of chunks before the failure")
 
 
-@check(CHUNKS, points=1, public=False)
+@check(CHUNKS, points=0.5, public=False)
 def any_stream(chat_chunks, rng):
     """Random answers, cut anywhere, with calls and log-probabilities, over several calls."""
     pieces = ["é ", "two", call_text("add"), "<tool_call>{}", "\n", call_text("now"), "<",
@@ -342,7 +371,10 @@ def expect_same(validate_request, body: Any, hint: str = "", kind: type = ChatRe
            f"a message that names {right.param}, for {what}", f"{str(got)[:100]!r}", hint)
 
 
-@check(REQUEST, points=1, public=True)
+example_of_validate_request = docstring_example(REQUEST, points=0.5)
+
+
+@check(REQUEST, points=0.5, public=True)
 def accepted_and_ignored(validate_request, rng):
     """A request with its defaults; null is absent;
     what the type does not know is named, sorted."""
@@ -408,7 +440,18 @@ def what_this_server_cannot_do(validate_request, rng):
                     CompletionRequest)
 
 
-@check(REQUEST, points=1, public=False)
+@check(REQUEST, points=0.5, public=True)
+def any_body(validate_request, rng):
+    """Bodies with one thing missing, null, huge, or of another type."""
+    body = CHAT | {"n": 2, "stop": ["a"], "logit_bias": {"7": 1}, "seed": 3, "user": "me",
+                   "stream_options": {"include_usage": True}, "max_tokens": 5}
+    chosen = st.lists(st.sampled_from([*body]), max_size=3).map(
+        lambda names: CHAT | {name: body[name] for name in names})
+    expect_on_all(chosen.flatmap(with_fault), lambda broken: expect_same(
+        validate_request, broken, "Who refuses this: the type, the limits, or nobody?"), rng)
+
+
+@check(REQUEST, points=0.5, public=False)
 def any_request(validate_request, rng):
     """Random parameters of three kinds of requests, right and wrong ones, and other limits."""
     values = [None, 0, 1, 3, 5, 101, -1, 0.5, True, "", "x", [], ["x"], [1], [700], {},
@@ -455,6 +498,9 @@ def expect_calls(parse_tool_calls, text: str, hint: str = "",
 
 def json_call(name: str = "now", arguments: Any = None, key: str = "arguments") -> str:
     return json.dumps({"name": name, key: {} if arguments is None else arguments})
+
+
+example_of_tools_parse_tool_calls = docstring_example(CALLS, points=0.5)
 
 
 @check(CALLS, points=1, public=True)
@@ -521,7 +567,7 @@ def calls_after_failures(parse_tool_calls, rng):
     expect_calls(parse_tool_calls, call, "No function was offered.", set())
 
 
-@check(CALLS, points=1, public=False)
+@check(CALLS, points=0.5, public=False)
 def any_answer(parse_tool_calls, rng):
     """Random answers of markers, calls and their pieces; long ones, deep ones."""
     pieces = [*MARKERS, "</tool_call>", "<tool_", "{", "}", "[", "]", '"', "Paris", "é", ",",

@@ -2,13 +2,22 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from autograder.checking import (check, expect, expect_close, expect_equal, expect_error,
                                  expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import (Raised, Seen, attempted, expect_agreement,
+                                              expect_on_all)
 from autograder.checks.decoding import TextModel
 from autograder.checks.sampling import expect_distribution, true_softmax
+from autograder.generators.calls import Call
+from autograder.generators.configurations import some
+from autograder.generators.ids import words
+from autograder.generators.seeds import Generator, generators
 from gearworks.decoding import Context
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
@@ -40,7 +49,10 @@ def expect_proposal(ngram_propose, ids: list[int], count: int, longest: int = 3,
                     f"with at most {longest} to compare,", hint=hint)
 
 
-@check(NGRAM, points=2, public=True)
+example_of_ngram_propose = docstring_example(NGRAM, points=1)
+
+
+@check(NGRAM, points=1, public=True)
 def as_it_went_on(ngram_propose, rng):
     """What followed the same tokens earlier in the text is the guess."""
     a, b, c, d, e, f = rng.choice(90, 6, replace=False).tolist()
@@ -84,7 +96,20 @@ def no_guess(ngram_propose, rng):
         expect_proposal(ngram_propose, ids, count, hint="An empty list is a guess, too.")
 
 
-@check(NGRAM, points=1, public=False)
+@check(NGRAM, points=1, public=True)
+def any_guess(ngram_propose, rng):
+    """Texts that repeat themselves, ids of one digit and of several, any count and length."""
+    def right(ids: list[int], count: int, longest: int = 3) -> list[int]:
+        return true_proposal(ids, count, longest)
+
+    texts = st.builds(lambda ids, count, options: Call((ids, count), options),
+                      words(12), st.integers(0, 5), some(longest=st.integers(1, 5)))
+    expect_agreement(ngram_propose, right, texts, rng, name="ngram_propose", examples=200,
+                     hint="How does the text end? Look for that end further left, from the "
+                          "right, and the longest first.")
+
+
+@check(NGRAM, points=0.5, public=False)
 def any_ids(ngram_propose, rng):
     """Random texts of few words."""
     for _ in range(60):
@@ -92,7 +117,7 @@ def any_ids(ngram_propose, rng):
         expect_proposal(ngram_propose, ids, int(rng.integers(1, 6)), int(rng.integers(1, 5)))
 
 
-@check(NGRAM, points=1, public=False)
+@check(NGRAM, points=0.5, public=False)
 def long_ids(ngram_propose, rng):
     """Long texts, with the match at their very beginning."""
     for length in (1, 2, 3):
@@ -140,7 +165,10 @@ def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target
     expect_distribution(counts, right, of, hint)
 
 
-@check(ACCEPT, points=2, public=True)
+example_of_accept = docstring_example(ACCEPT, points=0.5)
+
+
+@check(ACCEPT, points=1, public=True)
 def where_nothing_is_left_to_chance(accept, rng):
     """Guesses that the target is sure of stay;
     the first that it rules out is replaced, and nothing follows it."""
@@ -238,7 +266,87 @@ def the_law(accept, rng):
                             "missing here.")
 
 
-@check(ACCEPT, points=1, public=False)
+@dataclass(frozen=True)
+class Run:
+    """Guesses, the draft's probabilities or None, the target's, and a generator."""
+
+    proposed: list[int]
+    draft: list[list[int]] | None
+    target: list[list[int]]
+    generator: Generator
+
+    def made(self) -> tuple:
+        def shares(rows: list[list[int]]) -> np.ndarray:
+            table = np.array(rows, np.float32).reshape(-1, 4)
+            return table / table.sum(axis=-1, keepdims=True)
+
+        return ([*self.proposed], None if self.draft is None else shares(self.draft),
+                shares(self.target), self.generator.made())
+
+    def typed(self) -> str:
+        draft = ("None" if self.draft is None
+                 else f"{self.draft}, each row divided by its sum")
+        return (f"accept({self.proposed}, draft={draft}, target={self.target}, each row "
+                f"divided by its sum, {self.generator.typed()})")
+
+
+@st.composite
+def runs(draw) -> Run:
+    """Guesses of which the target may rule some out, copied or drawn, none or several."""
+    row = st.sampled_from([[1, 1, 1, 1], [4, 0, 0, 0], [0, 1, 0, 3], [2, 1, 1, 0],
+                           [0, 0, 5, 0]])
+    proposed = draw(st.lists(st.integers(0, 3), max_size=3))
+    target = [draw(row) for _ in range(len(proposed) + 1)]
+    drawn_from = [draw(row.filter(lambda weights, id=id: weights[id] > 0)) for id in proposed]
+    return Run(proposed, draw(st.sampled_from([None, drawn_from])), target, draw(generators()))
+
+
+@check(ACCEPT, points=1, public=True)
+def any_run_of_guesses(accept, rng):
+    """Whatever numbers the generator gives, 0 too: no id that the target rules out, and in the
+    place of a refused guess one that the target has more of."""
+    def demand(run: Run) -> None:
+        proposed, draft, target, generator = run.made()
+        shown = f"`{run.typed()}`"
+        with expect_unchanged(proposed, draft, target):
+            got = decided(accept, proposed, draft, target, generator,
+                          f"This was {shown}.")
+        kept = len(got) - 1
+        for place, id in enumerate(got):
+            expect(0 <= id < 4 and target[place, id] > 0,
+                   f"{shown} to give no id that the target rules out", f"{id} at place {place}",
+                   "A guess that the target gives 0 stays never, not even when the number "
+                   "drawn is 0.")
+        if kept < len(proposed):
+            before = np.eye(4)[proposed[kept]] if draft is None else draft[kept]
+            more = target[kept] > before + 1e-6
+            expect(more[got[-1]] or not more.any(),
+                   f"{shown} to put in the place of guess {kept} an id that the target has "
+                   "more of than the draft", f"{got[-1]}", "max(0, target - draft).")
+            sure = min(1, target[kept, proposed[kept]] / max(before[proposed[kept]], 1e-9))
+            # the largest number below 1 is 1 in float32
+            expect(sure < 1 or run.generator.next == "most",
+                   f"{shown} to keep guess {kept}: the target likes it as much as "
+                   "the draft did, or more", f"{got}", "min(1, target / draft) is 1 here.")
+    expect_on_all(runs(), demand, rng, 200)
+
+
+@check(ACCEPT, points=1, public=True)
+def each_by_a_number_of_its_own(accept, rng):
+    """Of three guesses, each stays or not by itself."""
+    draft = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
+    target = np.array([[0.4, 0.3, 0.3], [0.3, 0.4, 0.3], [0.3, 0.3, 0.4], [1, 0, 0]])
+    counts: dict[int, int] = {}
+    for _ in range(400):
+        length = len(decided(accept, [0, 1, 2], rows(*draft), rows(*target), rng)) - 1
+        counts[length] = counts.get(length, 0) + 1
+    expect_distribution(counts, np.array([0.5, 0.25, 0.125, 0.125]),
+                        "the numbers of accepted guesses, 0 to 3,",
+                        "Each guess stays with probability 1/2 here. How many numbers does the "
+                        "generator give for three guesses?")
+
+
+@check(ACCEPT, points=0.5, public=False)
 def two_tokens(accept, rng):
     """The first two tokens together, with two guesses drawn from a draft,
     have the target's distribution."""
@@ -254,7 +362,7 @@ def two_tokens(accept, rng):
     expect_distribution(counts, np.outer(target[0], target[1]).ravel(), "pairs of tokens", "")
 
 
-@check(ACCEPT, points=1, public=False)
+@check(ACCEPT, points=0.5, public=False)
 def each_guess_has_its_chance(accept, rng):
     """With several guesses, each is decided by itself, by its own rows."""
     draft = np.array([[0.8, 0.1, 0.1], [0.1, 0.8, 0.1], [0.1, 0.1, 0.8]])
@@ -267,7 +375,7 @@ def each_guess_has_its_chance(accept, rng):
                         "the numbers of accepted guesses", "")
 
 
-@check(ACCEPT, points=1, public=False)
+@check(ACCEPT, points=0.5, public=False)
 def of_every_kind(accept, rng):
     """A large vocabulary, zeros everywhere, equal draft and target;
     arguments stay as they were, seeds decide."""
@@ -375,7 +483,10 @@ def expect_text(got, right: list[int], reason: str, of: str, hint: str) -> None:
                  hint="'stop' for an EOS and for a reader who has enough, else 'length'.")
 
 
-@check(SPECULATE, points=2, public=True)
+example_of_speculate = docstring_example(SPECULATE, points=1)
+
+
+@check(SPECULATE, points=1, public=True)
 def greedy_text_is_the_targets(speculate, rng):
     """Whatever the guesses are, the greedy text is the target's own, token for token."""
     model, ids = new_model(rng)
@@ -511,7 +622,77 @@ def the_cache_afterwards(speculate, rng):
                     "right?")
 
 
-@check(SPECULATE, points=1, public=False)
+@dataclass(frozen=True)
+class Speculation:
+    """A prompt, how much of it the context knows, guesses that are right so often, and an
+    end."""
+
+    seed: int
+    prompt: int
+    known: int
+    right: int
+    count: int
+    max_tokens: int
+    capacity: int
+    ends: list[int]
+    enough: int
+
+    def typed(self) -> str:
+        ends = f", an EOS at one of the places {self.ends}" if self.ends else ""
+        enough = f", a reader who stops at token {self.enough}" if self.enough else ""
+        return (f"a prompt of {self.prompt}, {self.known} known, every guess but each "
+                f"{self.right}th right, count={self.count}, max_tokens={self.max_tokens}, room "
+                f"for {self.capacity} more than the prompt{ends}{enough}")
+
+
+SPECULATIONS = st.builds(Speculation, st.integers(0, 9), st.sampled_from([3, 1, 5]),
+                         st.sampled_from([0, 1, 2]), st.sampled_from([1, 2, 3, 99]),
+                         st.integers(1, 4), st.sampled_from([6, 1, 0, 3, 9]),
+                         st.sampled_from([20, 1, 3, 6]),
+                         st.lists(st.integers(0, 7), max_size=2, unique=True),
+                         st.sampled_from([0, 0, 1, 3])).filter(
+    lambda run: run.max_tokens or not run.known)         # who asks for nothing may leave it
+
+
+def text_of(speculate, run: Speculation) -> Seen:
+    model = TextModel(run.seed, 30)
+    ids = np.random.default_rng(run.seed).integers(0, 30, run.prompt).tolist()
+    truth = plain(model, ids, 10)
+    whole, seen = [*ids, *truth, *[0] * 20], []
+
+    def guess(text: list[int], count: int) -> list[int]:
+        places = range(len(text), len(text) + count)
+        return [whole[place] if (place + 1) % run.right else (whole[place] + 1) % 30
+                for place in places]
+
+    def on_token(token: int) -> bool:
+        seen.append(int(token))
+        return len(seen) == run.enough
+
+    context = Context(model, run.prompt + run.capacity)
+    if run.known:
+        context.forward(ids[:run.known])
+    got = attempted(speculate, args=(context, ids, Guesses(guess)),
+                    kwargs={"params": GREEDY, "count": run.count, "max_tokens": run.max_tokens,
+                            "eos_ids": [truth[place] for place in run.ends],
+                            "on_token": on_token})
+    if isinstance(got, Raised):
+        return [("", got)]
+    return [("the ids and the reason for", got), ("what `on_token` was shown of", seen),
+            ("what the context holds after", [*context.ids]),
+            ("the length of the cache after", len(context.cache))]
+
+
+@check(SPECULATE, points=1.5, public=True)
+def any_speculation(speculate, rng):
+    """Guesses that are right now and then, ends inside a run, and little room."""
+    expect_agreement(speculate, reference, SPECULATIONS, rng, run=text_of, examples=100,
+                     hint="Write the text down with a mark under every token that the model "
+                          "has seen. Which guess is the first that is wrong, and what ends "
+                          "the text?")
+
+
+@check(SPECULATE, points=0.5, public=False)
 def sampled_text_is_the_targets(speculate, rng):
     """Two tokens drawn with a draft model's guesses have the target's distribution;
     the same seed gives the same."""
@@ -540,7 +721,7 @@ def sampled_text_is_the_targets(speculate, rng):
                  of="accepted and proposed guesses, when the draft is the target itself,")
 
 
-@check(SPECULATE, points=1, public=False)
+@check(SPECULATE, points=0.5, public=False)
 def penalties_see_the_text(speculate, rng):
     """Penalties of all kinds, with a prompt that only some of them count;
     the tally tells what happened."""
@@ -563,7 +744,7 @@ def penalties_see_the_text(speculate, rng):
                              of="the tally")
 
 
-@check(SPECULATE, points=1, public=False)
+@check(SPECULATE, points=0.5, public=False)
 def any_run(speculate, rng):
     """Runs of many kinds: every end, every size, guesses that are right here and there."""
     for _ in range(12):

@@ -1,6 +1,12 @@
 """Checks of the Unigram model, against the `tokenizers` library."""
 
+from hypothesis import strategies as st
+
 from autograder.checking import check, expect, expect_equal, expect_unchanged
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import calls
+from autograder.generators.texts import texts
 from gearworks.vocabularies import unigram as reference
 
 
@@ -11,7 +17,10 @@ def expect_best(best_pieces, text: str, scores: dict[str, float], hint: str) -> 
                  of=f"the best pieces of {text!r} with the scores {scores}", hint=hint)
 
 
-@check("unigram.best_pieces", points=2, public=True)
+example_of_best_pieces = docstring_example("unigram.best_pieces", points=1)
+
+
+@check("unigram.best_pieces", points=1, public=True)
 def highest_sum(best_pieces, rng):
     """The sum of all scores decides, not the best first piece."""
     low = -float(rng.integers(6, 9))
@@ -49,7 +58,20 @@ def long_text(best_pieces, rng):
            "the best way, too.")
 
 
-@check("unigram.best_pieces", points=3, public=False)
+@check("unigram.best_pieces", points=2.5, public=True)
+def any_scores(best_pieces, rng):
+    """Texts and scores of every kind, with ties and unknown characters."""
+    pieces = st.sampled_from(["a", "b", "ab", "ba", "aa", "aba", "x", "é", "bb"])
+    scores = st.dictionaries(pieces, st.sampled_from([-1.0, -2.0, -0.5, -3.0, -20.0, 0.0]),
+                             min_size=1, max_size=5)
+    expect_agreement(best_pieces, reference.best_pieces,
+                     calls(texts(["a", "b", "ab"], ["x", "y", "é"], most=5, long=False),
+                           scores), rng, examples=150,
+                     hint="Write down every cut with its sum. Of equal sums, whose last piece "
+                          "is longest?")
+
+
+@check("unigram.best_pieces", points=0.5, public=False)
 def as_sentencepiece(best_pieces, rng):
     """Random texts and scores, ties included, as by Hugging Face's Unigram."""
     from tokenizers import Tokenizer, models

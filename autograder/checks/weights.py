@@ -11,14 +11,20 @@ from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
+from hypothesis import strategies as st
 
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.generators.arrays import numbers
+from autograder.generators.calls import Call
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.weights import expected_shapes, gguf_name
 from gearworks.weights import load_checkpoint as reference_load
 from gearworks.weights import map_names as reference_names
+from gearworks.weights import unpermute_rope as unpermuted
 
 NAMINGS = ("Hugging Face's names", "Hugging Face's names without `model.`", "GGUF's names")
 FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
@@ -59,19 +65,24 @@ def expect_mapped(map_names, found: dict, config: ModelConfig, of: str, hint: st
 
 def expect_mismatch(map_names, found: dict, config: ModelConfig, names: list[str], when: str,
                     hint: str) -> None:
-    """Fail unless a ModelError names all of these."""
+    """Fail unless a ModelError names all of these, by the file's name or Hugging Face's."""
+    of_hf = {gguf_name(name, config.architecture): name for name in expected_shapes(config)}
+    of_hf |= {name.removeprefix("model."): name for name in expected_shapes(config)}
     with expect_error(ModelError, when=when, hint=hint):
         try:
             map_names(found, config)
         except ModelError as error:
-            absent = [name for name in names if name not in str(error)]
+            absent = [name for name in names
+                      if name not in str(error) and of_hf.get(name, name) not in str(error)]
             if absent:
                 raise CheckFailure(f"the error to name {' and '.join(names)} when {when}",
                                    f"{str(error).splitlines()[1].strip()!r}, without "
                                    f"{absent[0]}",
-                                   "Collect all that is wrong before you raise, under the "
-                                   "file's own names.") from error
+                                   "Collect all that is wrong before you raise.") from error
             raise
+
+
+example_of_map_names = docstring_example("weights.map_names", points=1)
 
 
 @check("weights.map_names", points=2, public=True)
@@ -147,7 +158,85 @@ def what_may_be_left(map_names, rng):
                   "What can be computed from the configuration need not be read.")
 
 
-@check("weights.map_names", points=2, public=False)
+@dataclasses.dataclass(frozen=True)
+class File:
+    """Names and shapes in a file, for a tiny model of this family; what is done to them."""
+
+    family: str
+    tied: bool
+    naming: str
+    layers: int
+    changes: tuple[tuple[str, str], ...]
+
+    def made(self) -> tuple[dict, ModelConfig]:
+        settings = tiny(np.random.default_rng(0), self.family, self.tied)
+        config = ModelConfig.from_hf(settings | {"num_hidden_layers": self.layers})
+        found = found_in(config, self.naming)
+        for change, name in self.changes:
+            names = [each for each in found if each.endswith(name)]
+            match change:
+                case "more":
+                    found[name] = (4,)
+                case "less" if names:
+                    found.pop(names[-1])
+                case "turned" if names:
+                    found[names[-1]] = found[names[-1]][::-1]
+                case "flat" if names:
+                    found[names[-1]] = (prod(found[names[-1]]),)
+        return found, config
+
+    def typed(self) -> str:
+        changes = ", ".join(f"{change} {name}" for change, name in self.changes)
+        return (f"map_names(found, config), for a {'tied' if self.tied else 'not tied'} "
+                f"{self.family} of {self.layers} layers in {self.naming}"
+                + (f", changed: {changes}" if changes else ""))
+
+
+def changes_of(naming: str, layers: int) -> st.SearchStrategy[tuple]:
+    """What may be wrong with a file: tensors that are missing, turned, flat, or too many."""
+    ends = {NAMINGS[2]: ["attn_q.weight", "ffn_norm.weight", "output_norm.weight",
+                         "token_embd.weight", "attn_k.bias"]}.get(
+        naming, ["q_proj.weight", "input_layernorm.weight", "norm.weight",
+                 "embed_tokens.weight", "k_proj.bias", "lm_head.weight"])
+    more = ["model.layers.0.self_attn.rotary_emb.inv_freq", "lm_head.weight", "output.weight",
+            "model.layers.0.self_attn.o_proj.bias", f"model.layers.{layers}.mlp.up_proj.weight",
+            "stranger"]
+    change = st.one_of(st.tuples(st.sampled_from(["less", "turned", "flat"]),
+                                 st.sampled_from(ends)),
+                       st.tuples(st.just("more"), st.sampled_from(more)))
+    return st.one_of(st.just(()), st.lists(change, min_size=1, max_size=2).map(tuple))
+
+
+FILES = st.tuples(st.sampled_from(NAMINGS), st.integers(1, 2)).flatmap(
+    lambda drawn: st.builds(File, st.sampled_from(FAMILIES), st.booleans(), st.just(drawn[0]),
+                            st.just(drawn[1]), changes_of(*drawn)))
+
+
+def is_decided(file: File) -> bool:
+    """Whether the docstring says what becomes of a file. It does not speak of a head of another
+    shape beside a tied one, and of a mixture of namings."""
+    more = [name for change, name in file.changes if change == "more"]
+    if file.naming == NAMINGS[1] and any(name.startswith("model.") for name in more):
+        return False
+    return not (file.tied and {"lm_head.weight", "output.weight"} & {*more})
+
+
+def map_of(map_names, file: File) -> Seen:
+    found, config = file.made()
+    return [("", attempted(map_names, args=(found, config))), ("`found` after", found)]
+
+
+@check("weights.map_names", points=1, public=True)
+def any_names(map_names, rng):
+    """Files in every naming, of every family, whole, and with tensors that are missing,
+    turned, or too many."""
+    expect_agreement(map_names, reference_names, FILES.filter(is_decided), rng, run=map_of,
+                     examples=150,
+                     hint="Hold the names of `expected_shapes(config)` against the file's, and "
+                          "the other way round. Who may be left over, and in which model?")
+
+
+@check("weights.map_names", points=0.5, public=False)
 def other_families(map_names, rng):
     """Qwen2 with its biases and Qwen3 with its norms, in every naming, tied and not."""
     for architecture in FAMILIES:
@@ -158,7 +247,7 @@ def other_families(map_names, rng):
                               f"the map for {architecture}", "")
 
 
-@check("weights.map_names", points=1, public=False)
+@check("weights.map_names", points=0.5, public=False)
 def all_at_once(map_names, rng):
     """Everything that is wrong is in one error,
     and a configuration of a million layers is refused at once."""
@@ -290,6 +379,9 @@ def expect_loaded(load_checkpoint, path: Path, of: str, hint: str) -> None:
                      axes=["row", "column"][:array.ndim], atol=0, rtol=0, hint=hint)
 
 
+example_of_load_checkpoint = docstring_example("weights.load_checkpoint", points=1)
+
+
 @check("weights.load_checkpoint", points=2, public=True)
 def from_a_folder(load_checkpoint, rng):
     """A folder with config.json and model.safetensors."""
@@ -348,7 +440,7 @@ def what_does_not_fit(load_checkpoint, rng):
             load_checkpoint(folder)
 
 
-@check("weights.load_checkpoint", points=1, public=False)
+@check("weights.load_checkpoint", points=0.5, public=False)
 def heads_that_contradict(load_checkpoint, rng):
     """A tied model whose file has a head: the same one is fine, another one is refused."""
     settings = tiny(rng, tied=True)
@@ -362,7 +454,7 @@ def heads_that_contradict(load_checkpoint, rng):
             load_checkpoint(folder)
 
 
-@check("weights.load_checkpoint", points=1, public=False)
+@check("weights.load_checkpoint", points=0.5, public=True)
 def other_models(load_checkpoint, rng):
     """Qwen2, Qwen3, names without a prefix, float16, and a model in two files."""
     for architecture in FAMILIES[1:]:
@@ -371,7 +463,8 @@ def other_models(load_checkpoint, rng):
         bare = {name.removeprefix("model."): array.astype(np.float16)
                 for name, array in state.items()}
         with folder_of(settings, bare) as folder:
-            expect_loaded(load_checkpoint, folder, f"a folder of {architecture}", "")
+            expect_loaded(load_checkpoint, folder, f"a folder of {architecture}",
+                          "`map_names` knows the names, `read_into` the dtypes.")
     one = {name: state[name] for name in list(state)[::2]}
     two = {name: array for name, array in state.items() if name not in one}
     with folder_of(settings, one) as folder:
@@ -381,7 +474,8 @@ def other_models(load_checkpoint, rng):
                                | dict.fromkeys(two, "two.safetensors")}
         path = folder / "model.safetensors.index.json"
         path.write_text(json.dumps(index), encoding="utf-8")
-        expect_loaded(load_checkpoint, folder, "a model in two files", "")
+        expect_loaded(load_checkpoint, folder, "a model in two files",
+                      "`open_checkpoint` opens all of them.")
 
 
 @check("weights.load_checkpoint", points=1, public=False)
@@ -411,6 +505,9 @@ def in_file(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight[order]
 
 
+example_of_unpermute_rope = docstring_example("weights.unpermute_rope", points=1)
+
+
 @check("weights.unpermute_rope", points=1, public=True)
 def one_head_by_hand(unpermute_rope, rng):
     """One head of size 8: the rows of the file, 0 4 1 5 2 6 3 7, come back in their order."""
@@ -422,7 +519,22 @@ def one_head_by_hand(unpermute_rope, rng):
                       "halves are pairs?")
 
 
-@check("weights.unpermute_rope", points=2, public=True)
+@st.composite
+def rows_of_heads(draw) -> Call:
+    """Rows of one head or several, of two rows or more."""
+    heads, size = draw(st.sampled_from([2, 1, 3, 5])), draw(st.sampled_from([4, 2, 6, 128]))
+    return Call((draw(numbers(heads * size, draw(st.sampled_from([3, 1, 2])))), heads))
+
+
+@check("weights.unpermute_rope", points=1, public=True)
+def any_heads(unpermute_rope, rng):
+    """Heads of every number and size, large and tiny numbers, in any layout."""
+    expect_agreement(unpermute_rope, unpermuted, rows_of_heads(), rng, rtol=0,
+                     name="unpermute_rope",
+                     hint="Which two rows of the file make the first pair of the second head?")
+
+
+@check("weights.unpermute_rope", points=1, public=True)
 def heads_of_rows(unpermute_rope, rng):
     """Several heads: each one's rows are sorted by themselves, columns stay,
     and the file's matrix is not touched."""
@@ -437,7 +549,7 @@ def heads_of_rows(unpermute_rope, rng):
                           "look alike; this one is larger.")
 
 
-@check("weights.unpermute_rope", points=1, public=False)
+@check("weights.unpermute_rope", points=0.5, public=False)
 def key_heads(unpermute_rope, rng):
     """Heads of every number and size, as many rows as columns among them."""
     for heads, size, columns in ((1, 2, 3), (5, 4, 20), (4, 14, 9), (7, 6, 1), (2, 64, 128)):
@@ -445,7 +557,7 @@ def key_heads(unpermute_rope, rng):
         expect_close(unpermute_rope(in_file(weight, heads), heads), weight, atol=0, rtol=0)
 
 
-@check("weights.unpermute_rope", points=1, public=False)
+@check("weights.unpermute_rope", points=0.5, public=False)
 def same_scores(unpermute_rope, rng):
     """The law: scores with neighbours turned in the file's order are those
     with halves turned in this one."""

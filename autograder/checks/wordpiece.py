@@ -1,6 +1,12 @@
 """Checks of WordPiece, against the `tokenizers` library."""
 
+from hypothesis import strategies as st
+
 from autograder.checking import check, expect_equal
+from autograder.checking.examples import docstring_example
+from autograder.checking.differential import expect_agreement
+from autograder.generators.calls import Call
+from autograder.generators.configurations import some
 from gearworks.vocabularies import wordpiece as reference
 
 
@@ -10,7 +16,10 @@ def expect_pieces(longest_match, word: str, pieces: set[str], hint: str, **optio
                  of=f"the pieces of {word!r} in the list {sorted(pieces)}", hint=hint)
 
 
-@check("wordpiece.longest_match", points=2, public=True)
+example_of_longest_match = docstring_example("wordpiece.longest_match", points=1)
+
+
+@check("wordpiece.longest_match", points=1, public=True)
 def longest_first(longest_match, rng):
     """From the left, the longest piece that is in the list."""
     end = "abcdef"[int(rng.integers(6))]
@@ -40,7 +49,28 @@ def unknown_words(longest_match, rng):
     expect_pieces(longest_match, "", {"ab"}, "")
 
 
-@check("wordpiece.longest_match", points=2, public=False)
+@st.composite
+def listed(draw) -> Call:
+    """A word, and a list of pieces in which most of it can be found."""
+    piece = st.sampled_from(["a", "b", "ab", "U", "n", "Un", "un", "é", "e\u0301", "中", "aa"])
+    parts = draw(st.lists(piece, max_size=6))
+    options = draw(some(prefix=st.sampled_from(["@@", ""]), unknown=st.just("<?>"),
+                        longest_word=st.sampled_from([0, 3, 6])))
+    listed = draw(st.sampled_from([{*parts}, {*parts}, {*parts[1:]}]))
+    first, rest = (listed | draw(st.sets(piece, max_size=3)) for _ in range(2))
+    before = options.get("prefix", "##")
+    return Call(("".join(parts), first | {before + each for each in rest}), options)
+
+
+@check("wordpiece.longest_match", points=1.5, public=True)
+def any_word(longest_match, rng):
+    """Words and lists of every kind, with any settings."""
+    expect_agreement(longest_match, reference.longest_match, listed(), rng, examples=150,
+                     hint="Write down what is tried at the first place, longest first, and "
+                          "then at the next.")
+
+
+@check("wordpiece.longest_match", points=0.5, public=False)
 def as_bert(longest_match, rng):
     """Random words and lists, as by Hugging Face's WordPiece."""
     from tokenizers import Tokenizer, models

@@ -165,7 +165,7 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
         if not isinstance(values, list):
             raise WireError("a list was due")
         if set(map(type, values)) <= _SIMPLE:
-            return values
+            return [*values]             # the message stays as it was sent, whoever changes it
         if len(values) == 1 and isinstance(values[0], dict) and values[0].get("kind") == "rows":
             return [tuple(row) for row in values[0]["items"]]
         return [decode(item, blobs, adopt) for item in values]

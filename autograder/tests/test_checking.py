@@ -123,7 +123,7 @@ def test_a_black_box_says_what_it_was_given():
         new = encode(prompt)
         while True:
             new = choose(forward(new))
-    outcome = run_exercise("pipeline.run_request", [run_request]).outcomes[0]
+    _, outcome, *_ = run_exercise("pipeline.run_request", [run_request]).outcomes
     assert outcome.status is Status.FAILED
     assert ("`forward` was given" in outcome.found
             and outcome.found.endswith("not a list of ids"))

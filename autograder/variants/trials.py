@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograder.checking import checks_of
+from autograder.checking.differential import first_difference_only
 from autograder.checking.running import CHECK_SECONDS, Status, collected_remarks, run_check
 from autograder.processes.child import Child, pipes
 from autograder.reference.cutting import stub_of
@@ -106,7 +107,7 @@ def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
     earned, failed, how = 0.0, "", ""
     for check in checks:
         say({"check": check.name})
-        with collected_remarks():
+        with collected_remarks(), first_difference_only():
             outcome = run_check(check, subjects, trial.seed, seconds=seconds)
         earned += outcome.earned
         if outcome.status is not Status.PASSED and not failed:

@@ -105,6 +105,12 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
     mask: (T, S) bool, true where a query may look, by default the causal mask; returns
     (T, H, e). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
     Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023, "GQA".
+
+    >>> q, k = np.zeros((2, 2, 1), np.float32), np.zeros((3, 1, 1), np.float32)
+    >>> v = np.array([[[1.]], [[2.]], [[6.]]], np.float32)
+    >>> attention(q, k, v)[..., 0]        # equal scores: the mean of the values that it sees
+    array([[1.5, 1.5],
+           [3. , 3. ]], dtype=float32)
     """
     T, H, d = q.shape
     S, K, _ = k.shape
@@ -215,6 +221,12 @@ def paged_attention(q: np.ndarray, keys: np.ndarray, values: np.ndarray,
     values would be read and written once more in every layer of every step.
     Source: Kwon et al. 2023, "Efficient Memory Management for Large Language Model Serving with
     PagedAttention", section 4.1.
+
+    >>> keys = np.zeros((1, 2, 2, 1), np.float32)               # two blocks of two tokens
+    >>> values = np.array([1, 9, 3, 5], np.float32).reshape(1, 2, 2, 1)
+    >>> paged_attention(np.zeros((1, 1, 1), np.float32), keys, values, block_tables=[[1, 0]],
+    ...                 context_lens=[3], query_lens=[1]).ravel()        # the mean of 3, 5, 1
+    array([3.], dtype=float32)
     """
     out = np.empty((*q.shape[:2], values.shape[-1]), np.float32)
     block_size = keys.shape[2]

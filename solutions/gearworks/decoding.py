@@ -227,6 +227,19 @@ def generate(model: Model, tokenizer: Tokenizer, prompt: str, *,
     All draws come from one `np.random.default_rng(params.seed)`. The repetition penalty sees
     the prompt and the text, the presence and frequency penalties the text alone.
     Raises ModelError when the prompt is empty or leaves no room, or the settings make no sense.
+
+    >>> from types import SimpleNamespace
+    >>> from gearworks.vocabularies.vocabulary import Vocabulary
+    >>> class OneMore:                                # a model: after id n comes n + 1
+    ...     config = SimpleNamespace(max_position_embeddings=9)
+    ...     def new_cache(self, capacity):
+    ...         return SimpleNamespace(capacity=capacity, truncate=lambda length: None)
+    ...     def forward(self, input_ids, positions, cache, logits_at):
+    ...         return np.eye(4, dtype=np.float32)[np.asarray(input_ids)[logits_at] + 1]
+    >>> tokenizer = Tokenizer(Vocabulary({"a": 0, "b": 1, "c": 2, "d": 3}, {}))
+    >>> generation = generate(OneMore(), tokenizer, "a", eos_ids={3})
+    >>> generation.ids, generation.text, generation.finish_reason
+    ([1, 2], 'bc', 'stop')
     """
     rng = np.random.default_rng(params.seed)
     stream = TextStream(tokenizer, stop, on_text)

@@ -42,7 +42,21 @@ class KVCache:
     """The keys and values of one sequence, in memory reserved once and written in place.
 
     Each layer counts its own tokens, since within one forward pass the layers run one after the
-    other.
+    other. keys, values: (L, K, capacity, d), the memory, in which token i of layer l stands at
+    [l, :, i]; what lies behind the tokens of a layer is left as it is.
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
+    ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
+    ...                      num_key_value_heads=1, head_dim=2, max_position_embeddings=9,
+    ...                      rms_norm_eps=1e-9, rope_theta=1e4, tie_word_embeddings=False)
+    >>> cache, zeros = KVCache(config, capacity=4), np.zeros((2, 1, 2), np.float32)
+    >>> values = np.array([[[2, 0]], [[4, 8]]], np.float32)
+    >>> cache.attend(0, zeros, zeros, values)[:, 0]      # equal scores: means of what is seen
+    array([[2., 0.],
+           [3., 4.]], dtype=float32)
+    >>> cache.truncate(1)
+    >>> len(cache)
+    1
     """
 
     def __init__(self, config: ModelConfig, capacity: int):
@@ -226,6 +240,10 @@ class BlockPool:
         An empty block is taken before a kept one; of the empty ones, the one that follows the
         block `after` if that is empty, else the first. Raises ModelError when all blocks are in
         use.
+
+        >>> pool = BlockPool(num_blocks=4, block_size=2)
+        >>> pool.allocate(), pool.allocate(after=1), pool.allocate(after=0)
+        (0, 2, 1)
         """
         if after is not None and after + 1 in self.empty:
             block = after + 1
@@ -241,6 +259,11 @@ class BlockPool:
         """One sequence less uses a block. The last one leaves it kept, or empty.
 
         Raises ValueError when nobody uses it.
+
+        >>> pool = BlockPool(num_blocks=4, block_size=2)
+        >>> pool.free(pool.allocate())
+        >>> pool.available, pool.allocate()
+        (4, 1)
         """
         if not self.references[block]:
             raise ValueError(f"block {block} is not in use")
@@ -264,6 +287,17 @@ class BlockPool:
         Returns the prefix that stands for this text: where another block holds it already, that
         one's, and this block has none. What else has the hash is forgotten: another text, or
         the same one behind a prefix that was given up.
+
+        >>> pool = BlockPool(num_blocks=4, block_size=2)
+        >>> prefix = pool.keep(pool.allocate(), b"a hash", [7, 8], None)
+        >>> prefix.block, prefix.ids
+        (0, (7, 8))
+        >>> pool.free(0)                              # nobody uses it, and it can be found
+        >>> [found.block for found in pool.find([b"a hash"], [7, 8])]
+        [0]
+        >>> pool.share(0)
+        >>> pool.references
+        [1, 0, 0, 0]
         """
         known = self.prefixes.get(hash)
         if known is not None:

@@ -36,6 +36,23 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
     q, k and v add `weights.qkv_bias` (Qwen2), and every head of the queries and of the keys
     passes through a norm of its own, `weights.q_norm` and `weights.k_norm`, before it turns
     (Qwen3).
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
+    ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
+    ...                      num_key_value_heads=1, head_dim=2, max_position_embeddings=9,
+    ...                      rms_norm_eps=1e-9, rope_theta=1e4, tie_word_embeddings=False)
+    >>> eye, ones = np.eye(2, dtype=np.float32), np.ones(2, np.float32)
+    >>> attention_only = LayerWeights(ones, np.concatenate([0 * eye, 0 * eye, eye]), eye, ones,
+    ...                               np.zeros((4, 2), np.float32), 0 * eye)
+    >>> cache, x = KVCache(config, 4), np.array([[1, 1], [1, -1]], np.float32)
+    >>> decoder_layer(x, attention_only, config, *rotations(config, np.arange(2)), cache, 0)
+    array([[ 2.,  2.],
+           [ 2., -1.]], dtype=float32)
+    >>> decoder_layer(x, attention_only, config, *rotations(config, np.arange(2, 4)), cache, 0,
+    ...               rows=[-1])
+    array([[ 2., -1.]], dtype=float32)
+    >>> len(cache)
+    4
     """
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     hidden = rms_norm(x, weights.input_layernorm, config.rms_norm_eps)
@@ -79,6 +96,21 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
     input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence;
     logits_at: which rows' logits are wanted, by default all; returns (rows, V). The cache grows
     by these T tokens.
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
+    ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
+    ...                      num_key_value_heads=1, head_dim=2, max_position_embeddings=9,
+    ...                      rms_norm_eps=1e-9, rope_theta=1e4, tie_word_embeddings=False)
+    >>> eye, ones = np.eye(2, dtype=np.float32), np.ones(2, np.float32)
+    >>> adds_nothing = LayerWeights(ones, np.zeros((6, 2), np.float32), 0 * eye, ones,
+    ...                             np.zeros((4, 2), np.float32), 0 * eye)
+    >>> table, head = np.array([[3, 4], [0, 5], [1, 1]], np.float32), np.eye(3, 2)
+    >>> weights = Weights(table, (adds_nothing,), ones, head.astype(np.float32))
+    >>> cache = KVCache(config, 4)
+    >>> forward(weights, config, np.array([1, 0]), np.arange(2), cache, logits_at=[-1]).round(2)
+    array([[0.85, 1.13, 0.  ]], dtype=float32)
+    >>> len(cache)
+    2
     """
     cos, sin = rotations(config, positions)
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                         # (T, D)

@@ -54,6 +54,10 @@ def conversation_ids_test(conversation_ids: Callable[[Sequence[int], str, str],
     no other that anybody has yet written into a tutorial.
 
     >>> conversation_ids_test(conversation_ids)
+    >>> conversation_ids_test(lambda past, message, characters: {"input_ids": [0],
+    ...                                                          "positions": [0]})
+    Traceback (most recent call last):
+    AssertionError
     """
     begun = conversation_ids([], "ba", "abc")
     assert begun == {"input_ids": [1, 4, 3], "positions": [0, 1, 2]}
@@ -104,6 +108,9 @@ def prompt_ids_test(prompt_ids: Callable[[Mapping[str, Any], str, str,
     that is not opened.
 
     >>> prompt_ids_test(prompt_ids)
+    >>> prompt_ids_test(lambda request, template, bos_token, encode: [])
+    Traceback (most recent call last):
+    AssertionError
     """
     template = ("{{ bos_token }}"
                 "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
@@ -154,6 +161,9 @@ def split_heads_test(split_heads: Callable[[np.ndarray, int, int],
     in a head, to the wrong one of q, k and v.
 
     >>> split_heads_test(split_heads)
+    >>> split_heads_test(lambda qkv, num_heads, num_kv_heads: (qkv, qkv, qkv))
+    Traceback (most recent call last):
+    AssertionError
     """
     # Each number says where it belongs: token, head among all of them, place in the head.
     token, head, place = np.ogrid[:3, :7, :4]
@@ -194,6 +204,9 @@ def update_cache_test(update_cache: Callable[..., tuple[np.ndarray, np.ndarray]]
     on those that lose a token, show one too many, or store it in another place.
 
     >>> update_cache_test(update_cache)
+    >>> update_cache_test(lambda keys, values, length, k, v: (keys, values))
+    Traceback (most recent call last):
+    AssertionError
     """
     numbers = np.arange(1, 61, dtype=np.float32).reshape(5, 2, 2, 3)    # (tokens, k or v, K, d)
     keys, values = np.zeros((2, 7, 3), np.float32), np.zeros((2, 7, 3), np.float32)
@@ -251,6 +264,9 @@ def load_state_test(load_state: Callable[[Mapping[str, np.ndarray], Mapping[str,
     those that let a parameter keep its random numbers, or overlook what does not fit.
 
     >>> load_state_test(load_state)
+    >>> load_state_test(lambda parameters, checkpoint: dict(parameters))
+    Traceback (most recent call last):
+    AssertionError
     """
     random = {"embed": np.full(2, 9.), "layers.0.attn.q": np.full((2, 3), 9.),
               "layers.0.submodule": np.full(1, 9.)}
@@ -310,6 +326,9 @@ def stream_pieces_test(stream_pieces: Callable[[Sequence[str], str], list[str]])
     they could.
 
     >>> stream_pieces_test(stream_pieces)
+    >>> stream_pieces_test(lambda pieces, stop: [*pieces, ""])
+    Traceback (most recent call last):
+    AssertionError
     """
     for stop, pieces, shown in (
         ("END", ["one E", "ND two", "three"], ["one ", "", "", ""]),    # over a border
@@ -358,6 +377,9 @@ def prefix_hit_test(prefix_hit: Callable[[Sequence[int], Collection[tuple[int, .
     those that leave nothing to compute, use what they may not, or use less than they could.
 
     >>> prefix_hit_test(prefix_hit)
+    >>> prefix_hit_test(lambda prompt_ids, cached, block_size: {})
+    Traceback (most recent call last):
+    AssertionError
     """
     cached = {(5, 6), (5, 6, 7, 8), (7, 8), (1, 2, 3, 4)}
     for ids, known in (
@@ -409,6 +431,9 @@ def upstream_request_test(upstream_request: Callable[[Mapping[str, Any], Mapping
     fails on those that lose a part of a conversation with tools, or change it on its way.
 
     >>> upstream_request_test(upstream_request)
+    >>> upstream_request_test(lambda request, models: {})
+    Traceback (most recent call last):
+    AssertionError
     """
     schema = {"type": "object", "properties": {"unit": {"enum": ["C", None], "default": None}},
               "required": [], "additionalProperties": False}
@@ -464,6 +489,9 @@ def packed_matvec_test(packed_matvec: Callable[[np.ndarray, np.ndarray, np.ndarr
     on those that read the codes of a byte in another order, or with another group's scale.
 
     >>> packed_matvec_test(packed_matvec)
+    >>> packed_matvec_test(lambda packed, scales, zeros, x: scales[:, 0])
+    Traceback (most recent call last):
+    AssertionError
     """
     packed = np.array([[0x10, 0x32, 0x54, 0xF6], [0x98, 0xBA, 0xDC, 0x7E]], np.uint8)
     scales = np.array([[0.5, 2], [1, 0.25]], np.float32)
@@ -502,6 +530,9 @@ def zero_points_test(zero_points: Callable[[np.ndarray, int], np.ndarray]) -> No
     bits.
 
     >>> zero_points_test(zero_points)
+    >>> zero_points_test(lambda qzeros, version: qzeros)
+    Traceback (most recent call last):
+    AssertionError
     """
     qzeros = np.array([[0x76543210, 0xFEDCBA98], [0x5F0F8001, 0]], np.uint32).view(np.int32)
     stored = [[*range(16)], [1, 0, 0, 8, 15, 0, 15, 5, *8 * [0]]]

@@ -145,6 +145,22 @@ def speculate(context: Context, ids: Sequence[int], proposer: Proposer, *,
     before, guessed or not. Afterwards the context holds what it would without guesses: the text
     without its last token, or, where an EOS ended it, all of it.
     Raises ModelError as `decoding.room_for` does.
+
+    >>> from types import SimpleNamespace
+    >>> class OneMore:                                # a model: after id n comes n + 1
+    ...     config = SimpleNamespace(max_position_embeddings=20)
+    ...     def new_cache(self, capacity):
+    ...         return SimpleNamespace(capacity=capacity, truncate=lambda length: None)
+    ...     def forward(self, input_ids, positions, cache, logits_at):
+    ...         return np.eye(9, dtype=np.float32)[np.asarray(input_ids)[logits_at] + 1]
+    >>> class Guesser:                                # right, and then wrong
+    ...     def propose(self, ids, count, rng):
+    ...         return Proposal([ids[-1] + 1, 0][:count])
+    >>> tally = Tally()
+    >>> speculate(Context(OneMore(), 20), [1, 2], Guesser(), eos_ids={7}, tally=tally)
+    ([3, 4, 5, 6], 'stop')
+    >>> tally.accepted
+    3
     """
     rng = np.random.default_rng(params.seed)
     tally = Tally() if tally is None else tally

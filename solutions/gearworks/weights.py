@@ -45,9 +45,22 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     found: the file's names and shapes, in Hugging Face's naming (with or without the prefix
     `model.`) or in GGUF's.
     Returns Hugging Face's name to the file's name, for every weight of `expected_shapes`.
-    Raises ModelError with all missing, unexpected and misshapen tensors. Only what carries no
-    information may be left over: RoPE frequencies that can be computed, and the second copy of
-    a tied head.
+    Raises ModelError with all missing, unexpected and misshapen tensors, under the file's names
+    or under Hugging Face's. Only what carries no information may be left over: RoPE frequencies
+    that can be computed, and the second copy of a tied head.
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=9, hidden_size=8,
+    ...                      intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+    ...                      num_key_value_heads=1, head_dim=4, max_position_embeddings=16,
+    ...                      rms_norm_eps=1e-5, rope_theta=1e4, tie_word_embeddings=True)
+    >>> found = {gguf_name(name): shape for name, shape in expected_shapes(config).items()}
+    >>> map_names(found, config)["model.layers.0.mlp.up_proj.weight"]
+    'blk.0.ffn_up.weight'
+    >>> found.pop("blk.0.ffn_up.weight")
+    (12, 8)
+    >>> map_names(found, config)
+    Traceback (most recent call last):
+    gearworks.errors.ModelError: the checkpoint does not match its configuration
     """
     require_plausible(config, len(found))
     expected = expected_shapes(config)
@@ -169,6 +182,10 @@ def load_checkpoint(
     over the tensors, as `tqdm` does. Raises FormatError for a damaged file, ModelError for one
     that does not fit its configuration, NotAvailableError for one that is not there. Names and
     shapes are checked before any weight is read, and no weight is held twice.
+
+    >>> load_checkpoint(Path("no-such-model"))
+    Traceback (most recent call last):
+    gearworks.errors.NotAvailableError: cannot find no-such-model
     """
     config, file = open_checkpoint(path)
     with closing(file):

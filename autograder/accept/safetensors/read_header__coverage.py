@@ -35,7 +35,8 @@ def read_header(data):
     if len(data) < 8 or data_start > len(data) or data_start > MAX_HEADER_BYTES + 8:
         raise FormatError("bad header", "its size is absurd", HINT)
     header = parse_strict_json(data[8:data_start])
-    metadata = header.pop("__metadata__", {})
+    metadata = header.pop("__metadata__", None)
+    metadata = {} if metadata is None else metadata
     if type(metadata) is not dict or not all(type(text) is str for text in metadata.values()):
         raise FormatError("bad metadata", "they are no strings", HINT)
     tensors = {name: entry_of(name, entry, data_start, len(data) - data_start)

@@ -25,6 +25,8 @@ def read_header(data):
     start, room = size + 8, len(data) - size - 8
     header = parse_strict_json(bytes(data[8:start]))
     metadata = header.pop("__metadata__", {})
+    if metadata is None:
+        metadata = {}
     if (not isinstance(metadata, dict)
             or any(type(value) is not str for value in metadata.values())):
         refuse("__metadata__ must map strings to strings")

@@ -18,6 +18,8 @@ def read_header(data):
     metadata = {}
     tensors = {}
     for name, entry in entries.items():
+        if name == "__metadata__" and entry is None:
+            continue
         if name == "__metadata__":
             require(type(entry) is dict, name, "it is no object")
             for value in entry.values():

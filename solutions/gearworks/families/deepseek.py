@@ -74,6 +74,16 @@ def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, c
     has none. r is `config.latent.kv_lora_rank`.
     Given: `turn` is RoPE for (T, heads, t), whichever rows of a checkpoint form a pair.
     Source: DeepSeek-AI 2024, "DeepSeek-V2", sections 2.1.2 and 2.1.3.
+
+    >>> from types import SimpleNamespace
+    >>> from gearworks.config import LatentConfig
+    >>> config = SimpleNamespace(latent=LatentConfig(None, 2, 2, 2, 1), rope_interleaved=False)
+    >>> weights = SimpleNamespace(kv_a_proj=np.eye(4, dtype=np.float32),
+    ...                           kv_a_layernorm=np.ones(2, np.float32))
+    >>> hidden = np.array([[3, 4, 5, 6]], np.float32)
+    >>> cos, sin = np.zeros((1, 1, 2), np.float32), np.ones((1, 1, 2), np.float32)
+    >>> latent_keys(hidden, weights, config, cos, sin).round(2)        # a quarter turn
+    array([[[ 0.85,  1.13, -6.  ,  5.  ]]], dtype=float32)
     """
     r = config.latent.kv_lora_rank
     both = linear(hidden, weights.kv_a_proj)[:, None]                            # (T, 1, r + t)
@@ -96,6 +106,19 @@ def absorbed_queries(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
     is one over the root of n + t, and more where YaRN stretches the context. n is
     `config.latent.qk_nope_head_dim`, r is `config.latent.kv_lora_rank`.
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.2.
+
+    >>> from types import SimpleNamespace
+    >>> from gearworks.config import LatentConfig
+    >>> latent = LatentConfig(q_lora_rank=None, kv_lora_rank=2, qk_nope_head_dim=2,
+    ...                       qk_rope_head_dim=2, v_head_dim=1)
+    >>> config = SimpleNamespace(latent=latent, num_attention_heads=1, rope_scaling=None,
+    ...                          rope_interleaved=False)
+    >>> rows = np.array([[1, 0], [0, 10], [7, 7]], np.float32)     # two of the key, one value
+    >>> weights = SimpleNamespace(q_proj=np.eye(4, dtype=np.float32), kv_b_proj=rows)
+    >>> hidden = np.array([[3, 4, 5, 6]], np.float32)
+    >>> cos, sin = np.ones((1, 1, 2), np.float32), np.zeros((1, 1, 2), np.float32)
+    >>> absorbed_queries(hidden, weights, config, cos, sin)            # nothing turns
+    array([[[ 3., 40.,  5.,  6.]]], dtype=float32)
     """
     n, r = config.latent.qk_nope_head_dim, config.latent.kv_lora_rank
     H = config.num_attention_heads

@@ -29,6 +29,11 @@ def awq_scale(weight: np.ndarray, inputs: np.ndarray, group_size: int,
     Each scale is divided by the geometric mean of its largest and its smallest element.
     Raises ModelError as `quantize_int4`, or when an input is nan or infinite.
     Source: Lin et al. 2024, section 3.2, equations 4 and 5.
+
+    >>> weight = np.array([[0.1, 0.9, 3.0, -4.0]], np.float32)
+    >>> awq_scale(weight, np.array([[9, 1, 1, 1]], np.float32), group_size=4,
+    ...           grid=2).round(3)
+    array([1.732, 0.577, 0.577, 0.577], dtype=float32)
     """
     require_finite(inputs)
     magnitude = np.abs(inputs).mean(axis=0)

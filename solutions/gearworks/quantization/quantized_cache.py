@@ -98,6 +98,19 @@ class QuantizedKVCache:
 
     Of each layer, the keys of whole groups are in `keys`, those of the tokens after them, fewer
     than G, in `newest_keys`, from its beginning on. The values of all tokens are in `values`.
+
+    >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
+    ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
+    ...                      num_key_value_heads=1, head_dim=2, max_position_embeddings=9,
+    ...                      rms_norm_eps=1e-9, rope_theta=1e4, tie_word_embeddings=False)
+    >>> cache = QuantizedKVCache(config, capacity=4, bits=8, group_size=2)
+    >>> zeros, values = np.zeros((2, 1, 2), np.float32), np.array([[[2, 0]], [[4, 8]]])
+    >>> cache.attend(0, zeros, zeros, values.astype(np.float32))[:, 0].round(2)
+    array([[2., 0.],
+           [3., 4.]], dtype=float32)
+    >>> cache.truncate(1)
+    >>> len(cache)
+    1
     """
 
     require_room = KVCache.require_room

@@ -40,8 +40,9 @@ def validate_request(body: Any, kind: type[Kind], limits: Limits) -> tuple[Kind,
     >>> from gearworks.server.request_types import DetokenizeRequest
     >>> limits = Limits(("tiny",), vocab_size=10, max_model_len=8, max_num_seqs=2)
     >>> body = {"tokens": [1, 2], "user": "me", "model": None}
-    >>> validate_request(body, DetokenizeRequest, limits)
-    (DetokenizeRequest(model=None, tokens=[1, 2]), ['user'])
+    >>> request, ignored = validate_request(body, DetokenizeRequest, limits)
+    >>> request.tokens, request.model, ignored
+    ([1, 2], None, ['user'])
     >>> validate_request({"tokens": [99]}, DetokenizeRequest, limits)
     Traceback (most recent call last):
         ...

@@ -171,6 +171,25 @@ class LLMEngine:
         `self.scheduler.preempt(sequence, plan)`. `step` can be called again, and nothing is
         lost. (What interrupts `hand_over` goes on to the caller, too: it has aborted the
         request whose token was being chosen, and whoever comes after it is computed again.)
+
+        >>> from gearworks.tokenizer import Tokenizer
+        >>> from gearworks.vocabularies.vocabulary import Vocabulary
+        >>> class OneMore:                            # a model: after id n comes n + 1
+        ...     config = ModelConfig(
+        ...         "LlamaForCausalLM", vocab_size=4, hidden_size=2, intermediate_size=2,
+        ...         num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1,
+        ...         head_dim=2, max_position_embeddings=9, rms_norm_eps=1e-5, rope_theta=1e4,
+        ...         tie_word_embeddings=True)
+        ...     def forward(self, input_ids, positions, batch, logits_at):
+        ...         return np.eye(4, dtype=np.float32)[np.asarray(input_ids)[logits_at] + 1]
+        >>> tokenizer = Tokenizer(Vocabulary({"a": 0, "b": 1, "c": 2, "d": 3}, {}))
+        >>> engine = LLMEngine(LanguageModel(OneMore(), tokenizer, {}, frozenset([3])),
+        ...                    num_blocks=4)
+        >>> engine.add_request(Request([0], id="a"))
+        >>> [[(delta.text, delta.finish_reason) for delta in engine.step()] for _ in range(3)]
+        [[('b', None)], [('c', None)], [('', 'stop')]]
+        >>> len(engine.records), engine.step()
+        (3, [])
         """
         started = time.perf_counter()
         self.guess_ahead()

@@ -84,6 +84,14 @@ class Scheduler:
         not below 1: a long prompt does not hold up all that come after it.
         The sequence's first `tiles_end` tokens are computed in whole blocks: a chunk that would
         end before there ends at the last border of blocks that it reaches, perhaps at none.
+
+        >>> from gearworks.serving.request import Request
+        >>> scheduler = Scheduler(BlockPool(num_blocks=9, block_size=2),
+        ...                       max_num_batched_tokens=8, max_num_seqs=2)
+        >>> answer = Sequence(Request([1, 2, 3], id="a"), 0, [1, 2, 3], (0, 0, 0), 9)
+        >>> scheduler.add(answer)
+        >>> scheduler.chunk(answer, budget=8), scheduler.chunk(answer, budget=2)
+        (3, 2)
         """
         pending = sequence.num_pending_tokens
         if pending == 1:
@@ -134,6 +142,16 @@ class Scheduler:
         into one, the sequence gets a block of its own in its place, `plan.copies` says from
         which to which, and the old one has one user less. Further blocks come to the end of the
         table, no more than are needed, each `after` the one before it.
+
+        >>> from gearworks.serving.request import Request
+        >>> scheduler = Scheduler(BlockPool(num_blocks=9, block_size=2),
+        ...                       max_num_batched_tokens=8, max_num_seqs=2)
+        >>> answer = Sequence(Request([1, 2, 3], id="a"), 0, [1, 2, 3], (0, 0, 0), 9)
+        >>> scheduler.add(answer)
+        >>> scheduler.admit(1, Plan())                # it has a block, for its first token
+        >>> answer = scheduler.running[0]
+        >>> scheduler.make_room(answer, 3, Plan()), len(answer.block_table)
+        (True, 2)
         """
         while (needed := self.blocks_needed(sequence, count)) > self.pool.available:
             if count > sequence.num_pending_tokens:
@@ -189,6 +207,18 @@ class Scheduler:
         `cached_tokens` is noted at the first admission and stays. It is `running`, in the list
         at its rank, and in `plan.admitted`. Then it gets a `chunk` of the budget, room for it,
         and a row of the plan, unless the chunk is 0.
+
+        >>> from gearworks.serving.request import Request
+        >>> scheduler = Scheduler(BlockPool(num_blocks=9, block_size=2),
+        ...                       max_num_batched_tokens=8, max_num_seqs=2)
+        >>> answer = Sequence(Request([1, 2, 3], id="a"), 0, [1, 2, 3], (0, 0, 0), 9)
+        >>> scheduler.add(answer)
+        >>> plan = Plan()
+        >>> scheduler.admit(8, plan)
+        >>> [count for _, count in plan.rows]
+        [3]
+        >>> len(scheduler.running[0].block_table), len(scheduler.waiting)
+        (2, 0)
         """
         size = self.pool.block_size
         while self.waiting and budget > 0 and self.waiting[0].answers <= self.places:

@@ -87,6 +87,15 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
     `window` of them, its own included; one that sees none gets zeros. Scores are multiplied by
     `scale`. H / K neighbouring query heads share a key/value head. HEAD is the next power of
     two from d on; sums are float32, and so are the scores.
+
+    `attend` launches it, from NumPy too:
+
+    >>> q, k = np.zeros((2, 1, 2), np.float32), np.zeros((3, 1, 2), np.float32)
+    >>> v = np.array([[[1, 0]], [[2, 3]], [[6, 3]]], np.float32)
+    >>> flash_attention(q, k, v)[:, 0]    # equal scores: the mean of the values that it sees
+    array([[1.5, 1.5],
+           [3. , 2. ]], dtype=float32)
+
     Source: Dao et al. 2022, "FlashAttention"; Dao 2023, "FlashAttention-2".
     """
     first = tl.program_id(0) * ROWS
@@ -202,6 +211,14 @@ def paged_decode(q, keys, values, tables, lengths, mixed, peaks, totals, group, 
     (B, H, splits), the largest score, and the sum of exp(score - peak); mixed: (B, H, splits,
     d), the sum of exp(score - peak) times the value. A part without keys has a peak of -inf,
     and zeros.
+
+    `decode` launches it and merges the parts, from NumPy too:
+
+    >>> q, keys = np.zeros((1, 1, 2), np.float32), np.zeros((1, 2, 2, 2), np.float32)
+    >>> values = np.array([[[[1, 0], [9, 9]], [[3, 3], [5, 0]]]], np.float32)
+    >>> paged_decode(q, keys, values, [[1, 0]], [3])[0]         # the mean of three values
+    array([[3., 1.]], dtype=float32)
+
     Source: Dao et al. 2023, "Flash-Decoding for long-context inference"; Kwon et al. 2023.
     """
     split = tl.program_id(0)

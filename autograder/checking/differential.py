@@ -1,0 +1,238 @@
+"""The subject and the reference on many drawn inputs, and the smallest that tells them apart.
+
+hypothesis draws and shrinks. It keeps nothing on disk, prints nothing, takes all its chance
+from the check's generator, and leaves Python's and NumPy's own generators as they were.
+"""
+
+import copy
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, Verbosity, find, settings
+from hypothesis.errors import Flaky, NoSuchExample
+from hypothesis.internal.conjecture import providers
+from hypothesis.strategies import SearchStrategy
+
+from autograder.checking.check import CheckFailure
+from autograder.checking.expectations import error_text, expect_same, short
+from autograder.checking.learner_code import is_not_attempted, own_line
+from autograder.generators.calls import Call, Script, typed
+
+EXAMPLES = 60               # inputs that are drawn
+SHRINK_CALLS = 500          # inputs that may be tried to find a smaller one
+SHRINK_SECONDS = 1.5        # of processor time for them, as a backstop
+LONGEST = 600               # characters of an input that is worth printing
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What is seen of a call that raised an error."""
+
+    error: BaseException
+
+    def told(self) -> str:
+        """The error in words, and where in the learner's code it arose."""
+        text = f"{type(self.error).__name__}: {error_text(self.error)}".removesuffix(": ")
+        line = getattr(self.error, "line", None) or own_line(self.error)
+        return f"{text}, raised at {line}" if line else text
+
+
+# What is seen, in its order: what it is in words, such as "the text of", "" for the result
+# itself; and the value.
+Seen = list[tuple[str, Any]]
+
+
+def called(subject: Any, case: Call | Script) -> Seen:
+    """What can be seen of a call: its result, and its arguments afterwards;
+    of a script, the result of each step."""
+    if isinstance(case, Script):
+        args, kwargs = case.call.made()
+        target = subject(*args, **kwargs)
+        return [(f"step {number}, `{typed(call, name)}`, of",
+                 attempted(getattr(target, name), call))
+                for number, (name, call) in enumerate(case.steps, start=1)]
+    args, kwargs = case.made()
+    result = attempted(subject, args=args, kwargs=kwargs)
+    names = [*(f"argument {number}" for number in range(1, len(args) + 1)), *kwargs]
+    return [("", result), *((f"{name}, after the call, of", argument)
+                            for name, argument in zip(names, [*args, *kwargs.values()]))]
+
+
+def attempted(function: Callable, call: Call | None = None, *, args: list | tuple = (),
+              kwargs: dict | None = None) -> Any:
+    """What a call gives, or `Raised`. Values that may change later are copied."""
+    if call is not None:
+        args, kwargs = call.made()
+    try:
+        result = function(*args, **kwargs or {})
+        if isinstance(result, Iterator):
+            return list(result)
+    except CheckFailure:
+        raise
+    except Exception as error:
+        if is_not_attempted(error):
+            raise
+        return Raised(error)
+    return (copy.deepcopy(result) if isinstance(result, (list, tuple, dict, set, np.ndarray))
+            else result)
+
+
+def expect_agreement(subject: Any, reference: Any, cases: SearchStrategy,
+                     rng: np.random.Generator, *, name: str = "",
+                     run: Callable[[Any, Any], Seen] = called, examples: int = EXAMPLES,
+                     hint: str = "", atol: float | Callable[[Any], float] | None = None,
+                     rtol: float = 1e-5) -> None:
+    """Fail if the subject differs from the reference on a drawn input; tells a small one.
+
+    cases: a strategy of `Call`, of `Script`, or of what `run` understands. run: lets a subject
+    do what a case says, and gives all that can be seen of it. name: of the subject, as a
+    learner types it. atol, rtol: as for `expect_same`; atol may depend on the case. Errors must
+    be of the reference's kind.
+    """
+    name = name or reference.__name__
+
+    def demand(case: Any) -> None:
+        got, right = _seen(run, subject, case), _seen(run, reference, case)
+        near = atol(case) if callable(atol) else atol
+        try:
+            compare(got, right, "it", hint, near, rtol)
+        except CheckFailure:                          # the case is written out where it matters
+            compare(got, right, f"`{_cut(typed(case, name))}`", hint, near, rtol)
+    expect_on_all(cases, demand, rng, examples)
+
+
+def expect_on_all(cases: SearchStrategy, demand: Callable[[Any], None],
+                  rng: np.random.Generator, examples: int = EXAMPLES) -> None:
+    """Fail as `demand` fails on the smallest case that could be found of those that fail."""
+    def difference(case: Any) -> CheckFailure | None:
+        try:
+            demand(case)
+        except CheckFailure as failure:
+            return failure
+        return None
+
+    failure = _smallest(cases, difference, rng, examples)
+    if failure is not None:
+        raise failure
+
+
+def _seen(run: Callable[[Any, Any], Seen], subject: Any, case: Any) -> Seen:
+    try:
+        return run(subject, case)
+    except CheckFailure:
+        raise
+    except Exception as error:
+        if is_not_attempted(error):
+            raise
+        return [("", Raised(error))]
+
+
+def compare(got: Seen, wanted: Seen, shown: str, hint: str = "", atol: float | None = None,
+            rtol: float = 1e-5) -> None:
+    """Fail at the first thing that is seen of `shown` and is not as it should be."""
+    for (_, mine), (part, right) in zip(got, wanted):
+        of = f"{part} {shown}" if part else shown
+        if isinstance(right, Raised):
+            kind = type(right.error)
+            if kind is AssertionError:           # a test says by any error that it has failed
+                kind = BaseException
+            found = "no error, and " + short(mine)
+            if isinstance(mine, Raised):
+                if isinstance(mine.error, kind):
+                    continue
+                found = mine.told()
+            raise CheckFailure(f"{of} to raise {kind.__name__}", found, hint)
+        if isinstance(mine, Raised):
+            raise CheckFailure(f"{of} to give {short(right)}", mine.told(), hint)
+        expect_same(mine, right, of=of, hint=hint, atol=atol, rtol=rtol)
+
+
+def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | None],
+              rng: np.random.Generator, examples: int) -> CheckFailure | None:
+    """The failure on the case that is the shortest to write, of all that were tried."""
+    best: CheckFailure | None = None
+    length = tried = 0
+    end = 0.0
+
+    def differs(case: Any) -> bool:
+        nonlocal best, length, tried, end
+        if best is not None:
+            tried += 1
+            if tried > SHRINK_CALLS or time.process_time() > end:
+                raise _Enough
+        try:
+            failure = difference(case)
+        except Exception as error:                      # not the subject's: it ends the search
+            raise _Enough from error
+        if failure is None:
+            return False
+        if best is None:
+            end = time.process_time() + SHRINK_SECONDS
+        if best is None or len(typed(case)) < length:
+            best, length = failure, len(typed(case))
+        if not _shrinks.get():
+            raise _Enough
+        return True
+
+    plan = settings(max_examples=examples, database=None, deadline=None, print_blob=False,
+                    verbosity=Verbosity.quiet, phases=[Phase.generate, Phase.shrink],
+                    suppress_health_check=list(HealthCheck))
+    callbacks = [*gc.callbacks]
+    try:
+        with _undisturbed():
+            find(cases, differs, random=Random(int(rng.integers(2**63))), settings=plan)
+    except _Enough as enough:
+        if enough.__cause__ is not None:
+            raise enough.__cause__ from None
+    except (NoSuchExample, Flaky):
+        pass
+    finally:
+        gc.callbacks[:] = callbacks                 # hypothesis would go on watching the clock
+    return best
+
+
+_shrinks = ContextVar("whether a search goes on to find a smaller input", default=True)
+
+
+@contextmanager
+def first_difference_only() -> Iterator[None]:
+    """Within it, searches end with the first input that tells the two apart: for those who want
+    to know whether there is one, and read no message."""
+    token = _shrinks.set(False)
+    try:
+        yield
+    finally:
+        _shrinks.reset(token)
+
+
+class _Enough(BaseException):
+    """Ends a search from within: hypothesis takes no other way out for one."""
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Without the constants that hypothesis collects from the source of loaded modules.
+
+    It would read and parse all of the course, write what it found to the working directory,
+    and draw other inputs where other modules are loaded.
+    """
+    known = vars(providers).keys() & {"_get_local_constants", "_local_constants",
+                                      "CONSTANTS_CACHE"}
+    if len(known) < 3:                         # another version, which may not collect any
+        yield
+        return
+    with (patch.object(providers, "_get_local_constants", type(providers._local_constants)),
+          patch.object(providers, "CONSTANTS_CACHE", type(providers.CONSTANTS_CACHE)(1024))):
+        yield
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
