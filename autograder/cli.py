@@ -54,6 +54,15 @@ def _parser() -> console.Parser:
                          help="such as tokenizer.train_bpe; else all")
     command.add_argument("--json", action="store_true",
                          help="print one JSON object instead of the table")
+    command.add_argument("--generated", action="store_true",
+                         help="try the mutants that are made by machine, of exercises whose "
+                              "code or checks have changed since, and keep the result in "
+                              "book/machine_mutants.json; COMPONENT may be a chapter, as 04")
+    command.add_argument("--jobs", type=int, default=1, metavar="N",
+                         help="with --generated: processes side by side (default: %(default)s)")
+    command.add_argument("--operators", action="store_true",
+                         help="print by what operators mutants are made, and end")
+    _add_root(command)
     command.set_defaults(run=_mutants)
 
     command = parser.add_command("assemble", "make an engine of your own gears",
@@ -180,8 +189,31 @@ def _show_progress(options: argparse.Namespace) -> None:
 def _mutants(options: argparse.Namespace) -> int | None:
     from autograder.variants import kill_matrix
 
+    if options.operators:
+        from autograder.machine_mutants.operators import OPERATORS
+
+        for operator in OPERATORS:
+            print(f"{operator.name}: {operator.says}")
+        return None
     with console.interrupts_raise():
-        return kill_matrix.main(options.component, options.json)
+        return (_machine_mutants(options) if options.generated
+                else kill_matrix.main(options.component, options.json))
+
+
+def _machine_mutants(options: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from autograder.machine_mutants import results, runs
+
+    root = _root(options)
+    chosen = runs.exercises_of(root, options.component)
+    order = [each.name for each in runs.exercises_of(root)]
+    rows = runs.run(chosen, root / results.PATH, order, options.jobs,
+                    lambda text: print(text, file=sys.stderr, flush=True))
+    found = [rows[each.name] for each in chosen if each.name in rows]
+    print(json.dumps([asdict(row) for row in found]) if options.json
+          else "\n".join(results.report(found)))
+    return int(any(row.problem or row.count("open") for row in found))
 
 
 def _relative(path: Path) -> Path:

@@ -84,6 +84,14 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
 
 def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
     """All that a check and its subjects say to each other; None if too much, or endless."""
+    messages, outcome = conversation(check, subjects, seed)
+    return (None if outcome.status is Status.OUT_OF_TIME or len(messages) >= LONGEST_RECORD
+            else messages)
+
+
+def conversation(check: Check, subjects: Sequence[Any], seed: int,
+                 seconds: float = REPLAY_SECONDS) -> tuple[Record, Outcome]:
+    """What a check and its subjects say to each other, to LONGEST_RECORD, and how it ends."""
     messages: Record = []
     theirs, ours = Peer(open_objects=True), Peer(open_objects=False)
 
@@ -97,9 +105,7 @@ def record(check: Check, subjects: Sequence[Any], seed: int) -> Record | None:
     theirs.ask = lambda request: note(ours.answer(note(request)))
     proxies = [ours.take(theirs.give(subject)) for subject in subjects]
     with collected_remarks(), redirect_stdout(StringIO()), first_difference_only():
-        outcome = run_check(check, proxies, seed, seconds=REPLAY_SECONDS)
-    return (None if outcome.status is Status.OUT_OF_TIME or len(messages) >= LONGEST_RECORD
-            else messages)
+        return messages, run_check(check, proxies, seed, seconds=seconds)
 
 
 def agree(first: Record, second: Record) -> bool:

@@ -14,14 +14,20 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
+THREADS = [f"{library}_NUM_THREADS" for library in ("OMP", "OPENBLAS", "MKL", "NUMBA")]
 LAST_SECONDS = 1       # by the wall clock: what a child may take to end when nothing more comes
 
 
 class Child:
-    """A process that runs a module: started when told something, and again after its end."""
+    """A process that runs a module: started when told something, and again after its end.
 
-    def __init__(self, module: str):
+    threads: how many the libraries of linear algebra may use in it; None leaves it to them.
+    """
+
+    def __init__(self, module: str, threads: int | None = None):
         self._module = module
+        self._environment = {"PYTHONIOENCODING": "utf-8"} | (
+            {} if threads is None else dict.fromkeys(THREADS, str(threads)))
         self._process: subprocess.Popen | None = None
 
     def __enter__(self) -> "Child":
@@ -76,7 +82,7 @@ class Child:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", self._module], encoding="utf-8", errors="replace",
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONIOENCODING": "utf-8"})
+            env=os.environ | self._environment)
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=_pump, args=(self._process.stdout, self._lines),
                          daemon=True).start()

@@ -32,7 +32,7 @@ import linecache
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -93,7 +93,7 @@ def reference_subjects(exercise: str) -> list[Any]:
     >>> [subject.__name__ for subject in reference_subjects("layers.rms_norm")]
     ['rms_norm']
     """
-    module = _module_of(exercise)
+    module = engine_module(exercise)
     return [_member(module, name, exercise) for name in names_of(exercise)]
 
 
@@ -120,7 +120,7 @@ def accepted_of(exercise: str) -> tuple[Accepted, ...]:
 
 def load_mutant(exercise: str, mutant: Mutant) -> list[Any]:
     """An exercise's subjects in the mutant. Raises VariantError if an edit does not apply."""
-    component = _member(_module_of(exercise), names_of(mutant.component)[0], exercise)
+    component = _member(engine_module(exercise), names_of(mutant.component)[0], exercise)
     mutated = mutated_namespace(inspect.getmodule(component), mutant)
     return [mutated.get(name, subject)
             for name, subject in zip(names_of(exercise), reference_subjects(exercise))]
@@ -142,26 +142,37 @@ def load_accepted(exercise: str, accepted: Accepted) -> list[Any]:
 
 
 def mutated_namespace(module: ModuleType, mutant: Mutant) -> dict[str, Any]:
-    """The module's names, with the edited definitions, and those that use them, made anew.
+    """The module's names as `edited_namespace` has them, after the edits of a mutant.
 
-    All others are the module's own objects, so that a dataclass of a mutant's result is the
-    dataclass that checks know. Raises VariantError when it uses a name that nothing defines.
+    Raises VariantError when an edit does not apply, or uses a name that nothing defines.
     """
-    source = _with_edits(inspect.getsource(module), mutant)
-    tree = ast.parse(source)
-    affected = _affected(tree, {edit.where.partition(".")[0] for edit in mutant.edits})
-    tree.body = [node for node in tree.body
-                 if _names_bound(node) & affected or _is_future_import(node)]
-    filename = f"<mutant {mutant.component} {mutant.name}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace = dict(vars(module))
-    code = compile(tree, filename, "exec")
-    exec(code, namespace)
+    namespace, code = edited_namespace(module, _with_edits(inspect.getsource(module), mutant),
+                                       {edit.where.partition(".")[0] for edit in mutant.edits},
+                                       f"<mutant {mutant.component} {mutant.name}>")
     unknown = [name for name in _globals_read(code)
                if name not in namespace and not hasattr(builtins, name)]
     if {*unknown} - {*mutant.undefined}:
         raise _refusal(mutant, f"it uses {unknown[0]}, which {module.__name__} does not define")
     return namespace
+
+
+def edited_namespace(module: ModuleType, source: str, edited: Collection[str],
+                     filename: str) -> tuple[dict[str, Any], CodeType]:
+    """A module's names, with the edited definitions, and those that use them, made anew.
+
+    source: the module's, after the edits. All other names are the module's own objects, so that
+    a dataclass of a mutant's result is the dataclass that checks know. Returns the code that
+    made the new ones, too.
+    """
+    tree = ast.parse(source)
+    affected = _affected(tree, {*edited})
+    tree.body = [node for node in tree.body
+                 if _names_bound(node) & affected or _is_future_import(node)]
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    namespace = dict(vars(module))
+    code = compile(tree, filename, "exec")
+    exec(code, namespace)
+    return namespace, code
 
 
 def exhibit_source(module: str, name: str) -> ModuleSource:
@@ -175,11 +186,11 @@ def exhibit_source(module: str, name: str) -> ModuleSource:
     if len(found) != 1:
         raise VariantError(f"cannot make the mutant {name} of {module}",
                            f"{path.name} has {len(found)} of this name", "is the name right?")
-    source = inspect.getsource(_module_of(f"{module}.{name}"))
+    source = inspect.getsource(engine_module(f"{module}.{name}"))
     return ModuleSource(module, _with_edits(source, found[0]))
 
 
-def _module_of(name: str) -> ModuleType:
+def engine_module(name: str) -> ModuleType:
     """The module of the engine that an exercise or a component is about."""
     home = home_of(module_of(name))
     try:

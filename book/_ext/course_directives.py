@@ -1,7 +1,9 @@
-"""Sphinx extension: two directives for pages that show what the course knows about itself.
+"""Sphinx extension: directives for pages that show what the course knows about itself.
 
-    {engine-map}     the engine's map, with nothing built yet
-    {kill-matrix}    how good the checks are, from book/kill_matrix.json
+    {engine-map}         the engine's map, with nothing built yet
+    {kill-matrix}        how good the checks are, from book/kill_matrix.json
+    {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
+    {mutation-operators} by what operators those are made, and what became of them
 """
 
 import json
@@ -13,6 +15,9 @@ from sphinx.util.docutils import SphinxDirective
 
 import autograder
 from autograder.checking import checks_of
+from autograder.machine_mutants import results
+from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
+from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
 from gearworks import viz
 
@@ -41,19 +46,91 @@ class KillMatrix(SphinxDirective):
                 nodes.container("", *(_details(row) for row in rows), classes=["kill-details"])]
 
 
+class MachineMutants(SphinxDirective):
+    """A table of exercises: how many of their mutants are killed, by public checks too."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = _machine_rows(self.env)
+        return [_machine_summary(rows),
+                nodes.container("", *(_survivors(row) for row in rows if row.survivors),
+                                classes=["kill-details"])]
+
+
+class MutationOperators(SphinxDirective):
+    """A table of operators, what each does, and how many of its mutants are killed."""
+
+    def run(self) -> list[nodes.Node]:
+        counts = {operator.name: [0, 0] for operator in OPERATORS}
+        for row in _machine_rows(self.env):
+            for name, (made, survived) in row.operators.items():
+                counts[name][0] += made
+                counts[name][1] += survived
+        body = [[nodes.literal("", operator.name), *_with_code(operator.says),
+                 "of inference" if operator in DOMAIN else "general",
+                 f"{counts[operator.name][0]}",
+                 f"{counts[operator.name][0] - counts[operator.name][1]}"]
+                for operator in OPERATORS]
+        return [_table(["Operator", "What it changes", "Kind", "Mutants", "Killed"], body)]
+
+
+def _machine_rows(env) -> list[results.Row]:
+    path = Path(env.srcdir) / results.PATH
+    for source in (path, EQUIVALENTS, *Path(results.__file__).parent.rglob("*.py")):
+        env.note_dependency(str(source))
+    return [*results.read(path).values()]
+
+
+def _machine_summary(rows: list[results.Row]) -> nodes.container:
+    def cells(name: nodes.Node, chosen: list[results.Row]) -> list[str | nodes.Node]:
+        def total(attribute: str) -> int:
+            return sum(getattr(row, attribute) for row in chosen)
+
+        distinct = total("distinct") or 1
+        return [name, f"{total('made')}", f"{total('killed') / distinct:.0%}",
+                f"{total('killed_by_public') / distinct:.0%}",
+                *(f"{sum(row.count(kind) for row in chosen)}"
+                  for kind in ("open", "rounds", "types", "test", "equivalent"))]
+
+    body = [cells(nodes.literal("", row.exercise), [row]) for row in rows]
+    return _table(["Exercise", "Mutants", "Killed", "By public checks", "Survive",
+                   "Only round otherwise", "Other types", "Right tests", "Equivalent"],
+                  [cells(nodes.strong("", "all"), rows), *body])
+
+
+def _survivors(row: results.Row) -> nodes.container:
+    """What lives, and why; not the changes themselves, which are lines of the solution."""
+    body = [[nodes.literal("", survivor.component), f"{survivor.line}",
+             nodes.literal("", survivor.operator), f"{survivor.reason}."]
+            for survivor in row.survivors]
+    table = _table(["Of", "Line", "Operator", "Why it lives"], body)
+    opening = nodes.raw("", f"<details><summary><code>{row.exercise}</code></summary>",
+                        format="html")
+    return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
+
+
+def _with_code(text: str) -> list[nodes.Node]:
+    """A sentence whose pieces between backticks are code, as one cell."""
+    pieces = [nodes.literal("", part) if at % 2 else nodes.Text(part)
+              for at, part in enumerate(text.split("`"))]
+    return [nodes.inline("", "", *pieces)]
+
+
 def _summary(rows: list[dict]) -> nodes.container:
     body = []
     for row in rows:
         count = len({**row["killed"], **row["survived"]})
+        public = {check.name for check in checks_of(row["exercise"]) if check.public}
+        by_public = sum(bool(public & {*killers}) for name, killers in row["killed"].items()
+                        if name not in row["survived"])
         passed = sum(not failed for failed in row["accepted"].values())
         found = checks_of(row["exercise"])
         body.append([nodes.literal("", row["exercise"]), f"{len(found)}",
                      f"{sum(not check.public for check in found)}",
-                     f"{count - len(row['survived'])} of {count}",
+                     f"{count - len(row['survived'])} of {count}", f"{by_public}",
                      f"{passed} of {len(row['accepted'])}",
                      f"{row['reference']:.0%} / {row['stub']:.0%}"])
-    return _table(["Exercise", "Checks", "Hidden", "Mutants killed", "Right versions passed",
-                   "Reference / stub"], body)
+    return _table(["Exercise", "Checks", "Hidden", "Mutants killed", "By public checks",
+                   "Right versions passed", "Reference / stub"], body)
 
 
 def _details(row: dict) -> nodes.container:
@@ -83,4 +160,6 @@ def _row(cells: list[str | nodes.Node]) -> nodes.row:
 def setup(app: Sphinx) -> dict:
     app.add_directive("engine-map", EngineMap)
     app.add_directive("kill-matrix", KillMatrix)
+    app.add_directive("machine-mutants", MachineMutants)
+    app.add_directive("mutation-operators", MutationOperators)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

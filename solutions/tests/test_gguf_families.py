@@ -472,20 +472,8 @@ def test_keys_that_are_said_to_be_read_are_read(smollm2_gguf, monkeypatch):
     watched = []
     monkeypatch.setattr(gguf_architectures, "heeded", lambda *args: (
         watched.append(Watched(heeded(*args))) or watched[-1]))
-    settings = {"context_length": 64, "embedding_length": 32, "block_count": 2,
-                "feed_forward_length": 48, "attention.head_count": 4,
-                "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5,
-                "attention.sliding_window": 64}
-    experts = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 8}
-    latent = {"attention.kv_lora_rank": 12, "attention.key_length": 10,
-              "attention.value_length": 6, "rope.dimension_count": 4}
-    own = {"qwen3moe": experts, "deepseek2": experts | latent}
     for name in gguf_settings.READ:
-        metadata = {f"{name}.{key}": value
-                    for key, value in (settings | own.get(name, {})).items()
-                    if key in gguf_settings.READ[name]}
-        metadata |= {"general.architecture": name, "tokenizer.ggml.tokens": ["a"]}
-        ModelConfig.from_gguf(metadata, tied=True)
+        ModelConfig.from_gguf(smallest(name), tied=True)
         assert watched[-1].asked == gguf_settings.READ[name]
 
 
@@ -587,6 +575,50 @@ def test_a_tensor_that_is_missing_is_named(tmp_path, tiny_model, monkeypatch, fa
         Model.load(tmp_path / "model.gguf")
     stem = lost.replace("_exps.weight", ".0.weight").replace("k_b", "kv_b")
     assert stem in error.value.why
+
+
+SMALLEST = {"context_length": 64, "embedding_length": 32, "block_count": 2,
+            "feed_forward_length": 48, "attention.head_count": 4,
+            "attention.layer_norm_rms_epsilon": 1e-5, "attention.layer_norm_epsilon": 1e-5,
+            "attention.sliding_window": 64}
+EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 8}
+LATENT = {"attention.kv_lora_rank": 12, "attention.key_length": 10,
+          "attention.value_length": 6, "rope.dimension_count": 4}
+OWN = {"qwen3moe": EXPERTS, "deepseek2": EXPERTS | LATENT}
+
+
+def smallest(name):
+    """The fewest keys that a model of an architecture has."""
+    keys = SMALLEST | OWN.get(name, {})
+    return {f"{name}.{key}": value for key, value in keys.items()
+            if key in gguf_settings.READ[name]} | {
+        "general.architecture": name, "tokenizer.ggml.tokens": ["a"]}
+
+
+@pytest.mark.parametrize("name", gguf_settings.READ)
+def test_no_value_of_a_key_does_more_than_be_read_or_refused(name):
+    values = (None, -1, 0, 3, 2**40, 2**63, 0.5, -0.5, np.nan, np.inf, "", "x", True, [],
+              np.array([1, 2]), np.zeros(0))
+    read = 0
+    for key in gguf_settings.READ[name]:
+        for value in values:
+            metadata = smallest(name) | {f"{name}.{key}": value}
+            try:
+                config = ModelConfig.from_gguf(metadata, tied=True)
+            except ModelError as error:
+                assert error.why
+            else:
+                read += config.hidden_size > 0
+    assert read > len(gguf_settings.READ[name])
+
+
+def test_a_number_of_layers_that_cannot_be_costs_nothing(tmp_path, tiny_model):
+    for family in ("GPT2", "Llama", "Mixtral", "DeepseekV3"):
+        for layers in (99_999, 2**31):
+            write_gguf(tmp_path / "model.gguf", family, tiny_model(family, 28),
+                       block_count=layers)
+            with pytest.raises(ModelError, match="announced|so many"):
+                Model.load(tmp_path / "model.gguf")
 
 
 def test_experts_that_are_not_as_many_as_announced(tmp_path, tiny_model):

@@ -145,6 +145,32 @@ def test_a_model_that_the_engine_refuses_is_shown_all_the_same(tmp_path, capsys)
                                    "bytes": 68}
 
 
+def test_a_file_in_types_that_are_not_read_is_shown_too(tmp_path, capsys):
+    """And refused by the first of them; their bytes follow from where they lie."""
+    kinds = gguf.GGMLQuantizationType
+    writer = gguf.GGUFWriter(tmp_path / "few.gguf", "llama")
+    for number, kind in enumerate([kinds.IQ2_XS, kinds.F32, kinds.TQ1_0, kinds.IQ1_S]):
+        size, nbytes = gguf.GGML_QUANT_SIZES[kind]
+        rows = 64 // np.gcd(64, nbytes)                     # so that nothing has to be padded
+        raw = (np.ones((rows, 2), np.float32) if kind == kinds.F32
+               else np.zeros((rows, nbytes), np.uint8))
+        writer.add_tensor(f"blk.{number}.w", raw, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    found = json.loads(told(capsys, tmp_path / "few.gguf", "--json"))
+    assert [(each["name"], each["type"], each["shape"], each["bytes"])
+            for each in found["tensors"]] == [
+        (tensor.name, tensor.tensor_type.name, tensor.shape.tolist()[::-1], tensor.n_bytes)
+        for tensor in gguf.GGUFReader(tmp_path / "few.gguf").tensors]
+    assert "type 17 (IQ2_XS) is not supported" in found["engine"]["why"]
+    assert "IQ4_XS" in found["engine"]["try"] and not found["engine"]["runs"]
+    data = (tmp_path / "few.gguf").read_bytes()
+    (tmp_path / "cut.gguf").write_bytes(data[:120])
+    assert "cut.gguf" in refused(capsys, tmp_path / "cut.gguf")
+
+
 def test_parts_are_shown_as_one_model(tmp_path, tiny_model, capsys):
     from test_gguf_families import write_gguf
     from test_gguf_parts import split

@@ -13,6 +13,7 @@ import pytest
 
 from gearworks import attention, layers, model, moe
 from gearworks.accounting import ModelShape, bytes_moved, forward_flops
+from gearworks.backends import load_model
 from gearworks.errors import ModelError
 from gearworks.model import Model
 from gearworks.profiling import operators as watching
@@ -164,10 +165,13 @@ def test_the_slow_and_the_fast_quarter_do_not_count():
     assert _middle(steps) == [Operator("a", 1, 4.5, 10, 20), Operator(BETWEEN, 0, 0.5)]
 
 
-def test_another_engine_is_refused(tiny):
-    engine = SimpleNamespace(config=tiny("Llama", head_dim=10)[0].config, weights={})
-    with pytest.raises(ModelError, match="cannot profile this engine"):
-        profile(engine, Work(), MACHINE)
+def test_another_engine_is_refused(tiny_model):
+    _, folder = tiny_model("Llama", 3)
+    numpys = Model.load(folder)
+    for engine in (SimpleNamespace(config=numpys.config, weights={}),
+                   load_model(folder, "torch")):
+        with pytest.raises(ModelError, match="cannot profile this engine"):
+            profile(engine, Work(), MACHINE)
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])

@@ -3,6 +3,7 @@
 Triton exists for Linux only; elsewhere these tests are left out, and say so.
 """
 
+import linecache
 import os
 import subprocess
 import sys
@@ -333,3 +334,28 @@ def test_a_missing_level_raises(monkeypatch):
     monkeypatch.setattr(language, "tl", object())
     with pytest.raises(NotAvailableError, match="Linux"):
         language.level()
+
+
+NOTEBOOK = '''
+import triton
+import triton.language as tl
+
+@triton.jit
+def twice(x, out):
+    tl.store(out, 2 * tl.load(x))
+'''
+
+
+def test_a_kernel_of_a_notebook_leaves_it_without_a_file():
+    """Where Triton's interpreter ran, new processes began by running the interpreter's file."""
+    name, names = "<ipython-input-1-twice>", {"__name__": "__main__"}
+    linecache.cache[name] = len(NOTEBOOK), None, NOTEBOOK.splitlines(keepends=True), name
+    exec(compile(NOTEBOOK, name, "exec"), names)
+
+    def launch(kernel, x):
+        out = torch.empty_like(x)
+        kernel[1,](x, out)
+        return out
+    for _ in range(2):
+        assert Launched(launch, names["twice"])(np.float32([21])) == 42
+    assert "__file__" not in names

@@ -44,6 +44,8 @@ class ExpertsConfig:
                              "is needed")
         if self.shared_size:
             size("the size of the shared experts", self.shared_size)
+        if self.num_experts > 100_000:              # as for layers: numbers reserve no memory
+            raise bad_config(f"num_experts is {self.num_experts}, and no model has so many")
         if self.num_experts % self.groups or self.kept_groups > self.groups:
             raise bad_config(f"{self.num_experts} experts cannot form {self.groups} groups of "
                              f"which {self.kept_groups} stay")

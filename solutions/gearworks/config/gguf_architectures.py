@@ -26,11 +26,12 @@ class Keys:
     def read(self, key: str, kind: type, *default: Any) -> Any:
         """One setting, of a type. Raises ModelError for one that is missing, without a default,
         or of another type."""
-        value = self.settings.get(key, *default)
-        if value is None and not default:
-            raise bad_config(f"the metadata key {self.name(key)} is missing")
-        if value is not None and type(value) not in (kind, int):
-            # a whole number may stand for a float
+        value = self.settings.get(key)
+        if value is None:
+            if not default:
+                raise bad_config(f"the metadata key {self.name(key)} is missing")
+            return default[0]
+        if type(value) not in (kind, int):                # a whole number may stand for a float
             raise bad_config(f"the metadata key {self.name(key)} is a {type(value).__name__}, "
                              f"not a {kind.__name__}")
         return value

@@ -16,7 +16,7 @@ Source: gguf-py/gguf/tensor_mapping.py and convert_hf_to_gguf.py of llama.cpp.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -181,14 +181,16 @@ def _experts(file: GGUFFile, row: TensorRow, before: str, experts: int) -> dict[
 
 def _turned(file: GGUFFile, config: ModelConfig) -> dict[str, Made]:
     """The matrices that Hugging Face's GPT-2 keeps as (in, out)."""
-    made = {}
-    for fields in layout(config)[1]:
-        for part in (part for parts in fields.values() for part in parts if part.transposed):
-            name = gguf_name(part.name, config.architecture)
-            if name in file.tensors:
-                made[name] = Made(file.tensors[name].shape[::-1],
-                                  lambda out, name=name: file.tensor(name, out=out.T))
-    return made
+    # of one layer: how many a file announces must not decide how long this takes
+    (fields,) = layout(replace(config, num_hidden_layers=1))[1]
+    turned = {gguf_name(part.name, config.architecture).removeprefix("blk.0")
+              for parts in fields.values() for part in parts if part.transposed}
+
+    def fill(name: str, out: np.ndarray) -> None:
+        file.tensor(name, out=out.T)
+    return {name: Made(row.shape[::-1], partial(fill, name))
+            for name, row in file.tensors.items()
+            if len(row.shape) == 2 and re.sub(r"^blk\.\d+", "", name) in turned}
 
 
 def _keys_and_values(file: GGUFFile, keys: str, values: str,

@@ -18,6 +18,7 @@ from gearworks.formats.gguf_parts import GGUFParts, open_gguf
 from gearworks.formats.pickled import PickledFile
 from gearworks.formats.safetensors import DTYPES, SafetensorsFile
 from gearworks.formats.shards import ShardedPickled, ShardedSafetensors
+from gearworks.inspection.gguf_table import has_unread_types, read_tables
 from gearworks.weights import Checkpoint, open_weights, read_config
 
 FORMATS = {GGUFFile: "GGUF", GGUFParts: "GGUF", SafetensorsFile: "safetensors",
@@ -76,7 +77,12 @@ def read_contents(path: Path) -> Contents:
     if path.is_dir():
         metadata, file = read_config(path), open_weights(path)
     else:
-        file = _open(path)
+        try:
+            file = _open(path)
+        except FormatError:
+            if (found := _with_unread_types(path)) is None:
+                raise
+            return found
         metadata = getattr(file, "metadata", {})
     with closing(file):
         return Contents(path, _format(file), _files(file), dict(metadata),
@@ -96,6 +102,20 @@ def _open(path: Path) -> Checkpoint:
     if path.suffix == ".gguf":
         return open_gguf(path)                              # which says what is wrong with it
     return SafetensorsFile.open(path)
+
+
+def _with_unread_types(path: Path) -> Contents | None:
+    """A GGUF file that is refused for the types of its tensors only; else None."""
+    if map_file(path)[:4] != b"GGUF":
+        return None
+    try:
+        version, metadata, rows = read_tables(path)
+    except FormatError:
+        return None
+    if not has_unread_types(rows):
+        return None
+    return Contents(path, f"GGUF, version {version}", {path.name: path.stat().st_size},
+                    metadata, tuple(StoredTensor(*row) for row in rows))
 
 
 def _format(file: Checkpoint) -> str:

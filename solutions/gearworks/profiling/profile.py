@@ -127,7 +127,9 @@ def profile(model: Any, work: Work, machine: Machine, rounds: int = 12,
     for.
     """
     compiled = hasattr(model, "arena")
-    if not compiled and not isinstance(getattr(model, "weights", None), Weights):
+    weights = getattr(model, "weights", None)
+    if not compiled and not (isinstance(weights, Weights)
+                             and isinstance(weights.embed_tokens, np.ndarray)):   # no tensors
         raise ModelError("cannot profile this engine",
                          f"a {type(model).__name__} has no operators that can be watched",
                          "profile the NumPy engine, or the compiled one")

@@ -73,7 +73,7 @@ def parse_way(text: str) -> Way:
             raise ValueError(f"{method} has no groups of a size that could be chosen")
         return Way(method)
     if colon and not (size.isascii() and size.isdigit() and 0 < int(size) < 10**6):
-        raise ValueError(f"{size:.40} is no size of a group")
+        raise ValueError(f"{size!r:.40} is no size of a group")
     return Way(method, int(size) if colon else 32)
 
 

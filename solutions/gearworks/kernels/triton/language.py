@@ -93,6 +93,9 @@ class Launched:
         if is_numpy:
             arguments = [_tensor(each, where) if isinstance(each, np.ndarray) else each
                          for each in arguments]
+        # the interpreter gives a kernel's module whatever name it lacks, its own __file__ too;
+        # in a notebook new processes would then take that for the program that started them
+        lacking = {"__file__", "__cached__"} - function.__globals__.keys()
         try:
             result = self.launcher(self.kernel, *arguments, **options)
         except Exception as error:
@@ -100,6 +103,9 @@ class Launched:
             if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
                 raise error.__cause__ from None
             raise
+        finally:
+            for name in lacking:
+                function.__globals__.pop(name, None)
         return result.cpu().numpy() if is_numpy else result
 
 

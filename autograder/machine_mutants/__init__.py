@@ -1,0 +1,1 @@
+"""Mutants that nobody thought of: every small change of what a learner writes, and trials."""
