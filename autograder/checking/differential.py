@@ -170,7 +170,7 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
                 raise _Enough
         try:
             failure = difference(case)
-        except Exception as error:                      # not the subject's: it ends the search
+        except (Exception, SystemExit, GeneratorExit) as error:    # hypothesis would keep them
             raise _Enough from error
         if failure is None:
             return False
