@@ -170,7 +170,7 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
                 raise _Enough
         try:
             failure = difference(case)
-        except Exception as error:                      # not the subject's: it ends the search
+        except (Exception, SystemExit, GeneratorExit) as error:     # these hypothesis would keep
             raise _Enough from error
         if failure is None:
             return False

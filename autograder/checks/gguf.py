@@ -147,6 +147,11 @@ def claims_are_checked(read_value, rng):
     for kind in (ValueType.UINT32, ValueType.FLOAT64, ValueType.STRING, ValueType.ARRAY):
         expect_refused(read_value, (b"\0" * int(rng.integers(0, 4)), 0, kind),
                        f"{kind.name} is cut off", hint)
+    longest = packed_string(bytes(reference.MAX_STRING_BYTES))
+    value, end = read_value(b"123456789" + longest, 9, ValueType.STRING)
+    expect_equal((len(value), end), (reference.MAX_STRING_BYTES, 9 + len(longest)),
+                 of="the length of the longest string that is allowed, and the next offset",
+                 hint="`MAX_STRING_BYTES` counts the string's own bytes, and is allowed.")
 
 
 @check("gguf.read_value", points=1, public=True)
@@ -293,8 +298,13 @@ def kind_of(value) -> str:
 def any_value(read_value, rng):
     """Values of every type, arrays in arrays, and values that are cut off, claim too much,
     or are of no type."""
+    strings = st.builds(lambda text, before: Call(
+        (Parts((before, packed_string(text), 3)), before, ValueType.STRING)), STRINGS,
+        st.integers(0, 9))
+    expect_agreement(read_value, reference.read_value, strings, rng, run=value_of, examples=80,
+                     hint="Its length in bytes, then its bytes, as they are.")
     expect_agreement(read_value, reference.read_value, values_in_files(), rng, run=value_of,
-                     examples=250,
+                     examples=300,
                      hint="Read these bytes with a pencil: length or count first. Does what "
                           "it claims fit into what follows?")
 

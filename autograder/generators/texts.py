@@ -35,7 +35,8 @@ def texts(*kinds: Sequence[str], most: int = 6, long: bool = True) -> st.SearchS
     short = st.lists(pieces, max_size=most).map("".join)
     if not long:
         return short
-    return st.one_of(short, many(pieces).map("".join), st.sampled_from(["", *LONG]))
+    whole = many(pieces).map("".join)
+    return st.one_of(short, whole, whole, st.sampled_from(["", *LONG]))
 
 
 @st.composite

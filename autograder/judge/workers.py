@@ -168,7 +168,7 @@ class Workers:
         return line
 
     def _spawned(self) -> Worker:
-        process = self._process([], subprocess.PIPE)
+        process = self._process([], subprocess.PIPE, start_new_session=True)
         return Worker(process.stdout, process.stdin, process.pid)
 
     def _process(self, arguments: list[str], streams: int, **more: Any) -> subprocess.Popen:

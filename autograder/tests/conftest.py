@@ -10,6 +10,8 @@ HERE = Path(__file__).parent
 def pytest_addoption(parser):
     parser.addoption("--seeds", type=int, default=1,
                      help="how many seeds the kill matrix is tried with")
+    parser.addoption("--run-all", action="store_true",
+                     help="run every chapter's notebook as it is given, not the first alone")
 
 
 @pytest.fixture(scope="module")         # no engine is loaded before --engine has said which one

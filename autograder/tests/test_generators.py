@@ -353,6 +353,9 @@ def test_an_exercise_begins_with_its_docstrings_example(exercise):
     assert (first.name, first.public) == (NAME, True)
     lines = [line for example in examples_of(exercise).values() for line in example]
     assert any(line.want for line in lines)
+    for line in lines:                                  # what is printed would not be compared
+        assert not line.want or line.exc_msg or compile(line.source.strip(), "", "eval")
+        assert "print(" not in line.source
     if not why_not_here(exercise):
         assert run_check(first, reference_subjects(exercise), 1).status is Status.PASSED
 

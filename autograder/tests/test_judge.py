@@ -456,8 +456,9 @@ def test_hidden_checks_tell_titles_and_kinds(workers):
 def test_an_error_class_of_the_learners_tells_nothing_of_hidden_inputs(workers):
     named = norm("raise type('Canary', (ValueError,), {})")
     report = judge(named, workers)
-    assert {outcome.error for outcome in report.outcomes if outcome.public} == {"Canary"}
-    assert {outcome.error for outcome in report.outcomes if not outcome.public} == {"an error"}
+    hidden = [outcome for outcome in report.outcomes if not outcome.public]
+    assert "Canary" in {outcome.error for outcome in report.outcomes if outcome.public}
+    assert "an error" in {outcome.error for outcome in hidden} and "Canary" not in str(hidden)
 
 
 def test_the_worker_receives_arguments_and_nothing_else(workers, monkeypatch):
@@ -475,14 +476,16 @@ def test_the_worker_receives_arguments_and_nothing_else(workers, monkeypatch):
     with Workers() as fresh:
         report = judge(nosy, fresh, seed=123456789)
     assert report.score == report.total
-    right = set()
+    right, given = set(), set()
 
     def remember(x, weight, eps):
         right.add(rms_norm(x, weight, eps).tobytes())
+        given.update([x.tobytes(), weight.tobytes()])
         return rms_norm(x, weight, eps)
     run_exercise(NORM, [remember], public=None, seed=123456789)
+    right -= given                                          # zeros, for which the two are equal
     blobs = {blob[128:] for message in sent for blob in message.blobs}
-    assert len(sent) > len(report.outcomes) and not {each for each in right if each} & blobs
+    assert len(sent) > len(report.outcomes) and right and not right & blobs
     assert "123456789" not in str([message.data for message in sent])
 
 

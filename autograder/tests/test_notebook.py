@@ -1,5 +1,5 @@
 """A learner's notebook: what `check` finds in the cells that a kernel has run, and what stands
-in for what is not written."""
+in for what is not written. With --run-all, every chapter as it is given: some ten minutes."""
 
 import nbformat
 import pytest
@@ -180,9 +180,14 @@ def test_the_outline_is_the_chapters():
             each.components for each in known.exercises]
 
 
+def pytest_generate_tests(metafunc):
+    if "path" in metafunc.fixturenames:
+        paths = chapter_paths(REPOSITORY / "book" / "chapters")
+        chosen = paths if metafunc.config.getoption("--run-all") else paths[:1]
+        metafunc.parametrize("path", chosen, ids=lambda path: path.stem)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("path", chapter_paths(REPOSITORY / "book" / "chapters"),
-                         ids=lambda path: path.stem)
 def test_run_all_on_an_untouched_notebook_reaches_the_end(path):
     notebook = nbformat.read(REPOSITORY / "chapters" / f"{path.stem}.ipynb", as_version=4)
     NotebookClient(notebook, timeout=editions.CELL_SECONDS, kernel_name="python3",

