@@ -170,7 +170,7 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
                 raise _Enough
         try:
             failure = difference(case)
-        except (Exception, SystemExit, GeneratorExit) as error:   # these hypothesis would keep
+        except (Exception, SystemExit, GeneratorExit) as error:    # hypothesis would keep them
             raise _Enough from error
         if failure is None:
             return False

@@ -340,3 +340,14 @@ def test_the_examples_in_docstrings_are_found():
     found = [test for module in MODULES
              for test in doctest.DocTestFinder().find(importlib.import_module(module))]
     assert sum(bool(test.examples) for test in found) > 10
+
+
+def test_a_subject_that_exits_fails_a_check_that_draws_its_inputs():
+    """hypothesis takes these two for its own, and would go on as if nothing had happened."""
+    from autograder.checking.differential import expect_on_all
+
+    for kind in (SystemExit, GeneratorExit):
+        def exits(case, kind=kind):
+            raise kind
+        with pytest.raises(kind):
+            expect_on_all(st.integers(), exits, np.random.default_rng(1))
