@@ -14,6 +14,7 @@ from gearworks.errors import FormatError, ModelError
 from gearworks.formats.files import read_json, refuse_lfs_pointer
 from gearworks.formats.gguf import GGUFFile
 from gearworks.model import Model
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.tokenizer import Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
 from gearworks.weights import open_checkpoint
@@ -52,11 +53,11 @@ class LanguageModel:
         config, file = open_checkpoint(path)
         with closing(file):
             if isinstance(file, GGUFFile):
-                tokenizer = Tokenizer.from_gguf(file.metadata)
+                tokenizer = AnyTokenizer.from_gguf(file.metadata)
                 settings = tokenizer_config_from_gguf(file.metadata)
                 eos_ids = gguf_eos_ids(file.metadata)
             else:
-                tokenizer = Tokenizer.from_file(path / "tokenizer.json")
+                tokenizer = AnyTokenizer.from_file(path / "tokenizer.json")
                 settings = read_settings(path)
                 eos_ids = _eos_ids(path, tokenizer)
                 _require_added_tokens(settings, tokenizer)

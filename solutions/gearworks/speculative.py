@@ -242,6 +242,7 @@ class NgramProposer:
         self.longest = longest
 
     def propose(self, ids: Sequence[int], count: int, rng: np.random.Generator) -> Proposal:
+        """As `Proposer.propose`; takes nothing from rng."""
         return Proposal(ngram_propose(ids, count, self.longest))
 
 

@@ -479,11 +479,14 @@ class Tokenizer:
     @classmethod
     def from_json(cls, tokenizer: Mapping[str, Any],
                   config: Mapping[str, Any] | None = None) -> "Tokenizer":
-        """Build from `tokenizer.json` and `tokenizer_config.json` with `read_vocabulary`."""
+        """Build from `tokenizer.json` and `tokenizer_config.json` with `read_vocabulary`.
+
+        The vocabulary must be byte-level; `sentencepiece.AnyTokenizer` takes either kind.
+        """
         vocabulary = read_vocabulary(tokenizer, config)
         if vocabulary.sentencepiece is not None:
-            from gearworks.vocabularies.sentencepiece import SentencePieceTokenizer
-            return SentencePieceTokenizer(vocabulary)
+            raise FormatError("cannot use this vocabulary", "it is SentencePiece's",
+                              "read it with gearworks.sentencepiece.AnyTokenizer")
         return cls(vocabulary)
 
     @classmethod

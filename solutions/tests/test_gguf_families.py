@@ -21,7 +21,7 @@ from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.hub import convert
 from gearworks.language_model import gguf_eos_ids
 from gearworks.model import Model
-from gearworks.tokenizer import Tokenizer
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.weights import open_checkpoint
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -460,13 +460,13 @@ class Watched(dict):
 def test_keys_that_are_said_to_be_read_are_read(smollm2_gguf, monkeypatch):
     with GGUFFile.open(smollm2_gguf) as file:
         metadata = Watched(file.metadata)
-    Tokenizer.from_gguf(metadata)
+    AnyTokenizer.from_gguf(metadata)
     gguf_eos_ids(metadata)
     unigram = Watched({"tokenizer.ggml.model": "t5",
                        "tokenizer.ggml.tokens": ["▁", "</s>", "<?>"],
                        "tokenizer.ggml.scores": [-1.0, 0.0, 0.0],
                        "tokenizer.ggml.token_type": [1, 3, 2]})
-    Tokenizer.from_gguf(unigram)
+    AnyTokenizer.from_gguf(unigram)
     asked = {key for key in metadata.asked | unigram.asked if key.startswith("tokenizer.")}
     assert asked == gguf_settings.TOKENIZER_READ
     watched = []

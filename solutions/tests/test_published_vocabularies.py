@@ -15,6 +15,7 @@ from transformers.convert_slow_tokenizer import SpmConverter, bytes_to_unicode
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model
 
 from gearworks.language_model import LanguageModel
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_json_from_gguf
 
@@ -34,7 +35,7 @@ class Both:
 
 
 def both_of_file(path: Path) -> Both:
-    return Both(Tokenizer.from_file(path), tokenizers.Tokenizer.from_file(str(path)))
+    return Both(AnyTokenizer.from_file(path), tokenizers.Tokenizer.from_file(str(path)))
 
 
 def sentencepiece_proto(name: str) -> sentencepiece_model.ModelProto:
@@ -60,7 +61,7 @@ def mistral(name: str) -> Both:
     theirs = SpmConverter.build_tokenizer_from_spm_proto(proto, vocab, legacy=True)
     theirs.add_special_tokens([tokenizers.AddedToken(piece.piece, normalized=False)
                                for piece in proto.pieces if piece.type in (2, 3)])
-    return Both(Tokenizer.from_gguf(as_gguf(proto)), theirs)
+    return Both(AnyTokenizer.from_gguf(as_gguf(proto)), theirs)
 
 
 def mistral_nemo() -> Both:
@@ -89,7 +90,7 @@ def mistral_nemo() -> Both:
         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     hf.decoder = decoders.ByteLevel()
     hf.add_special_tokens(["<reserved 1>", "<reserved 2>"])
-    return Both(Tokenizer.from_json(json.loads(hf.to_str())), hf)
+    return Both(AnyTokenizer.from_json(json.loads(hf.to_str())), hf)
 
 
 VOCABULARIES = {
@@ -162,7 +163,7 @@ def test_bytes_come_back(both):
 def test_what_gguf_gives_loads_in_the_library(name):
     metadata = as_gguf(sentencepiece_proto(name))
     theirs = tokenizers.Tokenizer.from_str(json.dumps(tokenizer_json_from_gguf(metadata)))
-    ours = Tokenizer.from_gguf(metadata)
+    ours = AnyTokenizer.from_gguf(metadata)
     for text in random_texts(700, 26, extra=SIGNS):
         ids = theirs.encode(text).ids
         assert ours.encode(text, add_special_tokens=True) == ids, ascii(text)

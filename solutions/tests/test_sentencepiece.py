@@ -21,6 +21,7 @@ from gearworks.errors import FormatError, ModelError
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams
 from gearworks.structured import GrammarVocabulary, TokenGrammar
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 from gearworks.vocabularies.charsmap import CharsMap
 from gearworks.vocabularies.vocabulary import (read_vocabulary, tokenizer_config_from_gguf,
@@ -199,7 +200,7 @@ def test_other_merges_and_scores_equal_hf(name, seed):
         merges = saved["model"]["merges"]
         saved["model"]["merges"] = rng.sample(merges, len(merges) * 2 // 3)
     hf = tokenizers.Tokenizer.from_str(json.dumps(saved))
-    ours = Tokenizer.from_json(saved)
+    ours = AnyTokenizer.from_json(saved)
     for text in random_texts(500, seed, (*ADDED_TEXTS, *SIGNS)):
         assert ours.encode(text) == hf.encode(text, add_special_tokens=False).ids, ascii(text)
 
@@ -215,7 +216,7 @@ def test_merges_may_cross_spaces():
         vocab.setdefault(left + right, len(vocab))
     saved["model"]["merges"] = [*map(list, crossing), *saved["model"]["merges"]]
     hf = tokenizers.Tokenizer.from_str(json.dumps(saved))
-    ours = Tokenizer.from_json(saved)
+    ours = AnyTokenizer.from_json(saved)
     assert len(crossing) > 5
     rng = random.Random(3)
     for _ in range(800):
@@ -288,7 +289,7 @@ UNIGRAM = {
 
 
 def test_small_vocabularies_by_hand():
-    tokenizer = Tokenizer.from_json(SMALL)
+    tokenizer = AnyTokenizer.from_json(SMALL)
     assert tokenizer.encode("ab é", add_special_tokens=True) == [1, 8, 4, 2, 3]
     assert tokenizer.encode("ab中中b") == [8, 0, 6], "two unknown ones are one"
     assert tokenizer.decode([1, 8, 4, 2, 3]) == "<s> ab é"
@@ -305,7 +306,7 @@ def test_small_vocabularies_by_hand():
     assert [*map(detokenizer.push, [8, 2, 3, 8]), detokenizer.flush()] == [
         " ab", "", "é", " ab", ""]
 
-    tokenizer = Tokenizer.from_json(UNIGRAM)
+    tokenizer = AnyTokenizer.from_json(UNIGRAM)
     assert tokenizer.encode("a b") == [3, 1, 4]
     assert tokenizer.encode("xya") == [1, 0, 2]
     assert tokenizer.decode([3, 1, 4]) == "a b"
@@ -364,7 +365,7 @@ def test_random_damage_is_read_or_refused():
         place[key] = rng.choice([None, 0, -1, 2**70, 1.5, True, "", "a", "▁", [], {}, [[]],
                                  [{}], {"type": "NFC"}, "<s>", "AAAA"])
         try:
-            tokenizer = Tokenizer.from_json(swapped)
+            tokenizer = AnyTokenizer.from_json(swapped)
             tokenizer.decode(tokenizer.encode("ab <s>a é", add_special_tokens=True))
         except FormatError:
             pass
@@ -398,7 +399,7 @@ def as_gguf(name: str) -> dict:
 def test_what_gguf_gives_loads_in_the_library(name, more):
     metadata = as_gguf(name) | {f"tokenizer.ggml.{key}": value for key, value in more.items()}
     made = tokenizer_json_from_gguf(metadata)
-    hf, ours = tokenizers.Tokenizer.from_str(json.dumps(made)), Tokenizer.from_gguf(metadata)
+    hf, ours = tokenizers.Tokenizer.from_str(json.dumps(made)), AnyTokenizer.from_gguf(metadata)
     for text in random_texts(700, 33, SIGNS):
         ids = hf.encode(text).ids
         assert ours.encode(text, add_special_tokens=True) == ids, ascii(text)
@@ -419,9 +420,9 @@ def test_damaged_gguf_vocabularies_are_refused(key, value, reason):
             "tokenizer.ggml.tokens": ["<unk>", "<s>", "▁", "a", "▁a"],
             "tokenizer.ggml.scores": [0.0, 0.0, -2.0, -3.0, -1.0],
             "tokenizer.ggml.token_type": [2, 3, 1, 1, 1], "tokenizer.ggml.bos_token_id": 1}
-    assert Tokenizer.from_gguf(good).encode("a a", add_special_tokens=True) == [1, 4, 4]
+    assert AnyTokenizer.from_gguf(good).encode("a a", add_special_tokens=True) == [1, 4, 4]
     with pytest.raises(FormatError, match=reason):
-        Tokenizer.from_gguf(good | {f"tokenizer.ggml.{key}": value})
+        AnyTokenizer.from_gguf(good | {f"tokenizer.ggml.{key}": value})
 
 
 # --- a model that speaks it

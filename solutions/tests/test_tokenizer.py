@@ -20,6 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.formats.gguf import GGUFFile
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.tokenizer import (CACHED_WORDS, IncrementalDetokenizer, Tokenizer, any_of,
                                  bytes_to_unicode, decode, encode_long_piece, encode_piece,
                                  normalize, pre_tokenize, splitter)
@@ -163,7 +164,7 @@ def train(name: str, corpus_seed: int = 5) -> tokenizers.Tokenizer:
 
 
 def from_hf(hf: tokenizers.Tokenizer) -> Tokenizer:
-    return Tokenizer.from_json(json.loads(hf.to_str()))
+    return AnyTokenizer.from_json(json.loads(hf.to_str()))
 
 
 # --- equal ids

@@ -10,7 +10,7 @@ from gearworks.config import ModelConfig
 from gearworks.errors import GearworksError
 from gearworks.formats.gguf import GGUFFile
 from gearworks.language_model import read_settings
-from gearworks.tokenizer import Tokenizer
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_config_from_gguf
 from gearworks.weights import expected_shapes, map_names, open_checkpoint
 
@@ -47,10 +47,10 @@ def judge(path: Path) -> Verdict:
         try:
             if isinstance(file, GGUFFile):
                 settings = tokenizer_config_from_gguf(file.metadata)
-                tokenizer = Tokenizer.from_gguf(file.metadata)
+                tokenizer = AnyTokenizer.from_gguf(file.metadata)
             else:
                 settings = read_settings(path)
-                tokenizer = Tokenizer.from_file(path / "tokenizer.json")
+                tokenizer = AnyTokenizer.from_file(path / "tokenizer.json")
             tokens, template = tokenizer.vocab_size, bool(settings.get("chat_template"))
         except GearworksError as error:
             no_text = f"{error.what}: {error.why}"

@@ -13,15 +13,17 @@ decimal numbers of a file one bit off.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, groupby
+from typing import Any
 
 from gearworks.errors import ModelError
 from gearworks.tokenizer import (CACHED_LENGTH, CACHED_WORDS, LONG_PIECE, Tokenizer, encode,
                                  encode_long_piece, encode_piece)
 from gearworks.vocabularies.sentencepiece_rules import BYTE_TOKEN, SPACE
 from gearworks.vocabularies.unigram import best_pieces
+from gearworks.vocabularies.vocabulary import read_vocabulary
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -204,6 +206,19 @@ class SentencePieceTokenizer(Tokenizer):
     def _is_unknown(self, part: str) -> bool:
         unk_id = self.vocabulary.unk_id
         return self.vocabulary.tokens.get(part, unk_id) == unk_id
+
+
+class AnyTokenizer(Tokenizer):
+    """Reads a vocabulary of either kind: `from_file`, `from_json` and `from_gguf` give a
+    `SentencePieceTokenizer` where it is one, else a `Tokenizer`."""
+
+    @classmethod
+    def from_json(cls, tokenizer: Mapping[str, Any],
+                  config: Mapping[str, Any] | None = None) -> Tokenizer:
+        """Build from `tokenizer.json` and `tokenizer_config.json` with `read_vocabulary`."""
+        vocabulary = read_vocabulary(tokenizer, config)
+        kind = Tokenizer if vocabulary.sentencepiece is None else SentencePieceTokenizer
+        return kind(vocabulary)
 
 
 def _words(merged: Iterable[str]) -> re.Pattern:
