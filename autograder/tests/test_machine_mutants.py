@@ -244,8 +244,10 @@ def rows():
 
 
 def test_the_matrix_is_of_this_code_and_these_checks(exercises, rows):
-    assert [*runs.stale(exercises, rows)] == [], f"run {RENEW}"
-    assert rows.keys() == {exercise.name for exercise in exercises}
+    """An exercise may be missing, and the page says that it was not tried; it is never shown
+    with what became of other code."""
+    assert [name for name in runs.stale(exercises, rows) if name in rows] == [], f"run {RENEW}"
+    assert rows.keys() <= {exercise.name for exercise in exercises}
     assert not [row.problem for row in rows.values() if row.problem]
 
 
