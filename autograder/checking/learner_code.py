@@ -50,7 +50,8 @@ def not_compiled(error: BaseException) -> tuple[str, str]:
     if not type(error).__module__.startswith("numba."):
         return "", ""
     # what follows are all the versions of an operator that it has tried
-    said = re.split(r'\n\s*(?:There are \d|File "|During:)', str(error))[0].split("\n")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))             # of colours, if it has any
+    said = re.split(r'\n\s*(?:There are \d|File "|During:)', plain)[0].split("\n")
     words = " ".join(line.strip() for line in said
                      if line.strip() and not line.startswith("Failed in "))
     place = getattr(error, "loc", None)

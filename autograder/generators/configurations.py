@@ -16,7 +16,7 @@ def some(**values: st.SearchStrategy) -> st.SearchStrategy[dict[str, Any]]:
     """Any of these keyword arguments; those that are left out have their defaults.
 
     >>> from hypothesis import find
-    >>> find(some(eps=st.just(1), window=st.just(2)), lambda found: "window" in found)
+    >>> find(some(eps=st.just(1), window=st.just(2)), lambda found: [*found] == ["window"])
     {'window': 2}
     """
     return st.fixed_dictionaries({}, optional=values)
