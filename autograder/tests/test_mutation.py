@@ -205,7 +205,7 @@ def test_a_version_that_ends_its_process_fails_and_the_next_trial_runs(tmp_path,
     trial = accepted_file(tmp_path, monkeypatch,
                           "import os\ndef rms_norm(x, weight, eps):\n    os._exit(3)\n")
     with Worker() as worker:
-        assert worker.run(trial) == Verdict(failed="one_vector", how="ended its process")
+        assert worker.run(trial) == Verdict(failed="docstring_example", how="ended its process")
         assert worker.run(Trial("layers.rms_norm", "reference", 1)).score == 1
 
 
@@ -216,7 +216,7 @@ def test_a_version_that_nothing_inside_can_stop_is_killed(tmp_path, monkeypatch)
     with Worker() as worker:
         assert worker.run(Trial("layers.rms_norm", "reference", 1)).score == 1
         start = time.monotonic()
-        assert worker.run(trial, silence=1).failed == "one_vector"
+        assert worker.run(trial, silence=1).failed == "docstring_example"
         assert time.monotonic() - start < 60
 
 
@@ -225,7 +225,7 @@ def test_a_version_that_prints_does_not_disturb_the_news(tmp_path, monkeypatch):
                           "import os\ndef rms_norm(x, weight, eps):\n    print('{}')\n    "
                           "os.write(1, b'{}')\n    return x\n")
     with Worker() as worker:
-        assert worker.run(trial).failed == "one_vector"
+        assert worker.run(trial).failed == "docstring_example"
 
 
 @pytest.mark.long
