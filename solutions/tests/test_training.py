@@ -14,7 +14,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from gearworks.errors import ModelError
 from gearworks.tokenizer import (Tokenizer, bytes_to_unicode, count_pairs, encode_piece,
                                  gpt2_pattern, merge_pair, pre_tokenize, splitter, train_bpe)
-from gearworks.vocabularies.vocabulary import GPT2_PATTERN, LLAMA3_PATTERN
+from gearworks.vocabularies.patterns import GPT2_PATTERN, LLAMA3_PATTERN
 
 SPLITTERS = {("gpt2",): pre_tokenizers.ByteLevel(add_prefix_space=False),
              ("digits", "gpt2"): pre_tokenizers.Sequence([pre_tokenizers.Digits(
