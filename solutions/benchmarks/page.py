@@ -66,8 +66,7 @@ def races() -> str:
 
 def _races_of(report: dict[str, Any]) -> str:
     found = [entry for entry in report["results"] if entry["beside"].startswith(ENGINES)]
-    ratios = [entry[name] for entry in found for name in ("ratio", "target")
-              if entry[name] is not None]
+    ratios = [value for entry in found for value in (entry["ratio"], entry["target"])]
     low, high = math.log(min(1, *ratios) * 0.8), math.log(max(ratios) * 1.25)
     left, right = 10, WIDTH - 10
 
@@ -80,10 +79,9 @@ def _races_of(report: dict[str, Any]) -> str:
         start, end = sorted((x(1), x(entry["ratio"])))
         parts += [f'<text x="{left}" y="{y}">{escape(text)}</text>',
                   f'<rect x="{start:.1f}" y="{y + 7}" width="{end - start:.1f}" height="14" '
-                  'fill="currentColor" opacity="0.35"/>']
-        if entry["target"] is not None:
-            parts.append(_line(x(entry["target"]), y + 5, x(entry["target"]), y + 23,
-                               'stroke-dasharray="3 2"'))
+                  'fill="currentColor" opacity="0.35"/>',
+                  _line(x(entry["target"]), y + 5, x(entry["target"]), y + 23,
+                        'stroke-dasharray="3 2"')]
     bottom = 46 * len(found)
     parts += [_line(x(1), 0, x(1), bottom),
               f'<text x="{x(1):.1f}" y="{bottom + 16}" text-anchor="middle">as fast</text>']
