@@ -590,8 +590,7 @@ def every_past(flash_attention, rng):
 
 @check(FLASH, points=1, public=True)
 def only_what_is_seen(flash_attention, rng):
-    """Tiles of keys that no query of a program sees are not read: what they hold is nan here.
-    """
+    """Tiles of keys that no query of a program sees are not read: they hold nan here."""
     T = 64
     for window, first, hint in (
             (None, 0, "The last query of the program sees the last key that it needs."),
@@ -653,8 +652,7 @@ def nothing_to_see(flash_attention, rng):
 
 @check(FLASH, points=1, public=True)
 def deep_scores(flash_attention, rng):
-    """All scores are equal and -9e9, or float16 numbers: the mean of the values, none the less.
-    """
+    """All scores equal, and -9e9: that gives the mean of the values. And float16 arrays."""
     q, k, v = deep(rng, 19, 40, (2, 1, 16))
     with np.errstate(all="ignore"):
         got = flash_attention(q, k, v)
@@ -667,8 +665,8 @@ def deep_scores(flash_attention, rng):
     expect_close(got, true_attention(*(part.astype(np.float64) for part in (q, k, v)),
                                      true_mask(19, 40)), axes=PLACES, atol=4e-3, rtol=4e-3,
                  dtype=np.float16, of="19 queries over 40 keys, all float16,",
-                 hint="`tl.dot` takes two blocks of one dtype, and sums in float32. Which dtype "
-                      "have the weights, and which the values?")
+                 hint="`tl.dot` takes two blocks of one dtype, and sums in float32. Which "
+                      "dtype have the weights, and which the values?")
 
 
 @check(FLASH, points=1, public=False)
@@ -773,8 +771,7 @@ def nothing_stored(paged_decode, rng):
 
 @check(DECODE, points=1, public=True)
 def deep_scores_in_blocks(paged_decode, rng):
-    """All scores are equal and -9e9, or float16 numbers: the mean of the values, none the less.
-    """
+    """All scores equal, and -9e9: that gives the mean of the values. And float16 arrays."""
     q, k, v = deep(rng, 1, 20, (2, 1, 16))
     tables, of = [[1, 0, 3, 2, 4]], "attention over 20 tokens whose scores are equal, and -9e9,"
     right = true_attention(q, k, v, true_mask(1, 20))

@@ -29,8 +29,8 @@ class Guarded:
 
 @contextmanager
 def _only(arguments: Sequence[Any]) -> Iterator[None]:
-    """Within it, loads and stores whose mask is true, and that lead outside of the tensors among
-    these arguments, raise IndexError; what a load without `other` gives elsewhere is nan."""
+    """Within it, loads and stores whose mask is true, and that lead outside of the tensors
+    among these arguments, raise IndexError; where it is false a load gives `other`, or nan."""
     from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
     tensors = [each for each in arguments if hasattr(each, "data_ptr")]
