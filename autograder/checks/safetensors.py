@@ -12,10 +12,10 @@ from autograder.checking import (CheckFailure, check, expect, expect_close, expe
 from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, attempted, expect_agreement
 from autograder.generators.calls import Call
-from autograder.generators.files import Parts, twice, with_fault
+from autograder.generators.files import ODD, Parts, twice, with_fault
 from gearworks.errors import FormatError
 from gearworks.formats.float8 import widen_e4m3, widen_e5m2
-from gearworks.formats.safetensors import DTYPES, TensorInfo
+from gearworks.formats.safetensors import DTYPES, MAX_DIMS, TensorInfo
 from gearworks.formats.safetensors import read_header as reference_header
 from gearworks.formats.safetensors import read_tensor as reference_tensor
 
@@ -187,6 +187,29 @@ def no_overlap_and_no_gap(read_header, rng):
                    "a byte follows the last tensor", hint)
 
 
+# Shapes about as large as an array can be, most of which have no elements.
+WIDE_SHAPES = [[2**32, 2**32], [2**62, 4], [2**63, 2], [0, 2**62], [0, 2**62, 2], [0, 2**62, 4],
+               [0, 2**61], [0, 2**61 - 1], [0, 2**63 - 1], [0, 4000], [0, *[1] * (MAX_DIMS - 1)],
+               [0, *[1] * MAX_DIMS]]
+
+
+@st.composite
+def odd_entry(draw, at: int) -> dict:
+    """An entry without elements, of which a member, or a number in it, is another thing."""
+    odd = entry(draw(st.sampled_from(["U8", "F32"])), [2, 0, 1], at, at)
+    member = draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
+    numbers = odd[member]
+    if member == "dtype" or draw(st.booleans()):
+        others = [] if member == "dtype" else [numbers[:-1], [*numbers, numbers[-1]],
+                                               dict.fromkeys(map(str, numbers))]
+        return odd | {member: draw(st.sampled_from([*ODD, *others]))}
+    place = draw(st.integers(0, len(numbers) - 1))
+    number = numbers[place]
+    same = [float(number), str(number), bool(number)]           # equal, or as good as
+    return odd | {member: [*numbers[:place], draw(st.sampled_from([*same, *ODD])),
+                           *numbers[place + 1:]]}
+
+
 @st.composite
 def safetensors_files(draw) -> Call:
     """Whole files, and files with one thing wrong: in the header, in its size, in the data."""
@@ -202,13 +225,15 @@ def safetensors_files(draw) -> Call:
     if draw(st.booleans()):
         header["__metadata__"] = notes
     more, claim, text = 0, 0, ""
-    match draw(st.sampled_from(["none", "header", "header", "none", "wraps", "size", "data",
-                                "json", "twice"])):
+    match draw(st.sampled_from(["none", "header", "entry", "entry", "none", "wraps", "wraps",
+                                "size", "data", "json", "twice"])):
         case "header":
             header = draw(with_fault(header))
-        case "wraps":                                  # 2**64 bytes are none, in 64 bits
-            shape = draw(st.sampled_from([[2**32, 2**32], [2**62, 4], [2**63, 2]]))
-            header["wraps"] = entry("U8", shape, at, at)
+        case "entry":
+            header["odd"] = draw(odd_entry(at))
+        case "wraps":                        # 2**64 bytes are none, in 64 bits, and so are 0
+            shape = draw(st.permutations(draw(st.sampled_from(WIDE_SHAPES))))
+            header["wraps"] = entry(draw(st.sampled_from(["U8", "F32"])), shape, at, at)
         case "size":
             claim = draw(st.sampled_from([1, -1, 2**32, 2**62]))
         case "data":

@@ -26,6 +26,7 @@ from autograder.machine_mutants.widening import WideCall, wide_calls
 
 SEEDS = range(2, 42)
 SECONDS = 3                 # of processor time that the reference's records of them may take
+ROUNDINGS = 20              # of a wide call's numbers, where a mutant rounds otherwise
 SHOWN = 160                 # characters of a value
 SHORT = 10_000              # elements of an array that may be a list as well
 TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"[/\\]tmp\w{8}")
@@ -86,11 +87,13 @@ class Records:
                 break
 
 
-def compare(records: Records, subjects: Sequence[Any],
-            seconds: Mapping[str, float]) -> Comparison:
+def compare(records: Records, subjects: Sequence[Any], seconds: Mapping[str, float],
+            rounds: bool = False) -> Comparison:
     """Compare subjects with the reference in everything that was recorded.
 
-    seconds: that each check may take, by its name.
+    seconds: that each check may take, by its name. rounds: whether the subjects compute in
+    another precision, and in nothing else: what the reference gives for a wide call whose
+    numbers are a rounding away is then no other result.
     """
     worst, calls, wide, shows, where = "same", 0, 0, "", ("", 0)
     for check, seed, theirs in records:
@@ -116,7 +119,9 @@ def compare(records: Records, subjects: Sequence[Any],
         elif worst in ("same", "types"):
             if _encoded(mine, of_values=True) == _encoded(theirs, of_values=True):
                 worst, shows = "types", shows or _told(call, mine, theirs)
-            elif agree([_message(mine)], [_message(theirs)]):
+            elif _near(mine, theirs) or rounds and any(
+                    _near(mine, other.result(records.reference))
+                    for other in call.rounded(ROUNDINGS)):
                 worst, shows = "rounds", _told(call, mine, theirs)
             else:
                 return Comparison("wider", "", 0, calls, wide, _told(call, mine, theirs))
@@ -127,6 +132,7 @@ def compare(records: Records, subjects: Sequence[Any],
 def _same_chance() -> Iterator[None]:
     """Within it, the names that the system gives and the time are the same in every run."""
     with (patch("os.urandom", Random(0).randbytes),
+          patch("random._urandom", Random(0).randbytes),            # of seeds that nobody gave
           patch("time.time", itertools.count(1_700_000_000).__next__)):
         yield
 
@@ -135,6 +141,10 @@ def _message(result: Any) -> Message:
     """How a call ended, as it would travel."""
     blobs: list[bytes] = []
     return Message(encode(result, blobs, lambda value: type(value).__name__), blobs)
+
+
+def _near(mine: Any, theirs: Any) -> bool:
+    return agree([_message(mine)], [_message(theirs)])
 
 
 def _encoded(result: Any, of_values: bool = False) -> Any:

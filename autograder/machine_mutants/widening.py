@@ -58,6 +58,13 @@ class WideCall:
         for args, kwargs in _other_arguments(self.args, self.kwargs, subject):
             yield dataclasses.replace(self, args=args, kwargs=kwargs)
 
+    def rounded(self, count: int) -> Iterator["WideCall"]:
+        """The same call so many times, its floating-point numbers a rounding away."""
+        for seed in range(count):
+            rng = np.random.default_rng(seed)
+            yield dataclasses.replace(self, args=_rounded(self.args, rng),
+                                      kwargs=_rounded(self.kwargs, rng))
+
     def __str__(self) -> str:
         return f"{self.args} {self.kwargs}"
 
@@ -227,6 +234,19 @@ def _is_value(value: Any) -> bool:
     except Exception:
         return False
     return True
+
+
+def _rounded(value: Any, rng: np.random.Generator) -> Any:
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        eps = np.finfo(value.dtype).eps
+        return (value * (1 + eps * rng.choice([-1, 0, 1], value.shape))).astype(value.dtype)
+    if type(value) is float:
+        return value * (1 + float(rng.choice([-1e-7, 0, 1e-7])))
+    if type(value) in (list, tuple):
+        return type(value)(_rounded(item, rng) for item in value)
+    if type(value) is dict:
+        return {key: _rounded(item, rng) for key, item in value.items()}
+    return copy.deepcopy(value)
 
 
 def _other_arguments(args: tuple, kwargs: dict,

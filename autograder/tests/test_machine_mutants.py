@@ -234,6 +234,26 @@ def test_a_survivor_is_compared_with_the_reference(other, found):
     assert compare(records, [other], {"grows": 1}).found == found
 
 
+def test_a_decision_that_rounding_makes_is_no_other_one_for_who_only_rounds_otherwise():
+    """Whether a third, three times, is below 1 depends on the precision."""
+    def below(x: np.ndarray) -> bool:
+        return bool((x / np.float32(3) * np.float32(3) < x).any())
+
+    def exact(x: np.ndarray) -> bool:
+        return bool((x.astype(np.float64) / 3 * 3 < x).any())
+
+    @check("toy.below", points=1, public=True)
+    def asks(below, rng):
+        "It answers."
+        below(rng.standard_normal(3).astype(np.float32))
+    records = Records([asks], [below])
+    records.wide = [(call, call.result([below])) for call in wide_calls([asks], [below], 2)]
+    records._seeds = 1
+    assert compare(records, [exact], {"asks": 1}).found == "wider"
+    assert compare(records, [exact], {"asks": 1}, rounds=True).found == "rounds"
+    assert compare(records, [lambda x: True], {"asks": 1}, rounds=True).found == "wider"
+
+
 class Till:
     """Takes money in, and gives no more than it has."""
 
