@@ -158,6 +158,16 @@ def bytes_for_the_shape(read_header, rng):
                        "layer.norm")
     expect_refused(read_header, file_of({"odd.one": entry("F12", [2], 0, 3)}, bytes(3)),
                    "the dtype is 'F12'", "The keys of `DTYPES` are all there are.", "odd.one")
+    many = entry("U8", [1] * MAX_DIMS, 0, 1)
+    data = file_of({"deep": many}, bytes(1))
+    expect_read(read_header, data, {"deep": TensorInfo("U8", (1,) * MAX_DIMS, len(data) - 1,
+                                                       len(data))}, {},
+                f"a file whose tensor has {MAX_DIMS} dimensions",
+                "So many are allowed: `MAX_DIMS`.")
+    expect_refused(read_header,
+                   file_of({"deep": entry("U8", [1] * (MAX_DIMS + 1), 0, 1)}, bytes(1)),
+                   f"a tensor has {MAX_DIMS + 1} dimensions",
+                   "No array has more than `MAX_DIMS`.", "deep")
     expect_refused(read_header, file_of({"huge": entry("F32", [2**31, 2**31], 0, 8)}, bytes(8)),
                    "8 bytes claim to be an array of 2**62 numbers", hint, "huge")
 
@@ -188,9 +198,13 @@ def no_overlap_and_no_gap(read_header, rng):
 
 
 # Shapes about as large as an array can be, most of which have no elements.
-WIDE_SHAPES = [[2**32, 2**32], [2**62, 4], [2**63, 2], [0, 2**62], [0, 2**62, 2], [0, 2**62, 4],
-               [0, 2**61], [0, 2**61 - 1], [0, 2**63 - 1], [0, 4000], [0, *[1] * (MAX_DIMS - 1)],
+WIDE_SHAPES = [[2**32, 2**32], [2**62, 4], [2**63, 2], [0, 2**62], [0, 2**62, 2],
+               [0, 2**62, 4], [0, 2**61], [0, 2**61 - 1], [0, 2**63 - 1], [0, 4000],
                [0, *[1] * MAX_DIMS]]
+
+
+def one_in(count: int) -> st.SearchStrategy[bool]:
+    return st.integers(1, count).map(lambda number: number == count)
 
 
 @st.composite
@@ -200,8 +214,8 @@ def odd_entry(draw, at: int) -> dict:
     member = draw(st.sampled_from(["dtype", "shape", "data_offsets"]))
     numbers = odd[member]
     if member == "dtype" or draw(st.booleans()):
-        others = [] if member == "dtype" else [numbers[:-1], [*numbers, numbers[-1]],
-                                               dict.fromkeys(map(str, numbers))]
+        others = [["U8"], {"U8": 1}] if member == "dtype" else [
+            numbers[:-1], [*numbers, numbers[-1]], dict.fromkeys(map(str, numbers))]
         return odd | {member: draw(st.sampled_from([*ODD, *others]))}
     place = draw(st.integers(0, len(numbers) - 1))
     number = numbers[place]
@@ -214,14 +228,16 @@ def odd_entry(draw, at: int) -> dict:
 def safetensors_files(draw) -> Call:
     """Whole files, and files with one thing wrong: in the header, in its size, in the data."""
     header, at = {}, 0
-    for name in draw(st.lists(st.sampled_from(["w", "b", "层"]), max_size=3, unique=True)):
+    names = st.sampled_from(["w", "b", "层", *["\ud800"] * draw(one_in(9))])
+    for name in draw(st.lists(names, max_size=3, unique=True)):
         dtype = draw(st.sampled_from(["U8", "F32", "BF16", "F8_E4M3", "I64", "BOOL"]))
         shape = draw(st.lists(st.sampled_from([2, 1, 3, 0]), max_size=3))
         end = at + prod(shape) * DTYPES[dtype].itemsize
         header[name] = entry(dtype, shape, at, end)
         at = end
     header = {name: header[name] for name in draw(st.permutations([*header]))}
-    notes = draw(st.sampled_from([None, {"a": "b"}, {}, {"a": 1}, {"a": None}, []]))
+    notes = draw(st.sampled_from([None, {"a": "b"}, {}, {"a": 1}, {"a": None}, [],
+                                  {"\ud800": "half a pair"}]))
     if draw(st.booleans()):
         header["__metadata__"] = notes
     more, claim, text = 0, 0, ""
@@ -242,7 +258,8 @@ def safetensors_files(draw) -> Call:
             text = draw(st.sampled_from(["[]", "{", "{}x", "", '{"w": NaN}', "[" * 3000]))
         case "twice":
             text = twice(header) if header else ""
-    raw = (text or json.dumps(header, ensure_ascii=False)).encode("utf-8")
+    plain = draw(st.booleans()) and "\ud800" not in json.dumps(header, ensure_ascii=False)
+    raw = (text or json.dumps(header, ensure_ascii=not plain)).encode("utf-8")
     size = max(0, len(raw) + claim)
     return Call((Parts((size.to_bytes(8, "little"), raw, max(0, at + more)),
                        draw(st.booleans())),))
