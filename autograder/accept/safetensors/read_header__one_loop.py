@@ -33,7 +33,9 @@ def read_header(data):
             refuse("__metadata__")
     tensors = {}
     for name, entry in header.items():
-        if not is_text(name) or not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
+        if not is_text(name) or not isinstance(entry, dict):
+            refuse(name)
+        if sorted(entry) != ["data_offsets", "dtype", "shape"]:
             refuse(name)
         dtype, shape, offsets = (entry[key] for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in DTYPES or not are_sizes(shape):
