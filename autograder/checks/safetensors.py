@@ -158,16 +158,6 @@ def bytes_for_the_shape(read_header, rng):
                        "layer.norm")
     expect_refused(read_header, file_of({"odd.one": entry("F12", [2], 0, 3)}, bytes(3)),
                    "the dtype is 'F12'", "The keys of `DTYPES` are all there are.", "odd.one")
-    many = entry("U8", [1] * MAX_DIMS, 0, 1)
-    data = file_of({"deep": many}, bytes(1))
-    expect_read(read_header, data, {"deep": TensorInfo("U8", (1,) * MAX_DIMS, len(data) - 1,
-                                                       len(data))}, {},
-                f"a file whose tensor has {MAX_DIMS} dimensions",
-                "So many are allowed: `MAX_DIMS`.")
-    expect_refused(read_header,
-                   file_of({"deep": entry("U8", [1] * (MAX_DIMS + 1), 0, 1)}, bytes(1)),
-                   f"a tensor has {MAX_DIMS + 1} dimensions",
-                   "No array has more than `MAX_DIMS`.", "deep")
     expect_refused(read_header, file_of({"huge": entry("F32", [2**31, 2**31], 0, 8)}, bytes(8)),
                    "8 bytes claim to be an array of 2**62 numbers", hint, "huge")
 
@@ -199,8 +189,8 @@ def no_overlap_and_no_gap(read_header, rng):
 
 @check("safetensors.read_header", points=0.5, public=True)
 def sizes_are_integers(read_header, rng):
-    """Sizes and offsets that are no integers, true among them, are refused,
-    and a dtype that is no string."""
+    """Sizes and offsets that are no integers, true among them, are refused, a dtype that is no
+    string, and more dimensions than an array can have."""
     hint = "A list, and in it nothing but what `is_size` says is one; in Python True is an int."
     for shape in ([True, 2], [2.0], ["2"], [-1, -2], None, 2, {"0": 2}):
         expect_refused(read_header, file_of({"w": entry("F32", shape, 0, 8)}, bytes(8)),
@@ -216,6 +206,16 @@ def sizes_are_integers(read_header, rng):
         odd = {"dtype": dtype, "shape": [2], "data_offsets": [0, 8]}
         expect_refused(read_header, file_of({"w": odd}, bytes(8)), f"the dtype is {dtype}",
                        "What is no string cannot be looked up in `DTYPES`.", "w")
+    many = entry("U8", [1] * MAX_DIMS, 0, 1)
+    data = file_of({"deep": many}, bytes(1))
+    expect_read(read_header, data, {"deep": TensorInfo("U8", (1,) * MAX_DIMS, len(data) - 1,
+                                                       len(data))}, {},
+                f"a file whose tensor has {MAX_DIMS} dimensions",
+                "So many are allowed: `MAX_DIMS`.")
+    expect_refused(read_header,
+                   file_of({"deep": entry("U8", [1] * (MAX_DIMS + 1), 0, 1)}, bytes(1)),
+                   f"a tensor has {MAX_DIMS + 1} dimensions",
+                   "No array has more than `MAX_DIMS`.", "deep")
 
 
 # Shapes about as large as an array can be, most of which have no elements.
