@@ -1,5 +1,6 @@
 """Checks of stop strings and of generation, on models whose every word is known."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -600,6 +601,17 @@ def conversations(generate, rng):
         expect_generation(got, ids=(right.ids, "A context changes what is computed, and not "
                                                "what comes out."),
                           cached_tokens=(known, "What `context.rewind` says."))
+    begin = time.perf_counter()
+    got = generate(model, tokenizer, first, max_tokens=3)
+    took = time.perf_counter() - begin
+    expect(0 < got.prefill_seconds and 0 <= got.decode_seconds
+           and got.prefill_seconds + got.decode_seconds <= took,
+           "`prefill_seconds`, to the first logits, to be above 0, `decode_seconds`, from "
+           f"there on, not below, and both at most the {took:.2g} s of the whole call",
+           f"{got.prefill_seconds:.3g} and {got.decode_seconds:.3g}",
+           "Each is a difference of two readings of `time.perf_counter`.")
+    got = generate(model, tokenizer, first, max_tokens=0)
+    expect_generation(got, cached_tokens=(0, "Where nothing is computed, nothing was known."))
     got = generate(model, tokenizer, "x" * 48, max_tokens=30, context=context)
     expect_equal(len(got.ids), 2,
                  of="the number of tokens, in a context of 50 with a prompt of 48,",
