@@ -148,14 +148,14 @@ def _course(options: argparse.Namespace) -> None:
 def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
     """The chapters of the repository, and the notebooks that were named."""
     from autograder.chapters.chapter import chapter_paths, read_chapter
-    from autograder.submissions.intake import notebook_paths, read_notebook
+    from autograder.submissions.intake import notebook_paths, read_notebooks
 
     root = _root(options)
     paths = notebook_paths(options.notebooks or [root / "chapters"])
     if not paths:
         print("autograder: there are no notebooks there", file=sys.stderr)
     chapters = [read_chapter(path) for path in chapter_paths(root / "book" / "chapters")]
-    return chapters, [read_notebook(path) for path in paths]
+    return chapters, [notebook for path in paths for notebook in read_notebooks(path)]
 
 
 def _assemble(options: argparse.Namespace) -> None:
