@@ -19,37 +19,34 @@ from autograder.submissions.intake import Notebook
 
 
 def grade(notebooks: Sequence[Notebook], chapter: Chapter | None, chapters: Sequence[Chapter],
-          workers: Workers, secret: str, *, notes: Sequence[str] = ()) -> Record:
-    """What these notebooks are worth for a chapter.
-
-    chapters: all of the course. notes: what is known about how they were handed in.
-    """
+          workers: Workers, secret: str) -> Record:
+    """What these notebooks are worth for a chapter. chapters: all of the course."""
     stem = chapter.stem if chapter is not None else ""
     if not any(cell.kind == "code" for notebook in notebooks for cell in notebook.cells):
-        return Record(stem, Status.UNREADABLE, _told(notes, notebooks))
+        return Record(stem, Status.UNREADABLE, _told(notebooks))
     own = [each for each in notebooks if chapter_of(each, chapters) is chapter]
     if chapter is None or not own:
         others = dict.fromkeys(found.stem for each in notebooks
                                if (found := chapter_of(each, chapters)) is not None)
         why = (f"a notebook of {' and '.join(others)}, not of {stem or 'one chapter'}" if others
                else "nothing in it is of this course")
-        return Record(stem, Status.REVIEW, _told((*notes, why), notebooks))
+        return Record(stem, Status.REVIEW, _told(notebooks, why))
     components = find_components([chapter], own)
     if all(ABSENT in part.notes for part in components):      # its name alone is the chapter's
-        return Record(stem, Status.REVIEW, _told((*notes, f"nothing in it is of {stem}"), own))
+        return Record(stem, Status.REVIEW, _told(own, f"nothing in it is of {stem}"))
     answers = [answer_to(exercise, components) for exercise in chapter.exercises]
     reports = [report_on(answer, workers, seed=graded_seed(secret, answer.exercise.name),
                          diagnose=True) for answer in answers]
     used = [notebook for notebook in own
             if any(part.notebook is notebook for part in components)]
-    notes = _told(notes, used or own)
+    notes = _told(used or own)
     exercises = tuple(map(_exercise, answers, reports))
     return Record(stem, _status(answers, reports, used or own, notes), notes, exercises)
 
 
-def _told(notes: Sequence[str], notebooks: Sequence[Notebook]) -> tuple[str, ...]:
-    own = [f"{notebook.name}: {note}" for notebook in notebooks for note in notebook.notes]
-    return tuple(dict.fromkeys([*notes, *own]))
+def _told(notebooks: Sequence[Notebook], *more: str) -> tuple[str, ...]:
+    notes = [f"{notebook.name}: {note}" for notebook in notebooks for note in notebook.notes]
+    return tuple(dict.fromkeys([*more, *notes]))
 
 
 def _status(answers: Sequence[Answer], reports: Sequence[Report],

@@ -111,7 +111,7 @@ class JudgeChecks(NbGraderPreprocessor):
                 raise JudgeError(f"{name}: {exercise.name} could not be graded",
                                  "the checks took too long by the wall clock, though not by "
                                  "the processor's", "grade it again when the machine is free")
-            _enter(cell, replace(report, seed=None))
+            enter_report(cell, replace(report, seed=None))
         return nb, resources
 
 
@@ -121,7 +121,7 @@ def _workers() -> Workers:
     return Workers()
 
 
-def _enter(cell: NotebookNode, report: Report) -> None:
+def enter_report(cell: NotebookNode, report: Report) -> None:
     """Write the outputs that a cell with this report has: the table, then the score."""
     points = float(cell.metadata["nbgrader"]["points"])
     shown = Display(report)._repr_mimebundle_()

@@ -97,24 +97,28 @@ def find_submissions(place: Path, chapters: Sequence[Chapter], *, roster: Roster
     return [found[key] for key in sorted(found)]
 
 
-def notebooks_of(submission: Submission) -> tuple[list[Notebook], list[tuple[str, bytes]]]:
-    """What of a submission's files is to be graded, and the name and content of each file.
+def contents_of(submission: Submission) -> list[tuple[str, bytes]]:
+    """Name and content of each of a submission's files."""
+    return [(file.name, file.read()) for file in submission.files]
+
+
+def notebooks_of(submission: Submission) -> list[Notebook]:
+    """What of a submission's files is to be graded.
 
     Notebooks come before scripts, and both before what is called otherwise.
     """
-    contents = [(file.name, file.read()) for file in submission.files]
+    contents = contents_of(submission)
     chosen = ([each for each in contents if is_notebook_name(each[0]) or is_archive(each[1])]
               or [each for each in contents if each[0].endswith(SCRIPT)]
               or [each for each in contents if not each[0].lower().endswith(NO_NOTEBOOK)]
               or contents)
     notebooks = [notebook for name, data in chosen for notebook in notebooks_in(name, data)]
     if submission.chapter is None:
-        return notebooks, contents
-    own = f"{submission.chapter.stem}.ipynb"
-    return [notebook if notebook.name in (own, f"{submission.chapter.stem}{SCRIPT}")
-            else replace(notebook, notes=(f"called {notebook.name}, not {own}",
-                                          *notebook.notes))
-            for notebook in notebooks], contents
+        return notebooks
+    stem = submission.chapter.stem
+    return [notebook if notebook.name in (f"{stem}.ipynb", f"{stem}{SCRIPT}")
+            else replace(notebook, notes=(f"not called {stem}.ipynb", *notebook.notes))
+            for notebook in notebooks]
 
 
 def _files(place: Path) -> Iterator[File]:

@@ -472,7 +472,7 @@ def a_damaged_archive(data):
     return _zipped({f"{STEM}.ipynb": data})[:-200]
 
 
-# --- where it lies, and what it is called ------------------------------------------------------
+# --- where it lies, and what it is called -----------------------------------------------------
 
 to_name("its_own_name", HONEST, f"{STUDENT}/ch98/{STEM}.ipynb")
 to_name("renamed", REPAIRED, f"{STUDENT}/ch98/my homework (final) v2.ipynb")

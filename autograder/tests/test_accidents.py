@@ -48,19 +48,13 @@ def delivered(folder, files):
     return folder
 
 
-def record_of(submission, chapters, workers):
-    notebooks, _ = notebooks_of(submission)
-    return grade(notebooks, submission.chapter, chapters, workers, SECRET,
-                 notes=submission.notes)
-
-
 @pytest.mark.parametrize("accident", ACCIDENTS, ids=lambda accident: accident.name)
 def test_an_accident_costs_nothing_or_says_what_is_lost(accident, honest, chapter, workers,
                                                         tmp_path):
     delivered(tmp_path, accident.files(honest))
     [submission] = find_submissions(tmp_path, [chapter])
     assert submission.student == "ada"
-    record = record_of(submission, [chapter], workers)
+    record = grade(notebooks_of(submission), submission.chapter, [chapter], workers, SECRET)
     assert record.status == accident.outcome, record.notes
     full = sum(map(editions.exercise_points, chapter.exercises))
     earned = record.required + record.bonus
