@@ -3,14 +3,13 @@
 import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
 from autograder.chapters.chapter import Chapter
 from autograder.chapters.outline import outline
 from autograder.classes.class_run import Bar, Results, grade_class, publish, summary
-from autograder.classes.engine import Cluster, Course, Here
+from autograder.classes.engine import Cluster, Course, Engine, Here
 from autograder.classes.exports import write_canvas, write_gradescope, write_moodle
 from autograder.classes.late import late_policy
 from autograder.classes.roster import Roster, read_roster
@@ -42,9 +41,9 @@ def grade(options: argparse.Namespace, bar: Bar) -> Iterator[str]:
     with results.locked():
         results.audit.add("run", submitted=str(options.submitted), submissions=len(submissions),
                           late=options.late, due=options.due, again=options.again)
-        with _engine(options, course, len(submissions)) as engine:
-            rows = grade_class(submissions, course, results, engine, roster=roster, late=late,
-                               again=options.again, bar=bar)
+        rows = grade_class(submissions, course, results,
+                           _engine(options, course, len(submissions)), roster=roster,
+                           late=late, again=options.again, bar=bar)
         if gradebook is not None:
             rows = gradebook(rows, submissions, results)
             results.audit.add("merged", rows=len(rows), course=str(folder or ""))
@@ -64,10 +63,10 @@ def grade(options: argparse.Namespace, bar: Bar) -> Iterator[str]:
         yield f"wrote {options.to / name}"
 
 
-def _engine(options: argparse.Namespace, course: Course, submissions: int):
+def _engine(options: argparse.Namespace, course: Course, submissions: int) -> Engine:
     jobs = min(options.jobs or os.cpu_count() or 1, max(1, submissions))
     if jobs == 1 and not options.scheduler:
-        return nullcontext(Here(course))
+        return Here(course)
     return Cluster(course, jobs, options.scheduler)
 
 
@@ -104,7 +103,7 @@ def _gradebook(options: argparse.Namespace, folder: Path | None,
 
 
 def _course_folder(options: argparse.Namespace) -> Path | None:
-    """The folder of nbgrader's course, whose secret and gradebook are used; None without one."""
+    """The folder of nbgrader's course, with the secret and the gradebook; or None."""
     if options.course is not None:
         if not (options.course / "nbgrader_config.py").exists():
             raise UsageError(f"{options.course} is no course of nbgrader",

@@ -7,10 +7,11 @@ records that are there, and makes the others.
 """
 
 import logging
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autograder.chapters.chapter import Chapter
@@ -54,7 +55,7 @@ class Task:
 
     key: str
     notebooks: tuple[Notebook, ...]
-    chapter: Chapter | None
+    chapter: str                    # its stem, or "" for none that is known
 
 
 class Engine(Protocol):
@@ -81,7 +82,7 @@ def graded(submissions: Sequence[Submission], course: Course, records: Records, 
             waiting.append(key)
         else:
             yield from ((submission, record) for submission in own)
-    tasks = (Task(key, tuple(notebooks_of(same[key][0])), same[key][0].chapter)
+    tasks = (Task(key, tuple(notebooks_of(same[key][0])), same[key][0].stem)
              for key in waiting)
     for task, record in engine.judged(tasks):
         record = records.put(task.key, record)
@@ -101,17 +102,26 @@ class Here:
 
 
 class Cluster:
-    """Judges tasks with Dask. Use it in a `with` block.
+    """Judges tasks with Dask, side by side. Nothing is started when there are none.
 
     scheduler: the address of one that runs; without it, workers are started on this machine, as
-    many as `jobs`. Raises NotAvailableError without Dask, GearworksError where the scheduler
-    does not answer, and where its workers run another version of the course.
+    many as `jobs`. `judged` raises NotAvailableError without Dask, GearworksError where the
+    scheduler does not answer, and where its workers run another version of the course.
     """
 
     def __init__(self, course: Course, jobs: int = 1, scheduler: str = ""):
         self._course, self._jobs, self._scheduler = course, jobs, scheduler
 
-    def __enter__(self) -> "Cluster":
+    def judged(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Record]]:
+        waiting = iter(tasks)
+        first = next(waiting, None)
+        if first is None:
+            return
+        with self._client() as client:
+            yield from _judged_by(client, chain([first], waiting))
+
+    @contextmanager
+    def _client(self) -> "Iterator[distributed.Client]":
         distributed = _distributed()
         with ExitStack() as stack:
             address = self._scheduler
@@ -121,39 +131,35 @@ class Cluster:
                     host="127.0.0.1", dashboard_address=None, memory_limit=0,
                     silence_logs=logging.ERROR))
             try:
-                self._client = stack.enter_context(distributed.Client(
+                client = stack.enter_context(distributed.Client(
                     address, timeout=ANSWER_SECONDS, set_as_default=False))
             except (OSError, TimeoutError, ValueError) as error:
                 raise GearworksError(f"no scheduler of Dask answers at {address}", str(error),
                                      "start it with `dask scheduler`, and workers with `dask "
                                      "worker ADDRESS --nthreads 1`") from None
-            self._client.register_plugin(_plugin(self._course))
-            self._stack = stack.pop_all()
-        return self
+            client.register_plugin(_plugin(self._course))
+            yield client
 
-    def __exit__(self, *details: object) -> None:
-        self._stack.close()
 
-    def judged(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Record]]:
-        waiting = iter(tasks)
-        running: dict[distributed.Future, Task] = {}
-        finished = _distributed().as_completed(loop=self._client.loop)
+def _judged_by(client: "distributed.Client",
+               tasks: Iterator[Task]) -> Iterator[tuple[Task, Record]]:
+    running: dict[distributed.Future, Task] = {}
+    finished = _distributed().as_completed(loop=client.loop)
 
-        def fill() -> None:
-            room = max(LEAST_AHEAD, AHEAD * sum(self._client.nthreads().values()))
-            for task in islice(waiting, max(0, room - len(running))):
-                future = self._client.submit(_judged_by_dask, task, pure=False,
-                                             retries=RETRIES)
-                running[future] = task
-                finished.add(future)
+    def fill() -> None:
+        room = max(LEAST_AHEAD, AHEAD * sum(client.nthreads().values()))
+        for task in islice(tasks, max(0, room - len(running))):
+            future = client.submit(_judged_on_a_worker, task, pure=False, retries=RETRIES)
+            running[future] = task
+            finished.add(future)
 
+    fill()
+    for future in finished:
+        task = running.pop(future)
+        error = future.exception()
+        yield task, future.result() if error is None else _failed(task, error)
+        future.release()
         fill()
-        for future in finished:
-            task = running.pop(future)
-            error = future.exception()
-            yield task, future.result() if error is None else _failed(task, error)
-            future.release()
-            fill()
 
 
 def _distributed() -> Any:
@@ -183,6 +189,8 @@ def _plugin(course: Course) -> "distributed.WorkerPlugin":
                     f"the worker {worker.address} would give other grades",
                     f"its course, Python or libraries are others ({own[:8]}, not "
                     f"{self._environment[:8]})", "install the same versions on all machines")
+            # Dask's own threads draw random numbers while a strategy of ours draws its own.
+            warnings.filterwarnings("ignore", message="Do not use the `random` module")
             self.workers = self.course.workers()
 
         def teardown(self, worker: "distributed.Worker") -> None:
@@ -191,7 +199,7 @@ def _plugin(course: Course) -> "distributed.WorkerPlugin":
     return Judging(course, environment_hash())
 
 
-def _judged_by_dask(task: Task) -> Record:
+def _judged_on_a_worker(task: Task) -> Record:
     from distributed import get_worker
 
     judging = get_worker().plugins[PLUGIN]
@@ -201,11 +209,12 @@ def _judged_by_dask(task: Task) -> Record:
 def _record(task: Task, course: Course, workers: Workers) -> Record:
     """A task's record. What goes wrong in it is its own misfortune, and not the class's."""
     try:
-        return grade(task.notebooks, task.chapter, course.chapters, workers, course.secret)
+        chapter = next((each for each in course.chapters if each.stem == task.chapter), None)
+        return grade(task.notebooks, chapter, course.chapters, workers, course.secret)
     except Exception as error:
         return _failed(task, error)
 
 
 def _failed(task: Task, error: BaseException) -> Record:
-    return Record(task.chapter.stem if task.chapter is not None else "", Status.INFRASTRUCTURE,
+    return Record(task.chapter, Status.INFRASTRUCTURE,
                   (f"the grader failed: {type(error).__name__}: {error}",))

@@ -18,7 +18,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from traitlets.config import PyFileConfigLoader
 
 from autograder.chapters.chapter import Chapter
-from autograder.chapters.editions import check_id
 from autograder.checking.running import Outcome, Report
 from autograder.checking.running import Status as Ended
 from autograder.classes.nbgrader_preprocessors import enter_report
@@ -49,8 +48,8 @@ def opened(url: str, course_id: str) -> Iterator[Gradebook]:
     except SQLAlchemyError as error:
         raise GearworksError("cannot write to the gradebook",
                              str(getattr(error, "orig", None) or error).strip(),
-                             "check its URL; of an older nbgrader, `nbgrader db upgrade` renews "
-                             "it") from None
+                             "check its URL; an older nbgrader's is renewed by `nbgrader db "
+                             "upgrade`") from None
 
 
 def require_released(gradebook: Gradebook, assignments: Sequence[str]) -> None:
@@ -70,7 +69,7 @@ def merge(rows: Sequence[Row], records: Records, chapters: Sequence[Chapter],
 
     A result without a number leaves the judge's scores empty. Doing it twice changes nothing.
     """
-    optional = {check_id(exercise) for chapter in chapters for exercise in chapter.exercises
+    optional = {exercise.check_id for chapter in chapters for exercise in chapter.exercises
                 if exercise.optional}
     known = {chapter.stem for chapter in chapters}
     merged = []

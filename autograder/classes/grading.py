@@ -7,7 +7,6 @@ exercise, as `autograder progress` and nbgrader's preprocessor do it, by the sam
 from collections.abc import Sequence
 
 from autograder.chapters.chapter import Chapter
-from autograder.chapters.editions import check_id
 from autograder.checking.levels import why_not_here
 from autograder.checking.running import Report
 from autograder.classes.record import CheckRecord, ExerciseRecord, Record, Status
@@ -74,7 +73,7 @@ def _exercise(answer: Answer, report: Report) -> ExerciseRecord:
     place = next((part.place for part in answer.components
                   if part.state is not State.NOT_STARTED), "")
     notes = tuple(filter(None, dict.fromkeys([*answer.notes, report.level])))
-    return ExerciseRecord(exercise.name, check_id(exercise), exercise.optional,
+    return ExerciseRecord(exercise.name, exercise.check_id, exercise.optional,
                           answer.is_started and report.attempted or bool(report.problem),
                           round(report.score, 6), report.total, place, report.problem,
                           report.mistake, notes, checks)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import autograder
 import gearworks
-from autograder.chapters.chapter import Chapter
+from autograder.chapters.chapter import Chapter, Exercise
 from autograder.classes.record import VERSION
 
 HOME = Path(autograder.__file__).parent
@@ -35,7 +35,7 @@ def submission_key(files: Iterable[tuple[str, bytes]], chapter: Chapter | None, 
     for name, data in sorted(files):
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\0".encode())
     told = [str(VERSION), environment_hash(), chapter.stem if chapter is not None else "",
-            checks_hash(chapter) if chapter is not None else "",
+            checks_hash(chapter.exercises) if chapter is not None else "",
             hashlib.sha256(secret.encode()).hexdigest(), *more]
     digest.update("\0".join(told).encode())
     return digest.hexdigest()
@@ -59,15 +59,15 @@ def environment_hash() -> str:
 
 
 @cache
-def checks_hash(chapter: Chapter) -> str:
+def checks_hash(exercises: tuple[Exercise, ...]) -> str:
     """Of a chapter's exercises, and of the modules with their checks and known mistakes."""
     digest = hashlib.sha256()
-    homes = {exercise.module.partition(".")[0] for exercise in chapter.exercises}
+    homes = {exercise.module.partition(".")[0] for exercise in exercises}
     for module in sorted(_with_imports(homes)):
         for path in (CHECKS / f"{module}.py", MUTANTS / f"{module}.toml"):
             if path.exists():
                 _add(digest, path.name, path)
-    for exercise in chapter.exercises:
+    for exercise in exercises:
         digest.update(f"{exercise.name} {exercise.optional}\0".encode())
     return digest.hexdigest()
 

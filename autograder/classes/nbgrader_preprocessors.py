@@ -18,7 +18,6 @@ from nbgrader import utils
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
-from autograder.chapters.editions import check_id
 from autograder.chapters.outline import outline
 from autograder.checking.report import Display
 from autograder.checking.running import Report
@@ -94,7 +93,7 @@ class JudgeChecks(NbGraderPreprocessor):
         chapter = chapter_of(notebook, outline())
         found = [] if chapter is None else find_components([chapter], [notebook])
         exercises = {} if chapter is None else {
-            check_id(exercise): exercise for exercise in chapter.exercises}
+            exercise.check_id: exercise for exercise in chapter.exercises}
         secret = course_secret(Path(CourseDirectory(config=self.config).root))
         for cell in nb.cells:
             if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):

@@ -11,7 +11,6 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 
 from autograder.chapters.chapter import Chapter
-from autograder.chapters.editions import check_id
 from autograder.submissions.attempts import State, chapter_of, find_components
 from autograder.submissions.cells import Cell
 from autograder.submissions.intake import Notebook
@@ -50,7 +49,7 @@ def _assembled(chapter: Chapter, main: Notebook | None, places: Mapping[int, Seq
                elsewhere: Mapping[str, Sequence[Cell]], given: Mapping[str, NotebookNode],
                release: NotebookNode) -> NotebookNode:
     ids = set(given) | {f"about-{exercise.grade_id}" for exercise in chapter.exercises}
-    checks = {exercise.grade_id: given.get(check_id(exercise))
+    checks = {exercise.grade_id: given.get(exercise.check_id)
               for exercise in chapter.exercises}
     about = {cell["id"]: cell for cell in release.cells if cell.get("id", "").startswith(
         "about-")}

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 import yaml
+from dateutil import parser, tz
 
 from autograder.chapters.chapter import Chapter
 from autograder.classes.roster import Roster
@@ -62,6 +63,10 @@ class Submission:
     notes: tuple[str, ...] = ()
 
     @property
+    def stem(self) -> str:
+        return self.chapter.stem if self.chapter is not None else ""
+
+    @property
     def assignment(self) -> str:
         return self.chapter.assignment if self.chapter is not None else ""
 
@@ -82,7 +87,7 @@ def find_submissions(place: Path, chapters: Sequence[Chapter], *, roster: Roster
         if file.path.name in (METADATA, TIMESTAMP):
             continue
         one = _submission(file, chapters, told, times, roster, chapter)
-        key = one.student, one.chapter.stem if one.chapter is not None else ""
+        key = one.student, one.stem
         before = found.get(key)
         if before is not None:
             one = replace(before, files=before.files + one.files,
@@ -115,7 +120,7 @@ def notebooks_of(submission: Submission) -> list[Notebook]:
     notebooks = [notebook for name, data in chosen for notebook in notebooks_in(name, data)]
     if submission.chapter is None:
         return notebooks
-    stem = submission.chapter.stem
+    stem = submission.stem
     return [notebook if notebook.name in (f"{stem}.ipynb", f"{stem}{SCRIPT}")
             else replace(notebook, notes=(f"not called {stem}.ipynb", *notebook.notes))
             for notebook in notebooks]
@@ -218,10 +223,12 @@ def _gradescope(files: Sequence[File]) -> dict[str, dict]:
 
 def _time(text: bytes) -> datetime | None:
     """A time as nbgrader writes it into timestamp.txt, in UTC; None when it is none."""
-    from nbgrader.utils import parse_utc        # slow to import, and not always needed
-
+    day, _, rest = text.decode(errors="replace").strip().partition(" ")
+    clock, _, zone = rest.partition(" ")
     try:
-        found = parse_utc(text.decode().strip())
+        found = parser.parse(f"{day} {clock}")
     except (ValueError, OverflowError):
         return None
-    return found.replace(tzinfo=UTC)
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=tz.gettz(zone) or UTC)
+    return found.astimezone(UTC)
