@@ -128,8 +128,8 @@ class Cluster:
             if not address:
                 address = stack.enter_context(distributed.LocalCluster(
                     n_workers=self._jobs, threads_per_worker=1, processes=True,
-                    host="127.0.0.1", dashboard_address=None, memory_limit=0,
-                    silence_logs=logging.ERROR))
+                    host="127.0.0.1", memory_limit=0, silence_logs=logging.ERROR,
+                    scheduler_kwargs={"dashboard": False}))
             try:
                 client = stack.enter_context(distributed.Client(
                     address, timeout=ANSWER_SECONDS, set_as_default=False))
@@ -137,7 +137,7 @@ class Cluster:
                 raise GearworksError(f"no scheduler of Dask answers at {address}", str(error),
                                      "start it with `dask scheduler`, and workers with `dask "
                                      "worker ADDRESS --nthreads 1`") from None
-            client.register_plugin(_plugin(self._course))
+            client.register_plugin(_plugin(self._course, environment_hash()))
             yield client
 
 
@@ -172,7 +172,7 @@ def _distributed() -> Any:
     return distributed
 
 
-def _plugin(course: Course) -> "distributed.WorkerPlugin":
+def _plugin(course: Course, environment: str) -> "distributed.WorkerPlugin":
     """What a worker of Dask has as long as it lives: a supply of workers for learners' code."""
     from distributed import WorkerPlugin
 
@@ -196,7 +196,7 @@ def _plugin(course: Course) -> "distributed.WorkerPlugin":
         def teardown(self, worker: "distributed.Worker") -> None:
             self.workers.__exit__()
 
-    return Judging(course, environment_hash())
+    return Judging(course, environment)
 
 
 def _judged_on_a_worker(task: Task) -> Record:

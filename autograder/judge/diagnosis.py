@@ -34,7 +34,8 @@ Record = list[Message]
 
 def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
     """The report; where a known mistake explains what its public checks saw, they name it."""
-    failed = [outcome.name for outcome in report.outcomes if outcome.status is Status.FAILED]
+    failed = [outcome.name for outcome in report.outcomes
+              if outcome.public and outcome.status is Status.FAILED]
     if not failed:
         return report
     endless = {outcome.name for outcome in report.outcomes
