@@ -21,7 +21,7 @@ KEY_COLUMNS = ("ID", "Identifier", "SIS User ID", "ID number", "lms_user_id", "s
 
 @dataclass(frozen=True)
 class Student:
-    """A student. id: as grades are filed. keys: all that a platform may call the student."""
+    """A student. id: as grades are filed. keys: what else a platform may call the student."""
 
     id: str
     first_name: str = ""
@@ -46,7 +46,8 @@ class Roster:
     def find(self, *keys: str) -> Student | None:
         """The one student whom the first of these keys that any has names; None if several."""
         for key in map(folded, filter(None, keys)):
-            found = [student for student in self.students if key in student.keys]
+            found = [student for student in self.students
+                     if key in student.keys or key == folded(student.id)]
             if found:
                 return found[0] if len(found) == 1 else None
         return None
@@ -107,7 +108,7 @@ def _student(row: dict[str, str], columns: tuple[str, ...]) -> Student | None:
         if not comma:
             first, _, last = named.rpartition(" ")
     email = next((row[name] for name in columns if name.casefold().startswith("email")), "")
-    keys = {id, email, *_names(first, last), *(row.get(name, "") for name in KEY_COLUMNS)}
+    keys = {email, *_names(first, last), *(row.get(name, "") for name in KEY_COLUMNS)}
     numbers = {found for key in keys for found in re.findall(r"^Participant (\d+)$", key)}
     return Student(id, first, last, email, frozenset(map(folded, filter(None, keys | numbers))))
 
