@@ -11,11 +11,9 @@ notes into them.
 """
 
 import ast
-import base64
 import hashlib
 import html
 import os
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -143,8 +143,8 @@ def test_pictures_are_inside(learner):
 
 
 DIAGRAM = ('Before.\n\n<div class="flow" tabindex="0" role="group" aria-label="A box">\n'
-           '<svg role="img" aria-label="A box, &quot;drawn&quot;" viewBox="0 0 40 20" width="80">'
-           '<text x="1" y="9">&lt; one</text></svg>\n</div>\n\nAfter.\n')
+           '<svg role="img" aria-label="A box, &quot;drawn&quot;" viewBox="0 0 40 20" '
+           'width="80"><text x="1" y="9">&lt; one</text></svg>\n</div>\n\nAfter.\n')
 
 
 def test_a_diagram_is_a_picture_in_a_notebook():
