@@ -16,7 +16,7 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families import deepseek, gemma3, gpt2
+from gearworks.families import deepseek, gemma3, gpt2, smollm3
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
@@ -86,7 +86,8 @@ def rotations(config: ModelConfig, positions: np.ndarray) -> tuple[np.ndarray, n
 
     positions: (T,) integers; returns two arrays (T, 1, d), as `rope_angles`.
     """
-    return scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+    return scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling,
+                         config.rotary_dim)
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray,
@@ -143,7 +144,7 @@ def checked_ids(config: ModelConfig, input_ids: np.ndarray,
 
 _FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
             "DeepseekV2ForCausalLM": deepseek.forward,
-            "DeepseekV3ForCausalLM": deepseek.forward}
+            "DeepseekV3ForCausalLM": deepseek.forward, "SmolLM3ForCausalLM": smollm3.forward}
 
 
 class Model:

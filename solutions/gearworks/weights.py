@@ -17,6 +17,7 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS, arranged, gguf_name
+from gearworks.families.phi3 import row_order
 from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
 from gearworks.formats.gguf import GGUFFile
 from gearworks.formats.gguf_parts import open_gguf
@@ -111,8 +112,8 @@ def is_idle(name: str, config: ModelConfig) -> bool:
         return any(name.startswith(f"model.layers.{layer}.") for layer in layers)
     if config.architecture == "GPT2LMHeadModel":  # the causal mask, kept as if it were a weight
         return name.endswith((".attn.bias", ".attn.masked_bias"))
-    if config.rope_scaling is not None and config.rope_scaling.kind == "factors":
-        return name == ROPE_FACTORS                         # read with the configuration
+    if config.rope_scaling is not None and config.rope_scaling.of_pairs:
+        return name in ROPE_FACTORS                         # read with the configuration
     return name.endswith("rotary_emb.inv_freq")
 
 
@@ -243,7 +244,8 @@ def open_weights(folder: Path) -> Checkpoint:
 
 def gguf_config(file: GGUFFile) -> ModelConfig:
     """What a GGUF file says of its model. Raises ModelError as `ModelConfig.from_gguf`."""
-    factors = file.tensor(ROPE_FACTORS).ravel() if ROPE_FACTORS in file.tensors else None
+    factors = {name: file.tensor(name).ravel().tolist() for name in ROPE_FACTORS
+               if name in file.tensors}
     return ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors,
                                  rope_factors=factors)
 
@@ -297,8 +299,12 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
     Raises FormatError as the file does.
     In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted.
     Gemma-3's norms are stored as their distance from one, except in GGUF files, where the one
-    has been added.
+    has been added. Phi-3's rows may be in another order.
     """
+    order = row_order(name, config)
+    if order is not None:
+        place[...] = file.tensor(name)[order]
+        return
     if isinstance(file, GGUFFile):
         if (config.architecture in PERMUTED
             and name.endswith((".attn_q.weight", ".attn_k.weight"))):

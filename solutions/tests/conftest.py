@@ -97,6 +97,9 @@ def tiny_model(tmp_path_factory) -> Callable:
     own = {"Gemma3": {"head_dim": 10, "query_pre_attn_scalar": 20, "sliding_window": 9},
            "GPT2": {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6,
                     "n_positions": 256},
+           "Phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                        "partial_rotary_factor": 0.75}},
+           "SmolLM3": {"no_rope_layer_interval": 2},
            "Mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
            "Qwen3Moe": {"head_dim": 10, "moe_intermediate_size": 22, "num_experts": 7,
                         "num_experts_per_tok": 3}}

@@ -1,6 +1,7 @@
 """Every family against Hugging Face, on tiny random models of odd shapes,
 and against itself."""
 
+import itertools
 import json
 import sys
 import warnings
@@ -24,6 +25,8 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_fre
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0,
+            "short_factor": [1.0, 1.3, 0.9, 2.0], "long_factor": [1.5, 4.0, 9.0, 30.0]}
 # More experts than fit into one group, one group only, all groups; every kind of RoPE; one or
 # many key/value heads.
 CASES = [
@@ -67,6 +70,28 @@ CASES = [
     ("Mistral",
      {"sliding_window": 33, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6}),
     ("Mistral", {"sliding_window": 70, "intermediate_size": 23, "rope_parameters": LLAMA3}),
+    ("Phi3", {}),
+    ("Phi3", {"rope_parameters": None, "tie_word_embeddings": True, "vocab_size": 37}),
+    ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 133,
+              "max_position_embeddings": 133, "num_key_value_heads": 6}),
+    ("Phi3", {"rope_parameters": LONGROPE | {"attention_factor": 1.7,
+                                             "partial_rotary_factor": 0.67},
+              "original_max_position_embeddings": 20, "hidden_size": 60,
+              "num_attention_heads": 5, "num_key_value_heads": 5}),
+    ("Phi3", {"rope_parameters": LONGROPE | {"factor": 3.0, "partial_rotary_factor": 0.5},
+              "original_max_position_embeddings": 10, "hidden_size": 80, "sliding_window": 9,
+              "num_attention_heads": 5, "num_key_value_heads": 1, "intermediate_size": 23}),
+    ("Phi3", {"sliding_window": 33, "rms_norm_eps": 1e-2, "num_key_value_heads": 1}),
+    ("SmolLM3", {}),
+    ("SmolLM3", {"no_rope_layers": [0, 1, 1], "head_dim": 10, "vocab_size": 37}),
+    ("SmolLM3", {"no_rope_layers": [0, 0, 0, 0], "tie_word_embeddings": False}),
+    ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5, "head_dim": 14,
+                 "num_key_value_heads": 1, "num_attention_heads": 5, "hidden_size": 36}),
+    ("SmolLM3", {"use_sliding_window": True, "sliding_window": 9, "rms_norm_eps": 1e-2}),
+    ("SmolLM3", {"use_sliding_window": True, "sliding_window": 13, "num_key_value_heads": 6,
+                 "layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
+    ("SmolLM3", {"rope_parameters": YARN, "head_dim": 22, "intermediate_size": 23}),
     ("GPT2", {}),
     ("GPT2", {"n_inner": 50}),
     ("GPT2", {"n_head": 16}),
@@ -383,3 +408,26 @@ def test_what_would_be_computed_wrongly_is_refused(tiny_model, family, change, s
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ModelError, match=says):
         Model.load(folder)
+
+
+def test_long_factors_are_chosen_for_each_sequence(tiny_model, rng):
+    """A sequence in steps is what Hugging Face makes of the same steps, across the border of
+    the trained context; and what else is in the batch changes nothing."""
+    hf_model, folder = tiny_model("Phi3", 9, rope_parameters=LONGROPE,
+                                  original_max_position_embeddings=40)
+    model = Model.load(folder)
+    ids, short = rng.integers(0, 211, 90), rng.integers(0, 211, 18)
+    *caches, alone = (model.new_cache(99) for _ in range(3))
+    hf_cache = None
+    for number, (start, end) in enumerate(itertools.pairwise([0, 20, 39, 40, 41, 42, 90])):
+        with torch.no_grad():
+            said = hf_model(torch.from_numpy(ids[start:end])[None], cache=hf_cache,
+                            use_cache=True)
+        hf_cache = said.cache
+        places = np.arange(3 * number, 3 * number + 3)
+        logits = model.forward(np.concatenate([ids[start:end], short[places]]),
+                               np.concatenate([np.arange(start, end), places]),
+                               RaggedBatch(caches, [end - start, 3]))
+        np.testing.assert_allclose(logits[:-3], said.logits[0].numpy(), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(logits[-3:], model.forward(short[places], places, alone),
+                                   rtol=0, atol=2e-5)

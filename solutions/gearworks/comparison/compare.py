@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gearworks.errors import ModelError, NotAvailableError
+from gearworks.families.phi3 import head_order
 from gearworks.kv_cache import Cache
 from gearworks.model import Model
 
@@ -243,6 +244,10 @@ def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int],
     truth to compare with.
     """
     expected = record_hf(network, ids)
+    order = head_order(model.config)
+    if order is not None:
+        expected = {(layer, operator): truth[..., order] if operator in ("queries", "keys")
+                    else truth for (layer, operator), truth in expected.items()}
     for (layer, operator), truth in expected.items():
         if not np.isfinite(truth).all():
             raise ModelError("there is nothing to compare with",

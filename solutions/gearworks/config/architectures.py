@@ -113,9 +113,12 @@ def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
     return _decoder(config) | _rope(config)
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers 5 has theta and scaling in `rope_parameters`, older files in two fields."""
-    newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
+def _rope(config: Mapping[str, Any], understood: Callable[[dict[str, Any]], dict[str, Any]]
+          = lambda parameters: parameters) -> dict[str, Any]:
+    """transformers 5 has theta and scaling in `rope_parameters`, older files in two fields.
+    understood: makes of such an object what other families would say."""
+    newer, older = (understood(_object(config, name))
+                    for name in ("rope_parameters", "rope_scaling"))
     if newer and older and newer != older:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
     parameters = {"rope_theta": config["rope_theta"]} | (newer or older)
@@ -189,6 +192,47 @@ def _qwen2(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
     return _swish_decoder(config) | _qwen_windows(config) | {"qk_norm": True}
+
+
+def _phi3(config: Mapping[str, Any]) -> dict[str, Any]:
+    fields, partial = _decoder(config), config["partial_rotary_factor"]
+
+    def longrope(parameters: dict[str, Any]) -> dict[str, Any]:
+        nonlocal partial
+        kind = parameters.pop("rope_type", parameters.pop("type", "default"))
+        if kind not in ("default", "longrope", "su", "yarn"):    # two old names of longrope
+            raise not_computed(f"the RoPE scaling {kind!r:.80} is not supported in this family")
+        partial = parameters.pop("partial_rotary_factor", None) or partial
+        return parameters if kind == "default" else parameters | {"rope_type": "longrope"}
+
+    fields |= _rope(config, longrope)
+    if type(partial) not in (int, float) or not 0 < partial <= 1:
+        raise bad_config(f"partial_rotary_factor is {partial!r:.80}, where a number up to 1 is "
+                         "needed")
+    if partial != 1:
+        fields["rotary_dim"] = int(size("head_dim", fields["head_dim"]) * partial)
+    window, layers = config["sliding_window"], layer_range(config["num_hidden_layers"])
+    kind = "full_attention" if window is None else "sliding_attention"
+    return fields | _windows([kind] * len(layers), window)
+
+
+def _smollm3(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, turning = layer_range(config["num_hidden_layers"]), config.get("no_rope_layers")
+    if turning is None:                 # the list says which layers do turn, for all its name
+        interval = size("no_rope_layer_interval", config["no_rope_layer_interval"])
+        turning = [(layer + 1) % interval != 0 for layer in layers]
+    if not isinstance(turning, list) or len(turning) < len(layers) or not all(
+            each in (0, 1) for each in turning):
+        raise bad_config(f"no_rope_layers is {turning!r:.120}, where 1 or 0 is needed for each "
+                         "layer")
+    turns = tuple(map(bool, turning[:len(layers)]))
+    window, types = config["sliding_window"], config.get("layer_types")
+    if types is None:                   # the layers that do not turn have it, if any
+        slides = flag(config, "use_sliding_window") and window is not None
+        types = ["sliding_attention" if slides and not each else "full_attention"
+                 for each in turns]
+    return (_swish_decoder(config) | _windows(_layer_types(types, len(layers)), window)
+            | {"rope_layers": () if all(turns) else turns})
 
 
 def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,6 +346,8 @@ _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "MistralForCausalLM": _mistral,
+    "Phi3ForCausalLM": _phi3,
+    "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral,
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2,
@@ -323,6 +369,12 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Qwen2ForCausalLM": _QWEN_DEFAULTS,
     "Qwen3ForCausalLM": _QWEN_DEFAULTS | {"head_dim": 128},
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "Phi3ForCausalLM": {"rms_norm_eps": 1e-5, "sliding_window": None,
+                        "partial_rotary_factor": 1.0,
+                        "original_max_position_embeddings": 4096},
+    "SmolLM3ForCausalLM": {"num_key_value_heads": 4, "sliding_window": None,
+                           "no_rope_layer_interval": 4, "rope_theta": 2e6,
+                           "tie_word_embeddings": True},
     "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None,
                            "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
                            "num_experts_per_tok": 2},

@@ -50,12 +50,20 @@ class ModelConfig:
     # Gemma-3: scores are divided by its root instead of that of d
     query_pre_attn_scalar: float | None = None
     rope_interleaved: bool = False                  # DeepSeek: rows of a pair are neighbours
+    # Phi-3: how many of a head's elements turn, the first ones; None for all
+    rotary_dim: int | None = None
+    # SmolLM3: for each layer, whether its heads turn; () if all do
+    rope_layers: tuple[bool, ...] = ()
     # DeepSeek-V3: layers after the last, for guessing ahead; never run
     prediction_layers: int = 0
 
     def window(self, layer: int) -> int | None:
         """How many tokens a query of this layer looks back, itself included; None for all."""
         return self.windows[layer] if self.windows else None
+
+    def turns(self, layer: int) -> bool:
+        """Whether the heads of this layer turn with their positions, by RoPE."""
+        return self.rope_layers[layer] if self.rope_layers else True
 
     def __post_init__(self):
         require_sizes(self, "vocab_size", "hidden_size", "intermediate_size",
@@ -70,6 +78,16 @@ class ModelConfig:
                              f"{self.num_key_value_heads} key/value heads evenly")
         if self.head_dim % 2 and self.architecture != "GPT2LMHeadModel":
             raise bad_config(f"head_dim is {self.head_dim}, and RoPE rotates pairs")
+        if self.rotary_dim is not None and (
+                size("the number of elements that turn", self.rotary_dim) % 2
+                or self.rotary_dim > self.head_dim):
+            raise bad_config(f"of a head of {self.head_dim}, {self.rotary_dim} elements cannot "
+                             "turn in pairs")
+        turning = self.head_dim if self.rotary_dim is None else self.rotary_dim
+        for name, factors in (self.rope_scaling.of_pairs if self.rope_scaling else {}).items():
+            if len(factors) != turning // 2:
+                raise bad_config(f"{name} of the RoPE has {len(factors)} factors, and of "
+                                 f"{turning} elements that turn there are {turning // 2} pairs")
         if (self.rope_scaling is not None and self.rope_scaling.kind == "dynamic"
             and self.head_dim == 2):
             raise bad_config("dynamic RoPE scaling needs heads of more than one pair")
@@ -106,11 +124,11 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tied: bool,
-                  rope_factors: Sequence[float] | None = None) -> "ModelConfig":
+                  rope_factors: Mapping[str, Sequence[float]] = {}) -> "ModelConfig":
         """Read a GGUF file's metadata.
 
-        tied: whether the file has no `output.weight` of its own. rope_factors: what its
-        `rope_freqs.weight` holds, if it has one.
+        tied: whether the file has no `output.weight` of its own. rope_factors: what those of
+        its tensors hold that `gguf_layouts.ROPE_FACTORS` names.
         Raises ModelError as `from_hf` does.
         """
         name = metadata.get("general.architecture")

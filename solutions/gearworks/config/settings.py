@@ -37,6 +37,9 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "Qwen3MoeForCausalLM": _DECODER | _ONE_WINDOW | {
         "use_sliding_window", "decoder_sparse_step", "mlp_only_layers", "num_experts",
         "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"},
+    "Phi3ForCausalLM": _DECODER | {"sliding_window", "partial_rotary_factor"},
+    "SmolLM3ForCausalLM": _DECODER | _ONE_WINDOW | {
+        "use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
     "GPT2LMHeadModel": {
         "vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions",
         "layer_norm_epsilon", "tie_word_embeddings"},
@@ -180,7 +183,7 @@ def sounds_computed(name: str) -> bool:
 ROPE_READ = frozenset({
     "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
     "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor",
-    "mscale", "mscale_all_dim", "truncate"})
+    "mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor"})
 ROPE_COMPUTED: Mapping[str, tuple[Any, ...]] = {"partial_rotary_factor": (1.0,)}
 ROPE_LEFT_OUT = frozenset({"finetuned"})                 # the model was trained with it
 

@@ -54,11 +54,14 @@ def _rope(theta: float, scaling: RopeScaling | None) -> Settings:
     used = {"linear": ("factor",), "dynamic": ("factor",),
             "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor",
                        "high_freq_factor"),
+            "longrope": ("factor", "original_max_position_embeddings", "short_factor",
+                         "long_factor", "attention_factor"),
             "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
                      "attention_factor", "mscale", "mscale_all_dim", "truncate")}
     values = {name: getattr(scaling, name) for name in used[scaling.kind]}
     return {"rope_type": scaling.kind, "rope_theta": theta} | {
-        name: value for name, value in values.items() if value is not None}
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items() if value is not None}
 
 
 def _without_windows(config: ModelConfig) -> Settings:
@@ -69,6 +72,24 @@ def _without_windows(config: ModelConfig) -> Settings:
 
 def _window(config: ModelConfig) -> Settings:
     return {"sliding_window": config.windows[0] if config.windows else None}
+
+
+def _phi3(config: ModelConfig) -> Settings:
+    settings = _decoder(config) | _window(config) | {"model_type": "phi3"}
+    if config.rope_scaling is not None:
+        settings["original_max_position_embeddings"] = (
+            config.rope_scaling.original_max_position_embeddings)
+    if config.rotary_dim is not None:
+        settings["rope_parameters"]["partial_rotary_factor"] = (config.rotary_dim
+                                                                / config.head_dim)
+    return settings
+
+
+def _smollm3(config: ModelConfig) -> Settings:
+    return _without_windows(config) | {
+        "model_type": "smollm3",
+        "no_rope_layers": [int(config.turns(layer))
+                           for layer in range(config.num_hidden_layers)]}
 
 
 def _mixtral(config: ModelConfig) -> Settings:
@@ -136,6 +157,7 @@ _FAMILIES: Mapping[str, Callable[[ModelConfig], Settings]] = {
     "Qwen3ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen3"},
     "MistralForCausalLM": lambda config: (_decoder(config) | _window(config)
                                           | {"model_type": "mistral"}),
+    "Phi3ForCausalLM": _phi3, "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral, "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2, "Gemma3ForCausalLM": _gemma3,
     "DeepseekV2ForCausalLM": _deepseek, "DeepseekV3ForCausalLM": _deepseek}

@@ -51,6 +51,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate",
         "block_sparse_moe.experts.w3": "ffn_up", "block_sparse_moe.experts.w2": "ffn_down"},
     "Qwen3MoeForCausalLM": _DECODER | _EXPERTS,
+    "Phi3ForCausalLM": _DECODER | {"self_attn.qkv_proj": "attn_qkv",
+                                   "mlp.gate_up_proj": "ffn_up"},
     "GPT2LMHeadModel": {
         "transformer.wte": "token_embd", "transformer.wpe": "position_embd",
         "transformer.ln_f": "output_norm", "lm_head": "output", "ln_1": "attn_norm",
@@ -63,10 +65,13 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
     "DeepseekV2ForCausalLM": _DEEPSEEK, "DeepseekV3ForCausalLM": _DEEPSEEK,
 }
 
-# The families of GGUF's architecture llama, whose files have the rows of q and k permuted.
-PERMUTED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"})
+# The families of GGUF's architectures llama and smollm3, whose files have the rows of q and k
+# permuted.
+PERMUTED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM",
+                      "SmolLM3ForCausalLM"})
 
-ROPE_FACTORS = "rope_freqs.weight"      # no weight: by how much each pair is slowed
+# No weights: by how much each pair is slowed, always, or in short texts and in long ones.
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 _LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.+)_exps\.weight")

@@ -110,7 +110,8 @@ class Weights:
 
 
 # The families whose layers are those of `model.decoder_layer`, without experts.
-PLAIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+PLAIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+         "Phi3ForCausalLM", "SmolLM3ForCausalLM")
 
 
 def layer_class(config: ModelConfig) -> type:
@@ -127,11 +128,13 @@ Shape = tuple[int, ...]
 @dataclass(frozen=True)
 class Part:
     """One tensor of a checkpoint.
-    transposed: the file keeps (in, out), and the engine (out, in)."""
+    transposed: the file keeps (in, out), and the engine (out, in). pieces: the rows of each
+    matrix, where the tensor is several, one below the other."""
 
     name: str
     shape: Shape
     transposed: bool = False
+    pieces: Shape = ()
 
 
 Fields = dict[str, list[Part]]
@@ -155,6 +158,8 @@ def layout(config: ModelConfig) -> tuple[Fields, list[Fields]]:
         of_layer = _gpt2_layer
     elif config.latent is not None:
         of_layer = _latent_layer
+    elif config.architecture == "Phi3ForCausalLM":
+        of_layer = _phi3_layer
     else:
         of_layer = _decoder_layer
     return model, [of_layer(config, layer) for layer in range(config.num_hidden_layers)]
@@ -182,6 +187,16 @@ def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
         fields |= {name: [Part(f"{prefix}{name}.weight", (D,))]
                    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm")}
     return fields | _feed_forward(config, layer)
+
+
+def _phi3_layer(config: ModelConfig, layer: int) -> Fields:
+    """As Llama's, with one tensor for q, k and v, and one for gate and up."""
+    fields = _decoder_layer(config, layer)
+    for module, field in (("self_attn", "qkv_proj"), ("mlp", "gate_up_proj")):
+        pieces = tuple(part.shape[0] for part in fields[field])
+        fields[field] = [Part(f"model.layers.{layer}.{module}.{field}.weight",
+                              (sum(pieces), config.hidden_size), pieces=pieces)]
+    return fields
 
 
 def _feed_forward(config: ModelConfig, layer: int) -> Fields:

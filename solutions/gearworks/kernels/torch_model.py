@@ -2,7 +2,7 @@
 
 It has the interface of `model.Model`, so `generate`, speculation, beam search and the serving
 engine run it as they run NumPy's. Ids and logits are NumPy arrays, everything between lies on
-the device. Llama, Mistral, Qwen2 and Qwen3.
+the device. It runs the families of `layouts.PLAIN`.
 
 Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, F feed-forward
 size, V vocabulary.
@@ -186,7 +186,9 @@ class TorchModel:
         config, weights = self.config, self.weights
         x = F.embedding(ids, weights.embed_tokens)                                    # (T, D)
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._before(x, layer, config, cos, sin, self._operators)
+            angles = ((cos, sin) if config.turns(index)
+                      else (torch.ones_like(cos), torch.zeros_like(sin)))
+            q, k, v = self._before(x, layer, config, *angles, self._operators)
             attended = cache.attend(index, q, k, v)                                # (T, H, d)
             if index + 1 == len(weights.layers):
                 x, attended = x[rows], attended[rows]
@@ -270,5 +272,5 @@ def refuse_family(config: ModelConfig) -> None:
     """Raise ModelError for a model that is no plain decoder."""
     if config.architecture not in PLAIN:
         raise ModelError(f"torch's decoder does not run a {config.architecture}",
-                         "it runs Llama, Mistral, Qwen2 and Qwen3 models",
+                         f"it runs {', '.join(PLAIN)}",
                          "run it with --engine numpy")

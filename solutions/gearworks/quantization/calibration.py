@@ -25,6 +25,7 @@ from gearworks.quantization.awq import awq_scale
 from gearworks.formats.codes import Codes
 from gearworks.quantization.gptq import gptq_hessian, gptq_quantize
 from gearworks.quantization.rounding import from_zero_points, int4_codes
+from gearworks.rope_scaling import angles_in_layer
 
 MATRICES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 # What AWQ's search looks at: so many tokens, and so many outputs of a matrix. More hardly
@@ -93,8 +94,9 @@ def run_layer(model: Model, layer: LayerWeights, index: int,
               hidden: np.ndarray) -> np.ndarray:
     """Run all texts through one layer. hidden: (N, T, D), returns the same shape."""
     count, length, _ = hidden.shape
-    cos, sin = rotations(model.config, np.tile(np.arange(length), count))
-    return decoder_layer(hidden.reshape(count * length, -1), layer, model.config, cos, sin,
+    turning = rotations(model.config, np.tile(np.arange(length), count))
+    return decoder_layer(hidden.reshape(count * length, -1), layer, model.config,
+                         *angles_in_layer(model.config, index, *turning),
                          WholeTexts(model.config, length), index).reshape(hidden.shape)
 
 
