@@ -1,6 +1,7 @@
 """GGUF files of every architecture that is read from them,
 written with the `gguf` package and its own tensor names."""
 
+import math
 import re
 from pathlib import Path
 
@@ -28,6 +29,8 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 ARCHITECTURES = {"Llama": gguf.MODEL_ARCH.LLAMA, "Mistral": gguf.MODEL_ARCH.LLAMA,
                  "Mixtral": gguf.MODEL_ARCH.LLAMA, "Qwen2": gguf.MODEL_ARCH.QWEN2,
                  "Qwen3": gguf.MODEL_ARCH.QWEN3, "Qwen3Moe": gguf.MODEL_ARCH.QWEN3MOE,
+                 "Phi3": gguf.MODEL_ARCH.PHI3, "SmolLM3": gguf.MODEL_ARCH.SMOLLM3,
+                 "Olmo2": gguf.MODEL_ARCH.OLMO2,
                  "Gemma3": gguf.MODEL_ARCH.GEMMA3, "GPT2": gguf.MODEL_ARCH.GPT2,
                  "DeepseekV2": gguf.MODEL_ARCH.DEEPSEEK2,
                  "DeepseekV3": gguf.MODEL_ARCH.DEEPSEEK2}
@@ -65,13 +68,30 @@ def add_settings(writer, family, config):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim if getattr(config, "head_dim", None)
                           else config.hidden_size // config.num_attention_heads)
-    if family == "Gemma3" or family in ("Mistral", "Mixtral") and config.sliding_window:
+    if family == "Gemma3" or family in ("Mistral", "Mixtral", "Phi3") and config.sliding_window:
         writer.add_sliding_window(config.sliding_window)
+    if family == "Phi3":
+        add_phi3(writer, config, rope)
     if family in ("Mixtral", "Qwen3Moe"):
         writer.add_expert_count(config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
     if family == "Qwen3Moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def add_phi3(writer, config, rope):
+    """What of a head turns, and how; whose factors are tensors, converters give no type."""
+    context = config.original_max_position_embeddings
+    writer.add_rope_scaling_orig_ctx_len(context)
+    writer.add_rope_dimension_count(int(config.hidden_size // config.num_attention_heads
+                                        * rope["partial_rotary_factor"]))
+    if rope["rope_type"] == "longrope":
+        stretch = config.max_position_embeddings / context
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretch)
+                                                       / math.log(context)))
+        for texts in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{texts}.weight",
+                              np.array(rope[f"{texts}_factor"], np.float32))
 
 
 def add_deepseek(writer, family, config):
@@ -113,7 +133,8 @@ def as_converted(family, hf_model, folder, permute=None, mla=True, stacked=True)
             experts.setdefault(expert[1] + expert[3], {})[int(expert[2])] = tensors.pop(name)
     tensors |= {name: np.stack([each[number] for number in range(len(each))])
                 for name, each in experts.items()}
-    is_permuted = (family in ("Llama", "Mistral", "Mixtral")) if permute is None else permute
+    is_permuted = (family in ("Llama", "Mistral", "Mixtral", "SmolLM3") if permute is None
+                   else permute)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     converted = {}
     for name, array in tensors.items():
@@ -196,6 +217,10 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
         "original_max_position_embeddings": 64}
 
 
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.3, 0.9], "long_factor": [1.5, 4.0, 9.0]}
+
+
 def yarn_keys(settings):
     """What a file says of the YaRN that a configuration has."""
     rope = settings.get("rope_parameters", {})
@@ -219,6 +244,11 @@ def yarn_keys(settings):
      ("Qwen3Moe", {"norm_topk_prob": True}),
      ("Qwen3Moe", {"norm_topk_prob": True, "num_experts": 4, "num_key_value_heads": 1,
                    "moe_intermediate_size": 90, "tie_word_embeddings": True}),
+     ("Phi3", {}), ("Phi3", {"tie_word_embeddings": True, "sliding_window": 9}),
+     ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 131}),
+     ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5}),
+     ("SmolLM3", {"no_rope_layer_interval": 4, "head_dim": 14, "tie_word_embeddings": False}),
+     ("Olmo2", {}), ("Olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
      ("GPT2", {}), ("GPT2", {"n_inner": 48}), ("GPT2", {"tie_word_embeddings": False}),
      ("DeepseekV2", {"topk_method": "greedy"}),
      ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
@@ -247,6 +277,9 @@ def test_logits_equal_hf(tmp_path, tiny_model, rng, family, settings):
     ("Llama", {"head_dim": 10, "rope_parameters": YARN}), ("Mistral", {"sliding_window": 9}),
     ("Mixtral", {}), ("Qwen2", {}), ("Qwen3", {"head_dim": 14}),
     ("Qwen3Moe", {"norm_topk_prob": True}), ("GPT2", {"n_inner": 48}),
+    ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5}), ("Olmo2", {}),
+    ("Phi3", {"sliding_window": 9}),
+    ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 40}),
     ("Gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 10}),
     ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
     ("DeepseekV2", {"topk_method": "greedy", "q_lora_rank": None}),

@@ -57,10 +57,9 @@ def gguf_fields(architecture: str, metadata: Mapping[str, Any],
     fields = {"vocab_size": len(tokens)} | _ARCHITECTURES[architecture](keys)
     if "rope_freqs.weight" in rope_factors and "rope_scaling" in fields:
         fields["rope_scaling"] = _by_factors(keys, fields, rope_factors["rope_freqs.weight"])
-    short, long = (rope_factors.get(f"rope_factors_{texts}.weight")
-                   for texts in ("short", "long"))
-    if architecture == "phi3" and (short, long) != (None, None):
-        fields["rope_scaling"] = _longrope(keys, short, long)
+    if architecture == "phi3":
+        fields["rope_scaling"] = _longrope(keys, fields, *(
+            rope_factors.get(f"rope_factors_{texts}.weight") for texts in ("short", "long")))
     return fields
 
 
@@ -139,15 +138,18 @@ def _by_factors(keys: Keys, fields: Mapping[str, Any],
                                     1.0 if scaling is None else scaling.factor)
 
 
-def _longrope(keys: Keys, short: Sequence[float] | None,
-              long: Sequence[float] | None) -> RopeScaling:
+def _longrope(keys: Keys, fields: Mapping[str, Any], short: Sequence[float] | None,
+              long: Sequence[float] | None) -> RopeScaling | None:
     """The factors of Phi-3's long contexts, which a file has in place of a type of scaling."""
+    attention = keys.read("rope.scaling.attn_factor", float, None)
+    if short is None and long is None and attention in (None, 1.0):
+        return fields["rope_scaling"]
     context = keys.read("context_length", int)
     return RopeScaling.from_hf({
         "type": "longrope", "short_factor": short, "long_factor": long,
         "original_max_position_embeddings": keys.read("rope.scaling.original_context_length",
                                                       int),
-        "attention_factor": keys.read("rope.scaling.attn_factor", float, None)}, context)
+        "attention_factor": attention}, context)
 
 
 def _require_no_window(keys: Keys, context: int) -> None:
@@ -189,6 +191,12 @@ def _qwen3(keys: Keys) -> dict[str, Any]:
     fields = _decoder(keys)
     _require_no_window(keys, fields["max_position_embeddings"])
     return fields | {"architecture": "Qwen3ForCausalLM", "qk_norm": True}
+
+
+def _olmo2(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    _require_no_window(keys, fields["max_position_embeddings"])
+    return fields | {"architecture": "Olmo2ForCausalLM"}
 
 
 def _phi3(keys: Keys) -> dict[str, Any]:
@@ -289,7 +297,7 @@ def _deepseek(keys: Keys) -> dict[str, Any]:
 
 _ARCHITECTURES: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     "llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3, "gemma3": _gemma3,
-    "phi3": _phi3, "smollm3": _smollm3,
+    "olmo2": _olmo2, "phi3": _phi3, "smollm3": _smollm3,
     "qwen3moe": _qwen3_moe, "gpt2": _gpt2, "deepseek2": _deepseek}
 
 GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)

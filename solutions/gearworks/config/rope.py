@@ -62,7 +62,7 @@ class RopeScaling:
             values["factor"] = max_position_embeddings / _number(
                 values | parameters, "original_max_position_embeddings")
         if kind == "longrope":
-            values |= {name: _factors(f"{name} of longrope", parameters.get(name))
+            values |= {name: _factors(name, parameters.get(name))
                        for name in ("short_factor", "long_factor")}
         for name in cls.__dataclass_fields__.keys() - {"kind", "truncate", "factors",
                                                        "short_factor", "long_factor"}:
@@ -99,7 +99,7 @@ class RopeScaling:
         Raises ModelError for a factor that is not a positive number.
         """
         return cls("factors", factor, max_position_embeddings,
-                   factors=_factors("rope_freqs", list(map(float, factors))))
+                   factors=_factors("factor", list(map(float, factors))))
 
     @property
     def of_pairs(self) -> dict[str, tuple[float, ...]]:
@@ -110,8 +110,9 @@ class RopeScaling:
 
 def _factors(name: str, factors: Any) -> tuple[float, ...]:
     if not isinstance(factors, list) or not factors:
-        raise _bad_scaling(f"{name} is {factors!r:.80}, where a list of numbers is needed")
-    named = {f"{name} of pair {pair}": factor for pair, factor in enumerate(factors)}
+        raise _bad_scaling(f"the longrope scaling has {factors!r:.80} for its {name}, where "
+                           "a list of numbers is needed")
+    named = {f"{name} {pair} of the RoPE": factor for pair, factor in enumerate(factors)}
     return tuple(_number(named, each) for each in named)
 
 

@@ -37,6 +37,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "Qwen3MoeForCausalLM": _DECODER | _ONE_WINDOW | {
         "use_sliding_window", "decoder_sparse_step", "mlp_only_layers", "num_experts",
         "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"},
+    "Olmo2ForCausalLM": _DECODER,
     "Phi3ForCausalLM": _DECODER | {"sliding_window", "partial_rotary_factor"},
     "SmolLM3ForCausalLM": _DECODER | _ONE_WINDOW | {
         "use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},

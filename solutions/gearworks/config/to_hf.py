@@ -75,7 +75,7 @@ def _window(config: ModelConfig) -> Settings:
 
 
 def _phi3(config: ModelConfig) -> Settings:
-    settings = _decoder(config) | _window(config) | {"model_type": "phi3"}
+    settings = _decoder(config) | _window(config) | {"model_type": "phi3", "pad_token_id": None}
     if config.rope_scaling is not None:
         settings["original_max_position_embeddings"] = (
             config.rope_scaling.original_max_position_embeddings)
@@ -87,7 +87,7 @@ def _phi3(config: ModelConfig) -> Settings:
 
 def _smollm3(config: ModelConfig) -> Settings:
     return _without_windows(config) | {
-        "model_type": "smollm3",
+        "model_type": "smollm3", "pad_token_id": None,
         "no_rope_layers": [int(config.turns(layer))
                            for layer in range(config.num_hidden_layers)]}
 
@@ -157,6 +157,7 @@ _FAMILIES: Mapping[str, Callable[[ModelConfig], Settings]] = {
     "Qwen3ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen3"},
     "MistralForCausalLM": lambda config: (_decoder(config) | _window(config)
                                           | {"model_type": "mistral"}),
+    "Olmo2ForCausalLM": lambda config: _without_windows(config) | {"model_type": "olmo2"},
     "Phi3ForCausalLM": _phi3, "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral, "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2, "Gemma3ForCausalLM": _gemma3,

@@ -51,6 +51,8 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate",
         "block_sparse_moe.experts.w3": "ffn_up", "block_sparse_moe.experts.w2": "ffn_down"},
     "Qwen3MoeForCausalLM": _DECODER | _EXPERTS,
+    "Olmo2ForCausalLM": _DECODER | {"post_attention_layernorm": "post_attention_norm",
+                                    "post_feedforward_layernorm": "post_ffw_norm"},
     "Phi3ForCausalLM": _DECODER | {"self_attn.qkv_proj": "attn_qkv",
                                    "mlp.gate_up_proj": "ffn_up"},
     "GPT2LMHeadModel": {

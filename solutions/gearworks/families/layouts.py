@@ -45,6 +45,20 @@ class Gemma3Layer(LayerWeights):
 
 
 @dataclass(frozen=True)
+class Olmo2Layer:
+    """A layer whose norms come after what they belong to."""
+
+    qkv_proj: np.ndarray                        # ((H + 2K) · d, D): queries, keys, values
+    q_norm: np.ndarray                          # (H · d,): of all heads at once
+    k_norm: np.ndarray                          # (K · d,)
+    o_proj: np.ndarray                          # (D, H · d)
+    post_attention_layernorm: np.ndarray        # (D,)
+    gate_up_proj: np.ndarray                    # (2F, D): gate, then up
+    down_proj: np.ndarray                       # (D, F)
+    post_feedforward_layernorm: np.ndarray      # (D,)
+
+
+@dataclass(frozen=True)
 class LatentLayer:
     """A layer of DeepSeek-V2 or V3.
 
@@ -94,7 +108,7 @@ class Weights:
     """All weights of a decoder, in float32. `layers` holds the family's kind of layer."""
 
     embed_tokens: np.ndarray                    # (V, D)
-    layers: tuple[LayerWeights | LatentLayer | GPT2Layer, ...]
+    layers: tuple[LayerWeights | Olmo2Layer | LatentLayer | GPT2Layer, ...]
     norm: np.ndarray                            # (D,)
     lm_head: np.ndarray                         # (V, D); tied, the very array `embed_tokens`
     embed_positions: np.ndarray | None = None   # (max_position_embeddings, D): GPT-2
@@ -118,7 +132,7 @@ def layer_class(config: ModelConfig) -> type:
     """The kind of layer that a model of this configuration is made of."""
     if config.latent is not None:
         return LatentLayer
-    return {"GPT2LMHeadModel": GPT2Layer,
+    return {"GPT2LMHeadModel": GPT2Layer, "Olmo2ForCausalLM": Olmo2Layer,
             "Gemma3ForCausalLM": Gemma3Layer}.get(config.architecture, LayerWeights)
 
 
@@ -158,10 +172,9 @@ def layout(config: ModelConfig) -> tuple[Fields, list[Fields]]:
         of_layer = _gpt2_layer
     elif config.latent is not None:
         of_layer = _latent_layer
-    elif config.architecture == "Phi3ForCausalLM":
-        of_layer = _phi3_layer
     else:
-        of_layer = _decoder_layer
+        of_layer = {"Phi3ForCausalLM": _phi3_layer, "Olmo2ForCausalLM": _olmo2_layer
+                    }.get(config.architecture, _decoder_layer)
     return model, [of_layer(config, layer) for layer in range(config.num_hidden_layers)]
 
 
@@ -197,6 +210,18 @@ def _phi3_layer(config: ModelConfig, layer: int) -> Fields:
         fields[field] = [Part(f"model.layers.{layer}.{module}.{field}.weight",
                               (sum(pieces), config.hidden_size), pieces=pieces)]
     return fields
+
+
+def _olmo2_layer(config: ModelConfig, layer: int) -> Fields:
+    fields = _decoder_layer(config, layer)
+    del fields["input_layernorm"]
+    queries, keys, _ = (part.shape for part in fields["qkv_proj"])
+    prefix = f"model.layers.{layer}."
+    return fields | {
+        "q_norm": [Part(f"{prefix}self_attn.q_norm.weight", queries[:1])],
+        "k_norm": [Part(f"{prefix}self_attn.k_norm.weight", keys[:1])],
+        "post_feedforward_layernorm": [Part(f"{prefix}post_feedforward_layernorm.weight",
+                                            (config.hidden_size,))]}
 
 
 def _feed_forward(config: ModelConfig, layer: int) -> Fields:
