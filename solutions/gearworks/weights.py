@@ -157,7 +157,8 @@ def permute_rope(rows: np.ndarray, num_heads: int) -> np.ndarray:
 def named_tensors(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """Every tensor of a model by Hugging Face's name, as a view: the reverse of `reserve`.
 
-    Gemma-3's norms are as the engine has them, with the one added.
+    Gemma-3's norms are as the engine has them, with the one added, and Phi-3's rows in the
+    engine's order: `phi3.row_order`.
     """
     model, layers = layout(config)
     tensors: dict[str, np.ndarray] = {}
