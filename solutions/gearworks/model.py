@@ -16,7 +16,7 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families import deepseek, gemma3, gpt2, olmo2, smollm3
+from gearworks.families import deepseek, gemma3, gpt2, gpt_oss, olmo2, smollm3
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
@@ -143,6 +143,7 @@ def checked_ids(config: ModelConfig, input_ids: np.ndarray,
 
 
 _FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
+            "GptOssForCausalLM": gpt_oss.forward,
             "Olmo2ForCausalLM": olmo2.forward, "SmolLM3ForCausalLM": smollm3.forward,
             "DeepseekV2ForCausalLM": deepseek.forward,
             "DeepseekV3ForCausalLM": deepseek.forward}
@@ -154,7 +155,7 @@ class Model:
     has_fixed_shapes = True        # a row's products can be kept apart from its neighbours'
 
     def __init__(self, config: ModelConfig, weights: Weights):
-        self.config = config
+        self.config = gpt_oss.with_sinks(config, weights)
         self.weights = weights
 
     @classmethod

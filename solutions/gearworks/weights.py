@@ -93,7 +93,7 @@ def require_plausible(config: ModelConfig, tensors: int) -> None:
     """Refuse a configuration with more layers and experts than the file has tensors, so that
     a number in a file reserves no memory. Raises ModelError."""
     announced = config.num_hidden_layers
-    if config.experts is not None:
+    if config.experts is not None and config.architecture != "GptOssForCausalLM":
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
     if announced > tensors:
         raise ModelError("the checkpoint does not match its configuration",
@@ -165,13 +165,13 @@ def named_tensors(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray
     for owner, fields in ((weights, model), *zip(weights.layers, layers)):
         for name, parts in fields.items():
             array = getattr(owner, name)
-            array = array.reshape(-1, *array.shape[2:]) if array.ndim == 3 else array
+            if array.ndim > len(parts[0].shape):                # of experts, one by one
+                array = array.reshape(-1, *array.shape[2:])
             row = 0
             for part in parts:
-                rows = part.shape[::-1][0] if part.transposed else part.shape[0]
-                place = array[row:row + rows]
-                tensors[part.name] = place.T if part.transposed else place
-                row += rows
+                place = array[row:row + part.in_engine[0]]
+                tensors[part.name] = place.swapaxes(-1, -2) if part.transposed else place
+                row += len(place)
     return tensors
 
 
@@ -266,11 +266,11 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
 
     def field(parts: list[Part], experts: int) -> np.ndarray:
         nonlocal used
-        shapes = [part.shape[::-1] if part.transposed else part.shape for part in parts]
+        shapes = [part.in_engine for part in parts]
         rows, columns = sum(shape[0] for shape in shapes), shapes[0][1:]
         start, used = used, used + rows * prod(columns)
         array = block[start:used].reshape(rows, *columns)
-        if columns and rows >= columns[0] and not experts:
+        if len(columns) == 1 and rows >= columns[0] and not experts:
             # The longer side is contiguous: BLAS streams along it fastest when it multiplies
             # one token (seen: 28 against 20 GB/s for 3072 by 576). The shape is the same either
             # way.
@@ -278,9 +278,9 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
         row = 0
         for part, shape in zip(parts, shapes):
             place = array[row:row + shape[0]]
-            places[part.name] = place.T if part.transposed else place
+            places[part.name] = place.swapaxes(-1, -2) if part.transposed else place
             row += shape[0]
-        return array.reshape(experts, -1, *columns) if experts else array
+        return array.reshape(experts, -1, *columns) if experts and len(columns) == 1 else array
 
     def assemble_layer(fields: Fields) -> object:
         experts = config.experts.num_experts if "router" in fields else 0

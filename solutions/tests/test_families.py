@@ -12,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from gearworks.accounting import latent_cache_bytes
 from gearworks.comparison.compare import load_hf
 from gearworks.config import SUPPORTED_ARCHITECTURES, ExpertsConfig, ModelConfig
-from gearworks.errors import ModelError
+from gearworks.errors import FormatError, ModelError
 from gearworks.families.deepseek import choose
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model
+from gearworks.quantization.mxfp4 import quantize_mxfp4
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
@@ -83,6 +85,17 @@ CASES = [
               "original_max_position_embeddings": 10, "hidden_size": 80, "sliding_window": 9,
               "num_attention_heads": 5, "num_key_value_heads": 1, "intermediate_size": 23}),
     ("Phi3", {"sliding_window": 33, "rms_norm_eps": 1e-2, "num_key_value_heads": 1}),
+    ("GptOss", {}),
+    ("GptOss", {"swiglu_limit": 0.4, "swiglu_alpha": 3.0, "num_key_value_heads": 6}),
+    ("GptOss", {"num_local_experts": 7, "num_experts_per_tok": 1, "tie_word_embeddings": True,
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}),
+    ("GptOss", {"attention_bias": False, "num_experts_per_tok": 5, "head_dim": 16}),
+    ("GptOss", {"layer_types": ["full_attention"] * 3, "intermediate_size": 23,
+                "vocab_size": 37}),
+    ("GptOss", {"rope_parameters": None, "hidden_size": 40, "num_attention_heads": 5,
+                "num_key_value_heads": 1, "max_position_embeddings": 8192}),
+    ("GptOss", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+                "sliding_window": 64, "rms_norm_eps": 1e-2, "head_dim": 6}),
     ("Olmo2", {}),
     ("Olmo2", {"num_key_value_heads": 6, "tie_word_embeddings": True, "vocab_size": 37}),
     ("Olmo2", {"num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 50}),
@@ -243,7 +256,8 @@ def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
     finally:
         sys.setprofile(None)
     assert found == set() and logits.dtype == np.float32
-    assert {"attend", "attention", "linear", "forward", "decoder_layer"} <= looked_at
+    assert {"attend", "linear", "forward", "decoder_layer"} <= looked_at
+    assert looked_at & {"attention", "attention_over_views"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -301,6 +315,34 @@ def test_older_files_and_missing_fields_are_read_as_hf_reads_them(tiny_model, rn
     with torch.no_grad():
         expected = load_hf(folder)(torch.from_numpy(ids)[None]).logits[0].numpy()
     np.testing.assert_allclose(whole(Model.load(folder), ids), expected, rtol=0, atol=1e-4)
+
+
+def test_gpt_oss_as_it_was_published(tiny_model, rng):
+    """Experts in MXFP4, whose matrices lie the other way round than in a plain file."""
+    hf_model, folder = tiny_model("GptOss", 42, hidden_size=64, intermediate_size=96)
+    state = {key: tensor.clone() for key, tensor in hf_model.state_dict().items()}
+    for key in [key for key in state if key.endswith(("gate_up_proj", "experts.down_proj"))]:
+        packed = [quantize_mxfp4(expert.T.contiguous().numpy()) for expert in state.pop(key)]
+        for part, arrays in zip(("blocks", "scales"), zip(*packed)):
+            state[f"{key}_{part}"] = torch.from_numpy(np.stack(arrays))
+        hf_model.get_parameter(key).data = convert_moe_packed_tensors(
+            state[f"{key}_blocks"], state[f"{key}_scales"], dtype=torch.float32)
+    save_file(state, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {
+        "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
+        "experts_per_token": 2, "initial_context_length": 64}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ids = rng.integers(0, 211, 50)
+    with torch.no_grad():
+        expected = hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(whole(Model.load(folder), ids), expected, rtol=0, atol=1e-4)
+    for part, wrong, says in (("scales", (5, 192, 3), "expected"),
+                              ("blocks", (5, 192, 2, 15), "not of 16 bytes")):
+        key = f"model.layers.1.mlp.experts.gate_up_proj_{part}"
+        save_file(state | {key: torch.zeros(wrong, dtype=torch.uint8)},
+                  folder / "model.safetensors")
+        with pytest.raises(FormatError, match=says):
+            Model.load(folder)
 
 
 def test_gpt2_as_it_was_published(tiny_model, rng, tmp_path):

@@ -141,7 +141,10 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
 
     trail: Trail = {}
     latent = getattr(network.config, "kv_lora_rank", None) is not None
-    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    # PyTorch's own attention has no sinks, and no soft caps
+    kind = "sdpa" if network._supports_sdpa else "eager"
+    attend = (ALL_ATTENTION_FUNCTIONS["sdpa"] if kind == "sdpa"
+              else sys.modules[type(network).__module__].eager_attention_forward)
 
     def attend_and_record(module, query, key, value, mask, **options):
         out, weights = attend(module, query, key, value, mask, **options)
@@ -173,7 +176,7 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
     hooks.append(final_norm.register_forward_hook(record(None, "final norm")))
     before = network.config._attn_implementation
     AttentionInterface.register("gearworks_recording", attend_and_record)
-    AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS[kind])
     network.set_attn_implementation("gearworks_recording")
     try:
         with torch.no_grad():

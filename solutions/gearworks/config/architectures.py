@@ -19,6 +19,7 @@ class ExpertsConfig:
     scoring: "softmax" or "sigmoid", what makes weights of the router's scores. groups,
     kept_groups, best_of_group: as for `moe.keep_best_groups`; a single group means no limit.
     scale: multiplies the weights of the chosen experts.
+    swiglu_alpha, swiglu_limit: of gpt-oss, as for `gpt_oss.limited_swiglu`.
     shared_size: the feed-forward size of the network that every token visits besides, 0 for
     none.
     """
@@ -34,11 +35,14 @@ class ExpertsConfig:
     best_of_group: int = 1
     scale: float = 1.0
     shared_size: int = 0
+    swiglu_alpha: float | None = None
+    swiglu_limit: float | None = None
 
     def __post_init__(self):
         require_sizes(self, "num_experts", "num_experts_per_tok", "intermediate_size", "groups",
                       "kept_groups")
-        require_positive(self, "scale")
+        require_positive(self, "scale", *(name for name in ("swiglu_alpha", "swiglu_limit")
+                                          if getattr(self, name) is not None))
         if not isinstance(self.normalize, bool):
             raise bad_config(f"norm_topk_prob is {self.normalize!r:.80}, where true or false "
                              "is needed")
@@ -243,6 +247,30 @@ def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
     return fields | {"experts": experts}
 
 
+# What a file without settings of its RoPE means, in this family alone.
+_GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                 "truncate": False, "original_max_position_embeddings": 4096}
+
+
+def _gpt_oss(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
+    if types is None:
+        types = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
+    silent = not config.get("rope_parameters") and not config.get("rope_scaling")
+    everywhere = (True,) * len(layers)
+    experts = ExpertsConfig(config["num_local_experts"], config["num_experts_per_tok"],
+                            config["intermediate_size"], True, everywhere,
+                            swiglu_alpha=config["swiglu_alpha"],
+                            swiglu_limit=config["swiglu_limit"])
+    for name in ("swiglu_alpha", "swiglu_limit"):
+        if config[name] is None:
+            raise bad_config(f"{name} is None, where a number is needed")
+    return (_decoder(config)
+            | _rope(config, lambda parameters: dict(_GPT_OSS_ROPE) if silent else parameters)
+            | _windows(_layer_types(types, len(layers)), config["sliding_window"])
+            | {"qkv_bias": flag(config, "attention_bias"), "experts": experts})
+
+
 def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
     step = size("decoder_sparse_step", config["decoder_sparse_step"])
     dense = config.get("mlp_only_layers") or []
@@ -350,6 +378,7 @@ _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "Phi3ForCausalLM": _phi3,
     "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral,
+    "GptOssForCausalLM": _gpt_oss,
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2,
     "Gemma3ForCausalLM": _gemma3,
@@ -380,6 +409,10 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None,
                            "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
                            "num_experts_per_tok": 2},
+    "GptOssForCausalLM": {"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+                          "rms_norm_eps": 1e-5, "rope_theta": 150_000.0,
+                          "num_local_experts": 128, "num_experts_per_tok": 4,
+                          "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
     "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096,
                             "decoder_sparse_step": 1, "num_experts": 128,
                             "moe_intermediate_size": 768, "num_experts_per_tok": 8,

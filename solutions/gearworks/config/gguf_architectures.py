@@ -5,7 +5,7 @@ Llama, Mistral (with a window) and Mixtral (with experts), `deepseek2` is DeepSe
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gearworks.config.architectures import ExpertsConfig, LatentConfig, gemma3_windows
@@ -225,6 +225,19 @@ def _qwen3_moe(keys: Keys) -> dict[str, Any]:
     return fields | {"architecture": "Qwen3MoeForCausalLM", "experts": experts}
 
 
+def _gpt_oss(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    layers, window = fields["num_hidden_layers"], keys.read("attention.sliding_window", int)
+    scaling = fields["rope_scaling"]
+    if scaling is not None:             # as these models were trained; the file does not say so
+        fields["rope_scaling"] = replace(scaling, truncate=False)
+    experts = _experts(keys, layers, keys.read("expert_feed_forward_length", int),
+                       normalize=True, swiglu_alpha=1.702, swiglu_limit=7.0)
+    return fields | gemma3_windows(window, layers, 2) | {
+        "architecture": "GptOssForCausalLM", "qkv_bias": True, "experts": experts,
+        "intermediate_size": experts.intermediate_size}
+
+
 def _gemma3(keys: Keys) -> dict[str, Any]:
     fields = _decoder(keys)
     layers = fields["num_hidden_layers"]
@@ -298,6 +311,7 @@ def _deepseek(keys: Keys) -> dict[str, Any]:
 _ARCHITECTURES: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     "llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3, "gemma3": _gemma3,
     "olmo2": _olmo2, "phi3": _phi3, "smollm3": _smollm3,
+    "gpt-oss": _gpt_oss,
     "qwen3moe": _qwen3_moe, "gpt2": _gpt2, "deepseek2": _deepseek}
 
 GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)

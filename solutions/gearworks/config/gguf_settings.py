@@ -29,6 +29,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(keys) for name, keys in {
     "llama": _DECODER | _WINDOW | _EXPERTS,
     "qwen2": _DECODER | _WINDOW,
     "qwen3": _DECODER | _WINDOW,
+    "gpt-oss": _DECODER | _WINDOW | _EXPERTS | {"expert_feed_forward_length"},
     "olmo2": _DECODER | _WINDOW,
     "phi3": _DECODER | _WINDOW | {"rope.scaling.attn_factor"},
     "smollm3": _DECODER | _WINDOW,

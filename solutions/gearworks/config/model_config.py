@@ -6,8 +6,10 @@ speaks English.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from gearworks.config.architectures import (
     SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields)
@@ -54,6 +56,10 @@ class ModelConfig:
     rotary_dim: int | None = None
     # SmolLM3: for each layer, whether its heads turn; () if all do
     rope_layers: tuple[bool, ...] = ()
+    attention_softcap: float | None = None          # Gemma-2: of the scores
+    logit_softcap: float | None = None              # Gemma-2: of the logits
+    # gpt-oss: each layer's (H,), which `Model` takes from its weights
+    sinks: tuple[np.ndarray | None, ...] = field(default=(), repr=False, compare=False)
     # DeepSeek-V3: layers after the last, for guessing ahead; never run
     prediction_layers: int = 0
 
@@ -98,7 +104,8 @@ class ModelConfig:
         for window in self.windows:
             if window is not None:
                 size("sliding_window", window)
-        for name in ("rope_local_theta", "query_pre_attn_scalar"):
+        for name in ("rope_local_theta", "query_pre_attn_scalar", "attention_softcap",
+                     "logit_softcap"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
 
@@ -170,12 +177,12 @@ class ModelConfig:
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
     """Weights that mean nothing without their scales must not be taken for plain numbers."""
-    for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
-        quantization = config.get(field)
+    for name in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
+        quantization = config.get(name)
         if quantization is not None:
             method = (quantization.get("quant_method") if isinstance(quantization, Mapping)
                       else None)
             raise ModelError(
                 "the model's weights are quantized",
-                f"{field} names the method {method!r:.80}, which this engine does not read",
+                f"{name} names the method {method!r:.80}, which this engine does not read",
                 "use the publisher's BF16 or FP16 weights, or a GGUF file of the model")

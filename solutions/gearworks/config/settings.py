@@ -34,6 +34,9 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "Qwen3ForCausalLM": _DECODER | _QWEN_WINDOWS,
     "MistralForCausalLM": _DECODER | _ONE_WINDOW,
     "MixtralForCausalLM": _DECODER | _ONE_WINDOW | {"num_local_experts", "num_experts_per_tok"},
+    "GptOssForCausalLM": _DECODER | _ONE_WINDOW | {
+        "num_local_experts", "num_experts_per_tok", "swiglu_alpha", "swiglu_limit",
+        "attention_bias"},
     "Qwen3MoeForCausalLM": _DECODER | _ONE_WINDOW | {
         "use_sliding_window", "decoder_sparse_step", "mlp_only_layers", "num_experts",
         "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"},
@@ -54,6 +57,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
 # Other names of the same settings, as transformers maps them.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "MixtralForCausalLM": {"num_experts": "num_local_experts"},
+    "GptOssForCausalLM": {"num_experts": "num_local_experts"},
     "Qwen3MoeForCausalLM": {"num_local_experts": "num_experts"},
     "GPT2LMHeadModel": {"hidden_size": "n_embd", "max_position_embeddings": "n_positions",
                         "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
@@ -118,6 +122,7 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {reason: frozenset(settings) for reason
 # Settings of one family that others of its settings decide, or that transformers overwrites.
 DECIDED_BY_OTHERS: Mapping[str, frozenset[str]] = {
     "GPT2LMHeadModel": frozenset({"n_ctx"}),                              # n_positions
+    "GptOssForCausalLM": frozenset({"experts_per_token"}),                # num_experts_per_tok
     "Gemma3ForCausalLM": frozenset({"_sliding_window_pattern"}),          # layer_types
     "DeepseekV2ForCausalLM": frozenset({"head_dim", "qk_head_dim"}),      # qk_rope_head_dim
     "DeepseekV3ForCausalLM": frozenset({"qk_head_dim"}),

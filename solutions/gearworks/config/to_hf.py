@@ -74,6 +74,13 @@ def _window(config: ModelConfig) -> Settings:
     return {"sliding_window": config.windows[0] if config.windows else None}
 
 
+def _kinds_of_layers(config: ModelConfig) -> tuple[list[str], int | None]:
+    """Which layers have a window, and the window; None if no layer has one."""
+    kinds = ["full_attention" if config.window(layer) is None else "sliding_attention"
+             for layer in range(config.num_hidden_layers)]
+    return kinds, next((window for window in config.windows if window is not None), None)
+
+
 def _phi3(config: ModelConfig) -> Settings:
     settings = _decoder(config) | _window(config) | {"model_type": "phi3", "pad_token_id": None}
     if config.rope_scaling is not None:
@@ -98,6 +105,15 @@ def _mixtral(config: ModelConfig) -> Settings:
         "num_experts_per_tok": config.experts.num_experts_per_tok}
 
 
+def _gpt_oss(config: ModelConfig) -> Settings:
+    experts, (kinds, window) = config.experts, _kinds_of_layers(config)
+    return _decoder(config) | {
+        "model_type": "gpt_oss", "num_local_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_experts_per_tok, "layer_types": kinds,
+        "sliding_window": window, "swiglu_alpha": experts.swiglu_alpha,
+        "swiglu_limit": experts.swiglu_limit, "attention_bias": config.qkv_bias}
+
+
 def _qwen3_moe(config: ModelConfig) -> Settings:
     experts = config.experts
     dense = [layer for layer, sparse in enumerate(experts.sparse_layers) if not sparse]
@@ -119,12 +135,10 @@ def _gpt2(config: ModelConfig) -> Settings:
 def _gemma3(config: ModelConfig) -> Settings:
     settings = _decoder(config)
     del settings["hidden_act"], settings["mlp_bias"], settings["rope_theta"]
-    kinds = ["full_attention" if window is None else "sliding_attention"
-             for window in config.windows]
-    windows = [window for window in config.windows if window is not None]
+    kinds, window = _kinds_of_layers(config)
     return settings | {
         "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
-        "layer_types": kinds, "sliding_window": windows[0] if windows else None,
+        "layer_types": kinds, "sliding_window": window,
         "query_pre_attn_scalar": config.query_pre_attn_scalar,
         "rope_parameters": {"full_attention": settings["rope_parameters"],
                             "sliding_attention": _rope(config.rope_local_theta, None)}}
@@ -157,6 +171,7 @@ _FAMILIES: Mapping[str, Callable[[ModelConfig], Settings]] = {
     "Qwen3ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen3"},
     "MistralForCausalLM": lambda config: (_decoder(config) | _window(config)
                                           | {"model_type": "mistral"}),
+    "GptOssForCausalLM": _gpt_oss,
     "Olmo2ForCausalLM": lambda config: _without_windows(config) | {"model_type": "olmo2"},
     "Phi3ForCausalLM": _phi3, "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral, "Qwen3MoeForCausalLM": _qwen3_moe,

@@ -8,7 +8,7 @@ Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/v
 head size, E experts. Names and shapes are Hugging Face's, in a file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,17 @@ class Gemma3Layer(LayerWeights):
 
     pre_feedforward_layernorm: np.ndarray | None = None         # (D,), as the three others
     post_feedforward_layernorm: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class GptOssLayer(LayerWeights):
+    """A layer whose experts have biases, and whose gate and up are rows by turns."""
+
+    router_bias: np.ndarray | None = None                       # (E,)
+    gate_up_bias: np.ndarray | None = None                      # (E, 2F)
+    down_bias: np.ndarray | None = None                         # (E, D)
+    sinks: np.ndarray | None = None                             # (H,)
+    o_bias: np.ndarray | None = None                            # (D,)
 
 
 @dataclass(frozen=True)
@@ -132,7 +143,8 @@ def layer_class(config: ModelConfig) -> type:
     """The kind of layer that a model of this configuration is made of."""
     if config.latent is not None:
         return LatentLayer
-    return {"GPT2LMHeadModel": GPT2Layer, "Olmo2ForCausalLM": Olmo2Layer,
+    return {"GPT2LMHeadModel": GPT2Layer, "GptOssForCausalLM": GptOssLayer,
+            "Olmo2ForCausalLM": Olmo2Layer,
             "Gemma3ForCausalLM": Gemma3Layer}.get(config.architecture, LayerWeights)
 
 
@@ -141,7 +153,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a checkpoint.
+    """One tensor of a checkpoint, of one matrix or, in (E, in, out), of all experts'.
     transposed: the file keeps (in, out), and the engine (out, in). pieces: the rows of each
     matrix, where the tensor is several, one below the other."""
 
@@ -149,6 +161,11 @@ class Part:
     shape: Shape
     transposed: bool = False
     pieces: Shape = ()
+
+    @property
+    def in_engine(self) -> Shape:
+        """Its shape as the engine has it."""
+        return (*self.shape[:-2], *self.shape[:-3:-1]) if self.transposed else self.shape
 
 
 Fields = dict[str, list[Part]]
@@ -173,8 +190,9 @@ def layout(config: ModelConfig) -> tuple[Fields, list[Fields]]:
     elif config.latent is not None:
         of_layer = _latent_layer
     else:
-        of_layer = {"Phi3ForCausalLM": _phi3_layer, "Olmo2ForCausalLM": _olmo2_layer
-                    }.get(config.architecture, _decoder_layer)
+        of_layer = {"Phi3ForCausalLM": _phi3_layer, "Olmo2ForCausalLM": _olmo2_layer,
+                    "GptOssForCausalLM": _gpt_oss_layer}.get(config.architecture,
+                                                             _decoder_layer)
     return model, [of_layer(config, layer) for layer in range(config.num_hidden_layers)]
 
 
@@ -209,6 +227,25 @@ def _phi3_layer(config: ModelConfig, layer: int) -> Fields:
         pieces = tuple(part.shape[0] for part in fields[field])
         fields[field] = [Part(f"model.layers.{layer}.{module}.{field}.weight",
                               (sum(pieces), config.hidden_size), pieces=pieces)]
+    return fields
+
+
+def _gpt_oss_layer(config: ModelConfig, layer: int) -> Fields:
+    """All experts in one tensor, with rows for inputs; biases everywhere."""
+    D, E, F = config.hidden_size, config.experts.num_experts, config.intermediate_size
+    prefix = f"model.layers.{layer}."
+    experts = f"{prefix}mlp.experts."
+    fields = _decoder_layer(replace(config, experts=None), layer)
+    fields |= {
+        "router": [Part(f"{prefix}mlp.router.weight", (E, D))],
+        "router_bias": [Part(f"{prefix}mlp.router.bias", (E,))],
+        "gate_up_proj": [Part(f"{experts}gate_up_proj", (E, D, 2 * F), transposed=True)],
+        "gate_up_bias": [Part(f"{experts}gate_up_proj_bias", (E, 2 * F))],
+        "down_proj": [Part(f"{experts}down_proj", (E, F, D), transposed=True)],
+        "down_bias": [Part(f"{experts}down_proj_bias", (E, D))],
+        "sinks": [Part(f"{prefix}self_attn.sinks", (config.num_attention_heads,))]}
+    if config.qkv_bias:
+        fields["o_bias"] = [Part(f"{prefix}self_attn.o_proj.bias", (D,))]
     return fields
 
 
