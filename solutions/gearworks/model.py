@@ -16,7 +16,7 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families import deepseek, gemma3, gpt2, gpt_oss, olmo2, smollm3
+from gearworks.families import deepseek, gemma, gpt2, gpt_oss, olmo2, smollm3
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
@@ -142,8 +142,8 @@ def checked_ids(config: ModelConfig, input_ids: np.ndarray,
     return input_ids, positions
 
 
-_FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
-            "GptOssForCausalLM": gpt_oss.forward,
+_FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma2ForCausalLM": gemma.forward,
+            "Gemma3ForCausalLM": gemma.forward, "GptOssForCausalLM": gpt_oss.forward,
             "Olmo2ForCausalLM": olmo2.forward, "SmolLM3ForCausalLM": smollm3.forward,
             "DeepseekV2ForCausalLM": deepseek.forward,
             "DeepseekV3ForCausalLM": deepseek.forward}

@@ -18,7 +18,8 @@ from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS, arranged, gguf_name
 from gearworks.families.phi3 import row_order
-from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
+from gearworks.families.layouts import (
+    NORMS_FROM_ONE, Fields, Part, Weights, layer_class, layout)
 from gearworks.formats.gguf import GGUFFile
 from gearworks.formats.gguf_parts import open_gguf
 from gearworks.formats.pickled import PickledFile
@@ -157,7 +158,7 @@ def permute_rope(rows: np.ndarray, num_heads: int) -> np.ndarray:
 def named_tensors(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """Every tensor of a model by Hugging Face's name, as a view: the reverse of `reserve`.
 
-    Gemma-3's norms are as the engine has them, with the one added, and Phi-3's rows in the
+    Gemma's norms are as the engine has them, with the one added, and Phi-3's rows in the
     engine's order: `phi3.row_order`.
     """
     model, layers = layout(config)
@@ -299,7 +300,7 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
 
     Raises FormatError as the file does.
     In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted.
-    Gemma-3's norms are stored as their distance from one, except in GGUF files, where the one
+    Gemma's norms are stored as their distance from one, except in GGUF files, where the one
     has been added. Phi-3's rows may be in another order.
     """
     order = row_order(name, config)
@@ -319,7 +320,7 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
                           "fetch the model again, or use one whose weights are not quantized "
                           "in a way of its own")
     file.tensor(name, out=place)
-    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+    if config.architecture in NORMS_FROM_ONE and name.endswith("norm.weight"):
         place += 1
 
 

@@ -31,6 +31,7 @@ ARCHITECTURES = {"Llama": gguf.MODEL_ARCH.LLAMA, "Mistral": gguf.MODEL_ARCH.LLAM
                  "Qwen3": gguf.MODEL_ARCH.QWEN3, "Qwen3Moe": gguf.MODEL_ARCH.QWEN3MOE,
                  "Phi3": gguf.MODEL_ARCH.PHI3, "SmolLM3": gguf.MODEL_ARCH.SMOLLM3,
                  "Olmo2": gguf.MODEL_ARCH.OLMO2, "GptOss": gguf.MODEL_ARCH.GPT_OSS,
+                 "Gemma2": gguf.MODEL_ARCH.GEMMA2,
                  "Gemma3": gguf.MODEL_ARCH.GEMMA3, "GPT2": gguf.MODEL_ARCH.GPT2,
                  "DeepseekV2": gguf.MODEL_ARCH.DEEPSEEK2,
                  "DeepseekV3": gguf.MODEL_ARCH.DEEPSEEK2}
@@ -68,9 +69,12 @@ def add_settings(writer, family, config):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim if getattr(config, "head_dim", None)
                           else config.hidden_size // config.num_attention_heads)
-    if family in ("Gemma3", "GptOss") or (family in ("Mistral", "Mixtral", "Phi3")
+    if family in ("Gemma2", "Gemma3", "GptOss") or (family in ("Mistral", "Mixtral", "Phi3")
                                           and config.sliding_window):
         writer.add_sliding_window(config.sliding_window)
+    if family == "Gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
     if family == "Phi3":
         add_phi3(writer, config, rope)
     if family in ("Mixtral", "Qwen3Moe", "GptOss"):
@@ -150,7 +154,7 @@ def as_converted(family, hf_model, folder, permute=None, mla=True, stacked=True)
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     converted = {}
     for name, array in tensors.items():
-        if family == "Gemma3" and name.endswith("norm.weight"):
+        if family.startswith("Gemma") and name.endswith("norm.weight"):
             array = array + 1
         if family == "GPT2":
             if name.endswith((".attn.bias", ".attn.masked_bias")):
@@ -268,6 +272,7 @@ def yarn_keys(settings):
      ("GptOss", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
                  "num_hidden_layers": 4, "num_local_experts": 3, "num_experts_per_tok": 3,
                  "tie_word_embeddings": True}),
+     ("Gemma2", {"query_pre_attn_scalar": 10}),
      ("Olmo2", {}), ("Olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
      ("GPT2", {}), ("GPT2", {"n_inner": 48}), ("GPT2", {"tie_word_embeddings": False}),
      ("DeepseekV2", {"topk_method": "greedy"}),
@@ -298,6 +303,7 @@ def test_logits_equal_hf(tmp_path, tiny_model, rng, family, settings):
     ("Mixtral", {}), ("Qwen2", {}), ("Qwen3", {"head_dim": 14}),
     ("Qwen3Moe", {"norm_topk_prob": True}), ("GPT2", {"n_inner": 48}),
     ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5}), ("Olmo2", {}),
+    ("Gemma2", {"query_pre_attn_scalar": 10}),
     ("GptOss", {"rope_parameters": GPT_OSS_ROPE}), ("Phi3", {"sliding_window": 9}),
     ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 40}),
     ("Gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 10}),

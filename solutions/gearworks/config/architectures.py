@@ -113,7 +113,7 @@ def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that all families have in common but GPT-2 and Gemma-3."""
+    """The fields of Llama, which most families have in common."""
     return _decoder(config) | _rope(config)
 
 
@@ -319,6 +319,17 @@ def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
         "prediction_layers": count(config, "num_nextn_predict_layers") if version == 3 else 0}
 
 
+def _gemma2(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
+    if types is None:
+        types = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
+    return (_decoder(config) | _rope(config)
+            | _windows(_layer_types(types, len(layers)), config["sliding_window"])
+            | {"query_pre_attn_scalar": config["query_pre_attn_scalar"],
+               "attention_softcap": config["attn_logit_softcapping"],
+               "logit_softcap": config["final_logit_softcapping"]})
+
+
 def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
     # transformers 5: one object for each kind of layer
     rope = _object(config, "rope_parameters")
@@ -381,6 +392,7 @@ _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "GptOssForCausalLM": _gpt_oss,
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2,
+    "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "DeepseekV2ForCausalLM": lambda config: _deepseek(config, 2),
     "DeepseekV3ForCausalLM": lambda config: _deepseek(config, 3),
@@ -418,6 +430,10 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
                             "moe_intermediate_size": 768, "num_experts_per_tok": 8,
                             "norm_topk_prob": False},
     "GPT2LMHeadModel": {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    "Gemma2ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256,
+                          "query_pre_attn_scalar": 256, "sliding_window": 4096,
+                          "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+                          "tie_word_embeddings": True},
     "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256,
                           "query_pre_attn_scalar": 256, "sliding_window": 4096,
                           "sliding_window_pattern": 6, "rope_theta": 1e6,

@@ -238,16 +238,29 @@ def _gpt_oss(keys: Keys) -> dict[str, Any]:
         "intermediate_size": experts.intermediate_size}
 
 
+def _gemma2(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    return (fields | gemma3_windows(keys.read("attention.sliding_window", int, 4096),
+                                    fields["num_hidden_layers"], 2)
+            | {"architecture": "Gemma2ForCausalLM",
+               "query_pre_attn_scalar": _scalar(fields, 46),
+               "attention_softcap": keys.read("attn_logit_softcapping", float, 50.0),
+               "logit_softcap": keys.read("final_logit_softcapping", float, 30.0)})
+
+
+def _scalar(fields: Mapping[str, Any], most_layers: int) -> int:
+    """What scales Gemma's scores, which the file leaves to its reader: d in all sizes but the
+    largest, which has so many layers."""
+    return (divide(fields["hidden_size"], fields["num_attention_heads"])
+            if fields["num_hidden_layers"] == most_layers else fields["head_dim"])
+
+
 def _gemma3(keys: Keys) -> dict[str, Any]:
     fields = _decoder(keys)
     layers = fields["num_hidden_layers"]
-    # The file leaves the scale of the scores to its reader: d in all sizes but the largest,
-    # which has 62 layers
-    scalar = (divide(fields["hidden_size"], fields["num_attention_heads"]) if layers == 62
-              else fields["head_dim"])
     return (fields | gemma3_windows(keys.read("attention.sliding_window", int, 0), layers, 6)
             | {"architecture": "Gemma3ForCausalLM", "qk_norm": True,
-               "query_pre_attn_scalar": scalar,
+               "query_pre_attn_scalar": _scalar(fields, 62),
                "rope_local_theta": keys.read("rope.freq_base_swa", float, 10_000.0)})
 
 
@@ -311,7 +324,7 @@ def _deepseek(keys: Keys) -> dict[str, Any]:
 _ARCHITECTURES: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     "llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3, "gemma3": _gemma3,
     "olmo2": _olmo2, "phi3": _phi3, "smollm3": _smollm3,
-    "gpt-oss": _gpt_oss,
+    "gpt-oss": _gpt_oss, "gemma2": _gemma2,
     "qwen3moe": _qwen3_moe, "gpt2": _gpt2, "deepseek2": _deepseek}
 
 GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)

@@ -35,6 +35,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(keys) for name, keys in {
     "smollm3": _DECODER | _WINDOW,
     "qwen3moe": _DECODER | _WINDOW | _EXPERTS | {
         "expert_feed_forward_length", "expert_weights_norm"},
+    "gemma2": _DECODER | _WINDOW | {"attn_logit_softcapping", "final_logit_softcapping"},
     "gemma3": _DECODER | _WINDOW | {"rope.freq_base_swa"},
     "gpt2": _SIZES | {"attention.layer_norm_epsilon"},
     "deepseek2": _DECODER | _EXPERTS | {

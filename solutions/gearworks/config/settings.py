@@ -47,6 +47,8 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "GPT2LMHeadModel": {
         "vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions",
         "layer_norm_epsilon", "tie_word_embeddings"},
+    "Gemma2ForCausalLM": _DECODER | _ONE_WINDOW | {
+        "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"},
     "Gemma3ForCausalLM": _DECODER - {"original_max_position_embeddings"} | _ONE_WINDOW | {
         "sliding_window_pattern", "rope_local_base_freq", "query_pre_attn_scalar"},
     "DeepseekV2ForCausalLM": _DEEPSEEK - {"head_dim"},
@@ -80,8 +82,9 @@ COMPUTED: Mapping[str, tuple[Any, ...]] = {
 COMPUTED_BY_FAMILY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "GPT2LMHeadModel": {"activation_function": GELU_TANH, "scale_attn_weights": (True,),
                         "scale_attn_by_inverse_layer_idx": (False,)},
-    "Gemma3ForCausalLM": {"hidden_activation": GELU_TANH, "hidden_act": GELU_TANH,
-                          "use_bidirectional_attention": (False,)},
+    **{name: {"hidden_activation": GELU_TANH, "hidden_act": GELU_TANH,
+              "use_bidirectional_attention": (False,)}
+       for name in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")},
     # DeepSeek's own code heeds norm_topk_prob in version 2, that of transformers does not
     "DeepseekV2ForCausalLM": {"moe_layer_freq": (1,), "scoring_func": ("softmax",),
                               "norm_topk_prob": (False,), "rope_interleave": (True,)},

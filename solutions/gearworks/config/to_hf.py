@@ -132,6 +132,16 @@ def _gpt2(config: ModelConfig) -> Settings:
         "layer_norm_epsilon": config.rms_norm_eps, "activation_function": "gelu_new"}
 
 
+def _gemma2(config: ModelConfig) -> Settings:
+    settings, (kinds, window) = _decoder(config), _kinds_of_layers(config)
+    del settings["hidden_act"], settings["mlp_bias"], settings["rope_theta"]
+    return settings | {
+        "model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh", "layer_types": kinds,
+        "sliding_window": window, "query_pre_attn_scalar": config.query_pre_attn_scalar,
+        "attn_logit_softcapping": config.attention_softcap,
+        "final_logit_softcapping": config.logit_softcap}
+
+
 def _gemma3(config: ModelConfig) -> Settings:
     settings = _decoder(config)
     del settings["hidden_act"], settings["mlp_bias"], settings["rope_theta"]
@@ -171,7 +181,7 @@ _FAMILIES: Mapping[str, Callable[[ModelConfig], Settings]] = {
     "Qwen3ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen3"},
     "MistralForCausalLM": lambda config: (_decoder(config) | _window(config)
                                           | {"model_type": "mistral"}),
-    "GptOssForCausalLM": _gpt_oss,
+    "GptOssForCausalLM": _gpt_oss, "Gemma2ForCausalLM": _gemma2,
     "Olmo2ForCausalLM": lambda config: _without_windows(config) | {"model_type": "olmo2"},
     "Phi3ForCausalLM": _phi3, "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral, "Qwen3MoeForCausalLM": _qwen3_moe,

@@ -35,6 +35,9 @@ _DECODER = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down"}
+_GEMMA = _DECODER | {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm"}
 _EXPERTS = {
     "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate",
     "mlp.experts.up_proj": "ffn_up", "mlp.experts.down_proj": "ffn_down"}
@@ -69,10 +72,7 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "transformer.ln_f": "output_norm", "lm_head": "output", "ln_1": "attn_norm",
         "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-    "Gemma3ForCausalLM": _DECODER | {
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm",
-        "post_feedforward_layernorm": "post_ffw_norm"},
+    "Gemma2ForCausalLM": _GEMMA, "Gemma3ForCausalLM": _GEMMA,
     "DeepseekV2ForCausalLM": _DEEPSEEK, "DeepseekV3ForCausalLM": _DEEPSEEK,
 }
 

@@ -36,9 +36,8 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
-class Gemma3Layer(LayerWeights):
-    """A layer with a norm before and after each half.
-    The weights of all norms are counted from zero, not from one."""
+class GemmaLayer(LayerWeights):
+    """A layer with a norm before and after each half."""
 
     pre_feedforward_layernorm: np.ndarray | None = None         # (D,), as the three others
     post_feedforward_layernorm: np.ndarray | None = None
@@ -138,6 +137,9 @@ class Weights:
 PLAIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
          "Phi3ForCausalLM", "SmolLM3ForCausalLM")
 
+# Families that store the weights of their norms as distances from one; and GGUF does not.
+NORMS_FROM_ONE = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
+
 
 def layer_class(config: ModelConfig) -> type:
     """The kind of layer that a model of this configuration is made of."""
@@ -145,7 +147,7 @@ def layer_class(config: ModelConfig) -> type:
         return LatentLayer
     return {"GPT2LMHeadModel": GPT2Layer, "GptOssForCausalLM": GptOssLayer,
             "Olmo2ForCausalLM": Olmo2Layer,
-            "Gemma3ForCausalLM": Gemma3Layer}.get(config.architecture, LayerWeights)
+            **dict.fromkeys(NORMS_FROM_ONE, GemmaLayer)}.get(config.architecture, LayerWeights)
 
 
 Shape = tuple[int, ...]
@@ -197,7 +199,7 @@ def layout(config: ModelConfig) -> tuple[Fields, list[Fields]]:
 
 
 def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
-    """Llama, Mistral, Qwen2, Qwen3, Mixtral, Qwen3-MoE, Gemma-3."""
+    """Llama, Mistral, Qwen2, Qwen3, SmolLM3, Mixtral, Qwen3-MoE, Gemma-2 and Gemma-3."""
     D, d = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * d, config.num_key_value_heads * d
     prefix = f"model.layers.{layer}."
@@ -214,7 +216,7 @@ def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
     if config.qk_norm:
         fields |= {f"{name}_norm": [Part(f"{prefix}self_attn.{name}_norm.weight", (d,))]
                    for name in "qk"}
-    if config.architecture == "Gemma3ForCausalLM":
+    if config.architecture in NORMS_FROM_ONE:
         fields |= {name: [Part(f"{prefix}{name}.weight", (D,))]
                    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm")}
     return fields | _feed_forward(config, layer)

@@ -135,6 +135,10 @@ def require_method(model: Model, method: str, group_size: int) -> None:
                          "its matrices are stored the other way round, and no program keeps "
                          "such ones in fewer bits",
                          "use a model of another family")
+    if model.config.architecture == "GptOssForCausalLM":
+        raise ModelError("cannot quantize a model of the architecture GptOssForCausalLM",
+                         "its experts, nearly all of it, are published in 4 bits, and in a "
+                         "layout of their own", "use it as it is")
     sizes = {"int8": 1, "fp8": 1, "mxfp4": BLOCK, "q8_0": 32, "q4_0": 32, "q4_1": 32}
     size = sizes.get(method, group_size)
     for description in layout(model.config)[1]:

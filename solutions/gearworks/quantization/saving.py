@@ -25,6 +25,7 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
+from gearworks.families.layouts import NORMS_FROM_ONE
 from gearworks.families.phi3 import row_order
 from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS
 from gearworks.formats import safetensors
@@ -119,7 +120,7 @@ def _counted(load: Callable[[], np.ndarray],
 
 def _plain(name: str, array: np.ndarray, config: ModelConfig) -> LazyTensor:
     """A tensor that is not rounded, in float16 unless that would make it infinite."""
-    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+    if config.architecture in NORMS_FROM_ONE and name.endswith("norm.weight"):
         array = array - 1                           # as the family's files count from zero
     large = np.abs(array).max(initial=0) > np.finfo(np.float16).max
     dtype = np.dtype(np.float32 if large else np.float16)
