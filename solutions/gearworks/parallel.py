@@ -9,8 +9,8 @@ heads.
 
 Shapes: T tokens, D hidden size, F feed-forward size, H query heads, K key/value heads, d head
 size, V vocabulary, n processes. All float32.
-Left out on purpose: families other than Llama's, heads that n does not divide (key/value heads
-can be copied), and how processes find each other (process_group.py).
+Left out on purpose: families whose layers are not Llama's, heads that n does not divide
+(key/value heads can be copied), and how processes find each other (process_group.py).
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 
@@ -25,7 +25,8 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families.layouts import PLAIN, LayerWeights, Weights, layout
+from gearworks.families.layouts import LayerWeights, Weights, layout
+from gearworks.families.routes import ROUTES, runs
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
 from gearworks.model import Model, rotations
@@ -189,10 +190,11 @@ def own_config(config: ModelConfig, size: int) -> ModelConfig:
     Raises ModelError for a family that cannot be dealt out here, and when a number of heads,
     the feed-forward size or the vocabulary does not divide by `size`.
     """
-    if config.architecture not in PLAIN:
+    if not runs("parallel", config.architecture):
         raise ModelError("cannot run this model in several processes",
                          f"its architecture is {config.architecture}",
-                         "run it in one, or a model of one of " + ", ".join(PLAIN))
+                         "run it in one, or a model of one of "
+                         + ", ".join(ROUTES["parallel"].families))
     parts = {}
     for name, what in (("num_attention_heads", "query heads"),
                        ("num_key_value_heads", "key/value heads"),

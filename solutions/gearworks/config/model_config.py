@@ -18,6 +18,10 @@ from gearworks.config.gguf_architectures import GGUF_ARCHITECTURES, gguf_fields
 from gearworks.config.rope import RopeScaling
 from gearworks.errors import ModelError
 
+# The families that are written to GGUF files, and what such a file calls each.
+GGUF_NAMES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama",
+              "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -153,13 +157,11 @@ class ModelConfig:
         Raises ModelError for a family that has no name there. What the keys cannot say is not
         told here: read them back to see.
         """
-        names = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama",
-                 "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-        if self.architecture not in names:
+        if self.architecture not in GGUF_NAMES:
             raise ModelError(f"cannot write a model of the architecture {self.architecture} to "
-                             "a GGUF file", "this engine writes " + ", ".join(names),
+                             "a GGUF file", "this engine writes " + ", ".join(GGUF_NAMES),
                              "save it as a folder")
-        name = names[self.architecture]
+        name = GGUF_NAMES[self.architecture]
         settings = {"block_count": self.num_hidden_layers,
                     "context_length": self.max_position_embeddings,
                     "embedding_length": self.hidden_size,

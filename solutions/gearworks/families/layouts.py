@@ -133,10 +133,6 @@ class Weights:
         return sum(array.nbytes for array in {id(array): array for array in arrays}.values())
 
 
-# The families whose layers are those of `model.decoder_layer`, without experts.
-PLAIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
-         "Phi3ForCausalLM", "SmolLM3ForCausalLM")
-
 # Families that store the weights of their norms as distances from one; and GGUF does not.
 NORMS_FROM_ONE = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 

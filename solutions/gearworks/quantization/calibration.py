@@ -18,7 +18,8 @@ import numpy as np
 from gearworks.attention import attention_over_views, causal_mask
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families.layouts import PLAIN, LayerWeights
+from gearworks.families.layouts import LayerWeights
+from gearworks.families.routes import runs
 from gearworks.kv_cache import attention_rules
 from gearworks.model import Model, decoder_layer, rotations
 from gearworks.quantization.awq import awq_scale
@@ -186,7 +187,7 @@ def rounded_layers(model: Model, texts: np.ndarray, method: str,
     """
     config = model.config
     for layer in model.weights.layers:
-        if config.architecture not in PLAIN or layer.router is not None:
+        if not runs("calibrate", config.architecture):
             raise ModelError(f"cannot quantize {config.architecture} by {method}",
                              "it has experts or a forward pass of its own, which the "
                              "calibration does not know",

@@ -17,8 +17,9 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.families.gguf_layouts import PERMUTED
-from gearworks.families.layouts import PLAIN, Part
+from gearworks.families.layouts import Part
 from gearworks.families.phi3 import row_order
+from gearworks.families.routes import ROUTES, runs
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kernels.cpu.compiling import FOLDER, is_compiled, keeps_code
@@ -165,9 +166,10 @@ class CompiledModel:
 
 def require_supported(config: ModelConfig) -> None:
     """Raise ModelError for a model whose layers are not those of `model.decoder_layer`."""
-    if config.architecture not in PLAIN:
+    if not runs("compiled", config.architecture):
         raise ModelError("the CPU's kernels cannot run this model",
-                         f"it is a {config.architecture}, and they run {', '.join(PLAIN)}",
+                         f"it is a {config.architecture}, and they run "
+                         + ", ".join(ROUTES["compiled"].families),
                          "--engine numpy, which runs it")
 
 
