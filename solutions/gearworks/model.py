@@ -9,6 +9,7 @@ Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, 
 All float32.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -144,8 +145,8 @@ def checked_ids(config: ModelConfig, input_ids: np.ndarray,
 
 _FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma2ForCausalLM": gemma.forward,
             "Gemma3ForCausalLM": gemma.forward, "GptOssForCausalLM": gpt_oss.forward,
-            "Olmo2ForCausalLM": olmo2.forward, "SmolLM3ForCausalLM": smollm3.forward,
-            "DeepseekV2ForCausalLM": deepseek.forward,
+            "Olmo2ForCausalLM": olmo2.forward, "DeepseekV2ForCausalLM": deepseek.forward,
+            "SmolLM3ForCausalLM": partial(smollm3.forward, decoder_layer),
             "DeepseekV3ForCausalLM": deepseek.forward}
 
 

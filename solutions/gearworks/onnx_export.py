@@ -65,8 +65,9 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
 
     if not runs("onnx", config.architecture) or any(map(config.window,
                                                         range(config.num_hidden_layers))):
-        raise ModelError(f"cannot export this {config.architecture}",
-                         "a layer of it is not like Llama's",
+        raise ModelError("cannot export this model",
+                         f"it is a {config.architecture}, and a layer of it is not like "
+                         "Llama's",
                          "export a model of one of " + ", ".join(ROUTES["onnx"].families)
                          + ", without a sliding window")
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim

@@ -7,21 +7,23 @@ Shapes: T tokens, V vocabulary.
 Source: Yang et al. 2025, "RoPE to NoPE and Back Again"; Hugging Face's SmolLM3Model.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.families.layouts import Weights
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import linear, rms_norm
-from gearworks.rope_scaling import angles_in_layer
+from gearworks.rope_scaling import angles_in_layer, scaled_angles
 
 
-def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray,
-            cache: Cache, logits_at: Rows = slice(None)) -> np.ndarray:
-    """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V)."""
-    from gearworks.model import decoder_layer, rotations        # which itself knows of families
-
-    cos, sin = rotations(config, positions)
+def forward(decoder_layer: Callable[..., np.ndarray], weights: Weights, config: ModelConfig,
+            input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
+            logits_at: Rows = slice(None)) -> np.ndarray:
+    """As `model.forward`, with `model.decoder_layer`, which gets other angles in some layers.
+    input_ids, positions: (T,) integers; returns (rows, V)."""
+    cos, sin = scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                           # (T, D)
     for index, layer in enumerate(weights.layers):
         rows = logits_at if index == len(weights.layers) - 1 else slice(None)
