@@ -6,6 +6,8 @@ import socket
 import threading
 from contextlib import suppress
 
+import psutil
+
 from autograder.judge.holds import Worker
 from autograder.sandbox.bubblewrap import Bubblewrap, worker_identity
 from autograder.sandbox.limits import MEMORY
@@ -53,6 +55,11 @@ class Guard:
             if not answer:
                 raise OSError("the sandbox has ended")
             return json.loads(answer)
+
+    def process_namespace(self) -> str:
+        """The name that the kernel gives to the namespace of all its processes."""
+        first = psutil.Process(self._process.pid).children()[0]
+        return os.readlink(f"/proc/{first.pid}/ns/pid")
 
     def end(self) -> None:
         """End the sandbox, and with it every process inside."""

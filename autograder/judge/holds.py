@@ -12,7 +12,10 @@ import psutil
 from autograder.judge import wire
 from autograder.judge.attempt import Attempt
 from autograder.judge.peer import Peer, connect
-from autograder.judge.wire import Message, WireError
+from autograder.judge.wire import Message
+
+
+LONGEST_ERROR = 500         # characters
 
 
 class WorkerEnded(BaseException):
@@ -86,9 +89,13 @@ class Worker:
             return wire.read(self._reader)
 
         told = self._alive(deliver)(Message(dataclasses.asdict(attempt))).data
-        if "error" in told:
-            raise LoadError(str(told["error"]))
-        return [self._peer.take(data) for data in told["subjects"]]
+        try:
+            if "error" in told:
+                raise LoadError(str(told["error"])[:LONGEST_ERROR])
+            return [self._peer.take(data) for data in told["subjects"]]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            self.has_ended = True
+            raise WorkerEnded(str(error)) from error
 
     def seconds(self) -> float:
         """The processor time that it has used, with that of processes it has waited for."""
@@ -103,7 +110,7 @@ class Worker:
         def asked(request: Message) -> Message:
             try:
                 return ask(request)
-            except (EOFError, OSError, WireError, KeyError, TypeError) as error:
+            except Exception as error:      # whatever nonsense it has said
                 self.has_ended = True
                 raise WorkerEnded(str(error)) from error
         return asked

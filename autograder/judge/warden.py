@@ -1,8 +1,8 @@
 """The first process of a sandbox, `python -m autograder.judge.warden`: it forks the workers.
 
-It has loaded Python and the engine, and never a line of a learner's. One worker lives at a time;
-with it ends all that it has started, and what it has left in files ends with the sandbox. The
-judge asks, over a socket, for a worker, for what it has used up, and for its end.
+It has loaded Python and the engine, and never a line of a learner's. One worker lives at a
+time; with it ends all that it has started, and what it has left in files ends with the sandbox.
+The judge asks, over a socket, for a worker, for what it has used up, and for its end.
 """
 
 import ctypes

@@ -74,6 +74,10 @@ class Workers:
             self._end_forker()
             return self._forked(module)
 
+    def process_namespace(self) -> str:
+        """The name of the namespace that all processes of a sandbox are in; "" without one."""
+        return "" if self._guard is None else self._guard.process_namespace()
+
     def _guarded(self, module: str) -> Worker:
         """A worker from the sandbox that is there, else from a new one."""
         for _ in range(2):          # an earlier worker may have left files: that one closes

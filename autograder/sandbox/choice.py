@@ -1,7 +1,8 @@
 """Which sandbox learners' code runs in.
 
-The variable AUTOGRADER_SANDBOX names it: bubblewrap, podman, docker, kubernetes, or none. Without
-it a class gets the first of the first three that works here. `none` is for one's own notebook.
+The variable AUTOGRADER_SANDBOX names it: bubblewrap, podman, docker, kubernetes, or none.
+Without it a class gets the first of the first three that works here. `none` is for one's own
+notebook.
 """
 
 import os

@@ -1,7 +1,7 @@
 """A container of podman or docker for each question, for systems without bubblewrap.
 
 The image, which AUTOGRADER_IMAGE names, holds Python and the course's packages; `Containerfile`
-beside this module makes one. Of the course it sees what a worker needs (see `view`), and no more.
+beside this module makes one. Of the course it sees what a worker needs (see `view`), no more.
 """
 
 import os

@@ -65,7 +65,7 @@ class JobHold:
         self.client: subprocess.Popen | None = None
 
     def seconds(self) -> float:
-        """0: a cluster tells nobody in time. The worker's own limits and the wall clock hold."""
+        """0: no cluster tells in time. The worker's own limits and the wall clock hold."""
         return 0.0
 
     def end(self) -> None:
