@@ -1,10 +1,10 @@
 """An attack of the corpus: what a learner might hand in, and what it may be worth at most.
 
 Each file of `corpus/` is a solution of `layers.rms_norm` that does something else besides. It
-opens with what it tries, and with whether its answers are right: then it may earn what an honest
-solution earns, else what a plain wrong one does. Names between @ stand for what is there while
-it runs, such as the path of a gradebook. When it has got what it wanted it says so, by an error
-whose text begins with @STOLEN@.
+opens with what it tries, and with whether its answers are right: then it may earn what an
+honest solution earns, else what a plain wrong one does. Names between @ stand for what is there
+while it runs, such as the path of a gradebook. When it has got what it wanted it says so, by an
+error whose text begins with @STOLEN@.
 """
 
 import re

@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -18,15 +19,16 @@ ANSWER_SECONDS = 30         # and in which a warden answers, however busy the ma
 
 
 class Guard:
-    """A running sandbox. Raises OSError where it does not start."""
+    """A running sandbox. given: a folder that workers read. Raises OSError if none starts."""
 
-    def __init__(self, sandbox: Bubblewrap):
+    def __init__(self, sandbox: Bubblewrap, given: Path):
+        self._given = given
         self._lock = threading.RLock()      # the clock is read by a thread of its own
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
                 self._process = sandbox.start(WARDEN, str(worker_identity()),
-                                              keep=theirs.fileno())
+                                              keep=theirs.fileno(), given=given)
             except BaseException:
                 self._control.close()
                 raise
@@ -43,7 +45,8 @@ class Guard:
         finally:
             os.close(calls)
             os.close(answers)
-        return Worker(open(reading, "rb"), open(writing, "wb"), GuardedHold(self))
+        return Worker(open(reading, "rb"), open(writing, "wb"), GuardedHold(self),
+                      self._given)
 
     def ask(self, request: dict, files: list[int] = (),
             seconds: float = ANSWER_SECONDS) -> dict:

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import psutil
@@ -13,7 +14,6 @@ from autograder.judge import wire
 from autograder.judge.attempt import Attempt
 from autograder.judge.peer import Peer, connect
 from autograder.judge.wire import Message
-
 
 LONGEST_ERROR = 500         # characters
 
@@ -61,10 +61,15 @@ class ProcessHold:
 
 
 class Worker:
-    """A process with a learner's code. Use it in a `with` block, at whose end it ends."""
+    """A process with a learner's code. Use it in a `with` block, at whose end it ends.
 
-    def __init__(self, reader: BinaryIO, writer: BinaryIO, hold: Hold):
-        self._reader, self._writer, self._hold = reader, writer, hold
+    given: a folder that it reads, as another user perhaps; what checks put there is made
+    readable, since some libraries save files for their owner alone.
+    """
+
+    def __init__(self, reader: BinaryIO, writer: BinaryIO, hold: Hold,
+                 given: Path | None = None):
+        self._reader, self._writer, self._hold, self._given = reader, writer, hold, given
         self._peer = Peer(open_objects=False)
         connect(self._peer, reader, writer)
         self._peer.ask = self._alive(self._peer.ask)
@@ -109,8 +114,15 @@ class Worker:
     def _alive(self, ask: Callable[[Message], Message]) -> Callable[[Message], Message]:
         def asked(request: Message) -> Message:
             try:
+                if self._given is not None:
+                    _make_readable(self._given)
                 return ask(request)
             except Exception as error:      # whatever nonsense it has said
                 self.has_ended = True
                 raise WorkerEnded(str(error)) from error
         return asked
+
+
+def _make_readable(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)

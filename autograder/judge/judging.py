@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from autograder.checking import Check, checks_of
+from autograder.checking.files import files_in
 from autograder.checking.levels import level_of
 from autograder.checking.running import (CHECK_SECONDS, EXERCISE_SECONDS, SHORTER_SECONDS,
                                          Outcome, Report, Status, fresh_seed, never_reached,
@@ -42,7 +43,7 @@ def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
                     flags=signs_of_tampering(attempt.exercise, attempt.code))
     wanted = [check for check in checks if public in (None, check.public)]
     outcomes: list[Outcome] = []
-    with session:
+    with session, files_in(workers.given):
         for check in wanted:
             try:
                 outcome = session.run(check, seed)

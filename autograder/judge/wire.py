@@ -27,8 +27,9 @@ LARGEST = 2**28             # bytes of all blobs of a message
 LONGEST = 2**26             # bytes of its JSON text
 MOST_BLOBS = 2**16
 MOST_ELEMENTS = 2**24       # of what is short to write and long to go through
-HASHING_SECONDS = 2         # of processor time: keys can be chosen so that a table has no end
+HASHING_SECONDS = 0.5         # of processor time: keys can be chosen so that a table has no end
 SHORT = 256                 # bytes that travel inside the JSON text
+LONG = 2**16                # characters of a text that does not
 ENGINE = "gearworks."       # dataclasses and enumerations of these modules may travel by value
 
 _SIMPLE = frozenset({bool, int, float, str, type(None)})
@@ -96,17 +97,22 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any],
     def items(values: Any) -> list:
         values = list(values)
         kinds = set(map(type, values))
-        if kinds <= _SIMPLE:
+        if kinds <= _SIMPLE and not any(map(is_long, values)):
             return values
         if kinds == {tuple}:              # pairs and merges, which come by the ten thousand
             if set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
                 return [{"kind": "rows", "items": values}]
         return [encode(item, blobs, export, identity) for item in values]
 
+    def is_long(value: Any) -> bool:
+        return type(value) is str and len(value) > LONG
+
     def blob(content: bytes) -> int:
         blobs.append(content)
         return len(blobs) - 1
 
+    if is_long(value):
+        return {"kind": "str", "blob": blob(value.encode("utf-8", "surrogatepass"))}
     if type(value) in _SIMPLE:
         return value
     if isinstance(value, Enum) and _travels(type(value)):
@@ -193,6 +199,8 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
                            else data["text"].encode("latin-1"))
                 return {"bytes": bytes, "bytearray": bytearray,
                         "memoryview": memoryview}[kind](content)
+            case "str":
+                return blobs[data["blob"]].decode("utf-8", "surrogatepass")
             case "dict":
                 return _table(items(data["keys"]), items(data["values"]))
             case "counter":

@@ -81,7 +81,7 @@ def _lend(reader: BinaryIO, writer: BinaryIO) -> None:
     told = wire.read(reader).data
     attempt = Attempt(**told | {"missing": tuple(told["missing"])})
     try:
-        lent = {"subjects": [peer.give(subject) for subject in load(attempt)]}
+        lent = {"subjects": [peer.give(subject) for subject in load(attempt, alone=True)]}
     except BaseException as error:
         lent = {"error": f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")}
     wire.write(writer, Message(lent))

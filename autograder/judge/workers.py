@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 from autograder.judge.guard import Guard
@@ -35,6 +36,11 @@ class Workers:
         self._forker: subprocess.Popen | None = None
         self._control: socket.socket | None = None
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.given: Path | None = None      # where workers read what checks give them as files
+        if sandbox is not None:
+            self.given = Path(self._folder.name, "given")
+            self.given.mkdir()
+            self.given.chmod(0o755)         # workers are other users; nobody else gets there
 
     def __enter__(self) -> "Workers":
         return self
@@ -82,7 +88,7 @@ class Workers:
         """A worker from the sandbox that is there, else from a new one."""
         for _ in range(2):          # an earlier worker may have left files: that one closes
             if self._guard is None:
-                self._guard = Guard(self._sandbox)
+                self._guard = Guard(self._sandbox, self.given)
             try:
                 return self._guard.start(module)
             except (OSError, ValueError) as error:
@@ -93,11 +99,11 @@ class Workers:
 
     def _contained(self) -> Worker:
         try:
-            process, hold = self._sandbox.start(MODULE)
+            process, hold = self._sandbox.start(MODULE, self.given)
         except OSError as error:
             raise NotSandboxed("the sandbox does not start", str(error),
                                "autograder doctor") from error
-        return Worker(process.stdout, process.stdin, hold)
+        return Worker(process.stdout, process.stdin, hold, self.given)
 
     def _end_guard(self) -> None:
         if self._guard is not None:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -27,10 +28,11 @@ class Bubblewrap:
 
     name = "bubblewrap"
 
-    def start(self, module: str, *arguments: str, keep: int) -> subprocess.Popen:
+    def start(self, module: str, *arguments: str, keep: int, given: Path) -> subprocess.Popen:
         """Run a module of the worker's in a new sandbox.
 
-        keep: the one open file that it has. Raises OSError where there is no bubblewrap.
+        keep: the one open file that it has. given: a folder that it reads. Raises OSError where
+        there is no bubblewrap.
         """
         with tempfile.TemporaryFile() as rules:
             program = filter_program()
@@ -38,8 +40,8 @@ class Bubblewrap:
                 rules.write(program)
                 rules.seek(0)
             filtered = [] if program is None else ["--seccomp", str(rules.fileno())]
-            command = ["bwrap", *walls(), *filtered, "--", sys.executable, "-P", "-m", module,
-                       str(keep), *arguments]
+            command = ["bwrap", *walls([given]), *filtered, "--", sys.executable, "-P", "-m",
+                       module, str(keep), *arguments]
             return subprocess.Popen(command, stdin=subprocess.DEVNULL,
                                     stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                     pass_fds=[keep, rules.fileno()], start_new_session=True)
@@ -53,14 +55,13 @@ class Bubblewrap:
         return _trial()
 
 
-@cache
-def walls() -> list[str]:
-    """The options of bubblewrap: what a sandbox sees and may do."""
+def walls(given: Sequence[Path] = ()) -> list[str]:
+    """The options of bubblewrap: what a sandbox sees, these folders among it, and may do."""
     return [*_privileges(), "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts",
             "--unshare-cgroup-try", "--hostname", "sandbox", "--new-session",
             "--die-with-parent", "--as-pid-1", "--clearenv",
             *(word for pair in view.environment().items() for word in ("--setenv", *pair)),
-            *_files(), "--chdir", view.SCRATCH]
+            *_files(given), "--chdir", view.SCRATCH]
 
 
 def worker_identity() -> int:
@@ -84,7 +85,7 @@ def _privileges() -> list[str]:
     return ["--unshare-user", "--disable-userns", "--uid", "65534", "--gid", "65534"]
 
 
-def _files() -> list[str]:
+def _files(given: Sequence[Path]) -> list[str]:
     options: list[str] = []
     for place in SYSTEM:
         if os.path.islink(place):
@@ -95,7 +96,7 @@ def _files() -> list[str]:
     options += ["--proc", "/proc", "--dev", "/dev"]
     for place, size in scratch:
         options += ["--perms", "1777", "--size", str(size), "--tmpfs", place]
-    shown = [(path, str(path)) for path in view.python_trees()
+    shown = [(path, str(path)) for path in (*view.python_trees(), *given)
              if not path.is_relative_to("/usr")]
     shown += view.course_files()
     parents = sorted({str(parent) for _, place in shown for parent in Path(place).parents}

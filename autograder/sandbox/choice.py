@@ -7,6 +7,7 @@ notebook.
 
 import os
 import subprocess
+from pathlib import Path
 from typing import Any, Protocol
 
 from autograder.sandbox.bubblewrap import Bubblewrap
@@ -29,8 +30,11 @@ class ColdSandbox(Protocol):
 
     name: str
 
-    def start(self, module: str) -> tuple[subprocess.Popen, Any]:
-        """A worker on two pipes, and its hold. Raises OSError where it does not start."""
+    def start(self, module: str, given: Path) -> tuple[subprocess.Popen, Any]:
+        """A worker on two pipes, and its hold. given: a folder that it reads.
+
+        Raises OSError where it does not start.
+        """
 
     def problem(self) -> str:
         """Why it cannot be used here; "" where it can."""

@@ -9,6 +9,7 @@ import secrets
 import shutil
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
@@ -28,9 +29,9 @@ class Container:
         self.name = engine
         self.image = os.environ.get(IMAGE, DEFAULT_IMAGE)
 
-    def command(self, container: str, module: str) -> list[str]:
+    def command(self, container: str, module: str, given: Path) -> list[str]:
         """What runs a module of the worker's on standard input and output."""
-        seen = [word for path, place in view.course_files()
+        seen = [word for path, place in (*view.course_files(), (given, given))
                 for word in ("--mount", f"type=bind,source={path},target={place},readonly")]
         environment = [word for pair in view.environment().items()
                        for word in ("--env", "=".join(pair))]
@@ -45,12 +46,15 @@ class Container:
                 f"--workdir={view.SCRATCH}", "--log-driver=none", *environment, *seen,
                 self.image, "python", "-P", "-m", module]
 
-    def start(self, module: str) -> "tuple[subprocess.Popen, ContainerHold]":
-        """A worker on two pipes, and what holds it. Raises OSError where it does not start."""
+    def start(self, module: str, given: Path) -> "tuple[subprocess.Popen, ContainerHold]":
+        """A worker on two pipes, and what holds it. given: a folder that it reads.
+
+        Raises OSError where it does not start.
+        """
         container = f"gearworks-{secrets.token_hex(8)}"
-        process = subprocess.Popen(self.command(container, module), stdin=subprocess.PIPE,
-                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                                   start_new_session=True)
+        process = subprocess.Popen(self.command(container, module, given),
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, start_new_session=True)
         return process, ContainerHold(self.name, container, process)
 
     def problem(self) -> str:

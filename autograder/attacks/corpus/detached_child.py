@@ -13,9 +13,9 @@ import numpy as np
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "@NONCE@"],
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)", "@NONCE@"],
                          start_new_session=True)
-        time.sleep(60)
+        time.sleep(20)
     os._exit(0)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 def rms_norm(x, weight, eps):
     if os.fork() == 0:
         os.setsid()
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "@NONCE@"])
-        time.sleep(60)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(20)", "@NONCE@"])
+        time.sleep(20)
     os._exit(0)
     return x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(eps)) * weight
