@@ -11,11 +11,9 @@ notes into them.
 """
 
 import ast
-import base64
 import hashlib
 import html
 import os
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +29,7 @@ from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapte
 from autograder.chapters.cuts import cuts_of
 from autograder.chapters.outline import PATH as OUTLINE
 from autograder.chapters.outline import to_outline
+from autograder.chapters.pictures import with_pictures
 from autograder.checking import checks_of
 from autograder.reference.cutting import filled
 from autograder.reference.source import module_source
@@ -43,8 +42,6 @@ LEAK_LENGTH = 16                      # shorter lines of a solution say nothing
 BONUS_TAG = "bonus"                   # on check cells of what is optional: exported apart
 FUTURE = "from __future__ import annotations"
 LEVELS = {1: "●○○", 2: "●●○", 3: "●●●"}
-PICTURES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg",
-            ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 KERNEL = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python",
                          "name": "python3"}, "language_info": {"name": "python"}}
 
@@ -335,7 +332,7 @@ def _notebook(chapter: Chapter, root: Path, state: State,
         if cell.kind == "markdown":
             place = f"{chapter.path.name}, line {cell.line}"
             source = (cell.source if state == "import"
-                      else _with_pictures(place, cell.source, root / "chapters"))
+                      else with_pictures(place, cell.source, root / "chapters"))
             cells.append(new_markdown_cell(source, id=id, metadata=_metadata(cell.tags)))
             continue
         if "setup" in cell.tags and install:
@@ -396,24 +393,6 @@ def _strip(exercise: Exercise, points: int | float) -> str:
              "\n</details>" for number, hint in enumerate(exercise.hints, start=1)]
     return "\n\n".join([f"> **{kind}** {names} · {worth} · about {exercise.minutes} minutes · "
                         f"level {exercise.level} of 3 {LEVELS[exercise.level]}", *hints])
-
-
-def _with_pictures(place: str, source: str, folder: Path) -> str:
-    """Markdown with its pictures inside: Colab loads none that lie beside a notebook."""
-    def inline(match: re.Match) -> str:
-        alt, link = match.groups()
-        path = Path(os.path.normpath(folder / link))    # chapters/ itself need not be there yet
-        kind = PICTURES.get(path.suffix.lower())
-        if kind is None or not path.is_file():
-            raise ChapterError(
-                f"{place}: cannot put {link} into the notebook",
-                "there is no such file" if kind else "it is no picture of a known kind",
-                "write the path relative to chapters/, as ../book/_static/picture.svg")
-        data = base64.b64encode(path.read_bytes()).decode()
-        # As <img>, since VS Code's Markdown refuses an SVG that is written as ![](data:…).
-        return f'<img alt="{html.escape(alt)}" src="data:{kind};base64,{data}">'
-
-    return re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", inline, source)
 
 
 def _read(path: Path) -> str | None:

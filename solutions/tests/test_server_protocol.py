@@ -640,3 +640,15 @@ def test_a_hostile_schema_is_refused(smollm2, schema):
         made(smollm2, HI | {"response_format": {
             "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
     assert (caught.value.status, caught.value.param) == (400, "response_format")
+
+
+def test_ids_are_bounded_by_their_ends_alone():
+    """One by one, a hundred thousand took longer than to read them."""
+    limits = replace(LIMITS, vocab_size=10)
+    few, many = (len([*CompletionRequest(prompt=[3] * count).bounded(limits)])
+                 for count in (2, 100_000))
+    assert few == many
+    for tokens in ([10, 1, 1], [1, 10, 1], [1, 1, 10]):
+        for kind, name in ((CompletionRequest, "prompt"), (DetokenizeRequest, "tokens")):
+            with pytest.raises(APIError, match=f"{name} is 10; it can be from 0 to 9"):
+                validate_request({name: tokens}, kind, limits)

@@ -10,7 +10,7 @@ Left out on purpose: pictures and sound, OpenAI's older `functions`, custom (fre
 `best_of` and `suffix` of completions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -237,10 +237,14 @@ class SamplingRequest(Object):
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""
         yield "n", self.n, 1, limits.max_num_seqs
-        for id in map(int, self.logit_bias or ()):
-            yield "logit_bias", id, 0, limits.vocab_size - 1
-        for id in self.stop_token_ids or ():
-            yield "stop_token_ids", id, 0, limits.vocab_size - 1
+        yield from _ends("logit_bias", [*map(int, self.logit_bias or ())], limits)
+        yield from _ends("stop_token_ids", self.stop_token_ids or (), limits)
+
+
+def _ends(name: str, ids: Sequence[int], limits: Limits) -> Iterator[Bounded]:
+    """The least and the greatest of many ids: if these are in the vocabulary, all are."""
+    for id in (min(ids), max(ids)) if ids else ():
+        yield name, id, 0, limits.vocab_size - 1
 
 
 TokenCount = Annotated[int, Field(ge=1, lt=2 ** 31), WHOLE]
@@ -345,8 +349,8 @@ class CompletionRequest(SamplingRequest):
         yield from super().bounded(limits)
         yield "max_tokens", self.max_tokens, 0, limits.max_model_len
         for prompt in self.prompts:
-            for id in () if isinstance(prompt, str) else prompt:
-                yield "prompt", id, 0, limits.vocab_size - 1
+            if not isinstance(prompt, str):
+                yield from _ends("prompt", prompt, limits)
 
 
 class TokenizeRequest(Object):
@@ -366,5 +370,4 @@ class DetokenizeRequest(Object):
 
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""
-        for id in self.tokens:
-            yield "tokens", id, 0, limits.vocab_size - 1
+        yield from _ends("tokens", self.tokens, limits)
