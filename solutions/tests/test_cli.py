@@ -362,6 +362,15 @@ def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_p
     assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
 
 
+def test_generate_has_the_samplers_of_other_engines(smollm2_folder):
+    asked = ["generate", str(smollm2_folder), "1, 2, 1, 2, 1, 2,", "--max-tokens", "4"]
+    assert run(*asked).stdout.startswith(" 1,")
+    dry = run(*asked, "--dry-multiplier", "100", "--dry-sequence-breaker", r"\n")
+    assert dry.returncode == 0 and not dry.stdout.startswith(" 1,")
+    refused = run("generate", "no such model", "x", "--dry-base", "9")
+    assert refused.returncode == 1 and "dry_base is 9" in refused.stderr
+
+
 def test_json_that_a_limit_cuts_off_is_no_success(tiny, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"const": "a long text, of more than three tokens"}', encoding="utf-8")

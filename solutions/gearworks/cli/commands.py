@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gearworks import __version__
 from gearworks.backends import NAMES
-from gearworks.cli import console, inspect, load, profile, quantize, serve
+from gearworks.cli import console, inspect, load, profile, quantize, sampling, serve
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
@@ -50,7 +50,7 @@ def _parser() -> console.Parser:
     command.add_argument("--schema", type=Path, metavar="FILE",
                          help="answer in JSON that this JSON schema accepts")
     _add_engine(command)
-    _add_sampling(command, temperature=0.0)
+    sampling.add_options(command, temperature=0.0)
     command.set_defaults(run=_generate)
 
     command = parser.add_command("chat", "talk with a model", "Talk with a model.")
@@ -62,7 +62,7 @@ def _parser() -> console.Parser:
                          help="longest conversation in tokens "
                               "(default %(default)s, or what the model was made for)")
     _add_engine(command)
-    _add_sampling(command, temperature=0.7)
+    sampling.add_options(command, temperature=0.7)
     command.set_defaults(run=_chat)
 
     command = parser.add_command(
@@ -219,49 +219,6 @@ def _prompt(argument: str) -> str:
     return console.text(argument)
 
 
-def _stop(argument: str) -> str:
-    r"""A text that ends an answer; \n, \t and \\ mean in any shell what they mean in Python."""
-    import re
-
-    if not argument:
-        raise argparse.ArgumentTypeError("an empty text would end every answer at once; "
-                                         "another text, or no --stop")
-    escapes = {"n": "\n", "t": "\t", "\\": "\\"}
-    return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], console.text(argument))
-
-
-def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
-    command.add_argument("--max-tokens", type=console.count, default=256, metavar="N",
-                         help="longest answer (default %(default)s)")
-    command.add_argument("--temperature", type=console.number, default=temperature, metavar="T",
-                         help="0 is greedy; higher is more varied (default %(default)s)")
-    command.add_argument("--top-k", type=console.whole_number, default=0, metavar="K",
-                         help="choose among the K likeliest; 0 among all")
-    command.add_argument("--top-p", type=console.number, default=1.0, metavar="P",
-                         help="choose among the likeliest that have probability P together")
-    command.add_argument("--min-p", type=console.number, default=0.0, metavar="P",
-                         help="choose among tokens at least P times as likely as the likeliest")
-    command.add_argument("--repetition-penalty", type=console.number, default=1.0, metavar="R",
-                         help="above 1, tokens that occurred become less likely")
-    command.add_argument("--presence-penalty", type=console.number, default=0.0, metavar="R",
-                         help="subtracted from tokens that were generated")
-    command.add_argument("--frequency-penalty", type=console.number, default=0.0, metavar="R",
-                         help="subtracted from tokens for each time that they were generated")
-    command.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", type=_stop,
-        help=r"end the answer before this text (\n is a line break); may be repeated")
-    command.add_argument("--seed", type=console.whole_number, metavar="S",
-                         help="the same seed gives the same text")
-
-
-def _sampling_params(options: argparse.Namespace):
-    from gearworks.sampling import SamplingParams
-    return SamplingParams(options.temperature, options.top_k, options.top_p,
-                          options.repetition_penalty, options.seed, min_p=options.min_p,
-                          presence_penalty=options.presence_penalty,
-                          frequency_penalty=options.frequency_penalty)
-
-
 def _load(name: str, chat: bool, backend: str):
     """Find and load a model, with a progress bar on standard error.
     chat: if it is to chat; backend: what runs it, as `backends` names it."""
@@ -282,13 +239,14 @@ def _load(name: str, chat: bool, backend: str):
 
 def _generate(options: argparse.Namespace) -> None:
     # What can be refused without the model is refused before it is looked for
-    params = _sampling_params(options)
+    params = sampling.params(options)
     prompt = _read_stdin() if options.prompt == "-" else options.prompt
     if not prompt and not options.chat:
         raise GearworksError("cannot generate", "the prompt is empty",
                              "give the model at least one character to continue")
     schema = None if options.schema is None else _read_schema(options.schema)
     model = _load(options.model, options.chat, options.backend)
+    params = sampling.for_model(params, options, model)
     grammar = None if schema is None else _follow(schema, model)
     settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
                 "grammar": grammar, "on_text": None if options.json else _print_now}
@@ -338,8 +296,9 @@ CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the convers
 
 
 def _chat(options: argparse.Namespace) -> None:
-    params = _sampling_params(options)
+    params = sampling.params(options)
     model = _load(options.model, True, options.backend)
+    params = sampling.for_model(params, options, model)
     with console.interrupts_raise():
         _converse(model, params, options)
 

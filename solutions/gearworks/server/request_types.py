@@ -3,8 +3,9 @@
 A field that is null counts as absent. Booleans are no numbers, strings neither; NaN and
 infinity are refused; 1.0 is a whole number, as in JSON Schema. Bounds are OpenAI's, and vLLM's
 for what OpenAI does not have (top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos,
-priority). Lists that a client makes as long as it likes fail with their first error: to note
-a million of them takes seconds, in which nobody else is answered.
+priority, min_tokens); other samplers are named as in llama.cpp's server. Lists that a client
+makes as long as it likes fail with their first error: to note a million of them takes seconds,
+in which nobody else is answered.
 
 Left out on purpose: pictures and sound, OpenAI's older `functions`, custom (free-form) tools,
 `best_of` and `suffix` of completions.
@@ -16,6 +17,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo,
                       WrapValidator, field_validator, model_validator)
+
+from gearworks.samplers import BREAKERS
 
 INT64 = 2 ** 63
 MOST_TOOLS = 128
@@ -228,6 +231,18 @@ class SamplingRequest(Object):
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
                      Annotated[float, Field(ge=-100, le=100)]] | None = None
     priority: Annotated[int, Field(ge=-2 ** 31, lt=2 ** 31), WHOLE] | None = 0
+    min_tokens: Annotated[int, Field(ge=0, lt=2 ** 31), WHOLE] | None = 0
+    dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = 0.0
+    dry_base: Annotated[float, Field(ge=1, le=4)] | None = 1.75
+    dry_allowed_length: Annotated[int, Field(ge=1, lt=2 ** 31), WHOLE] | None = 2
+    dry_penalty_last_n: Annotated[int, Field(ge=-1, lt=2 ** 31), WHOLE] | None = -1
+    dry_sequence_breakers: Annotated[list[StopText], Field(
+        max_length=64, fail_fast=True)] | None = list(BREAKERS)
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = 0.0
+    xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = 0.1
+    top_n_sigma: Annotated[float, Field(ge=0, le=1000)] | None = 0.0
+    dynatemp_range: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    dynatemp_exponent: Annotated[float, Field(ge=0, le=100)] | None = 1.0
 
     @property
     def include_usage(self) -> bool:
@@ -237,6 +252,7 @@ class SamplingRequest(Object):
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""
         yield "n", self.n, 1, limits.max_num_seqs
+        yield "min_tokens", self.min_tokens, 0, limits.max_model_len
         yield from _ends("logit_bias", [*map(int, self.logit_bias or ())], limits)
         yield from _ends("stop_token_ids", self.stop_token_ids or (), limits)
 
