@@ -73,6 +73,19 @@ def _parser() -> console.Parser:
                          help="where to make it (default: %(default)s)")
     command.set_defaults(run=_assemble)
 
+    command = parser.add_command("doctor", "try the sandbox before a class is graded",
+                                 "Try every attack of the corpus on the sandbox that a class "
+                                 "gets here, and print what held. Exit code 1 if one did not.")
+    command.add_argument("attacks", nargs="*", metavar="ATTACK",
+                         help="names of attacks (default: all)")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the text")
+    command.add_argument("--jobs", type=int, metavar="N",
+                         help="attacks side by side (default: two for each processor)")
+    command.add_argument("--manifests", action="store_true",
+                         help="print what a Kubernetes cluster needs for its sandbox, and end")
+    command.set_defaults(run=_doctor)
+
     command = parser.add_command("progress", "show which gears are finished",
                                  "Run the public checks on your notebooks, and show how far "
                                  "each exercise is.")
@@ -184,6 +197,26 @@ def _show_progress(options: argparse.Namespace) -> None:
         found = progress.measure(chapters, find_components(chapters, notebooks), bar)
     print(json.dumps(progress.as_json(found, notebooks)) if options.json
           else progress.text(found, notebooks))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.manifests:
+        from autograder.sandbox.kubernetes import cluster_manifests
+
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": cluster_manifests()},
+                         indent=2))
+        return 0
+    from autograder.attacks import doctor
+    from autograder.sandbox.choice import sandbox_of_a_class
+
+    sandbox = sandbox_of_a_class()
+    chosen = doctor.chosen_attacks(options.attacks)
+    with console.interrupts_raise():
+        results = doctor.examine(chosen, sandbox, options.jobs, lambda result: None
+                                 if options.json else print(doctor.line(result), flush=True))
+    print(json.dumps(doctor.as_json(results, sandbox)) if options.json
+          else f"\n{doctor.summary(results, sandbox)}")
+    return int(any(result.broken for result in results))
 
 
 def _mutants(options: argparse.Namespace) -> int | None:
