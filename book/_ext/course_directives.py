@@ -1,6 +1,7 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
     {engine-map}         the engine's map, with nothing built yet
+    {diagram}            a still picture of `autograder.diagrams`, by its name
     {kill-matrix}        how good the checks are, from book/kill_matrix.json
     {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
     {mutation-operators} by what operators those are made, and what became of them
@@ -8,6 +9,7 @@
 """
 
 import json
+from html import escape
 from pathlib import Path
 
 from docutils import nodes
@@ -15,6 +17,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import autograder
+from autograder import diagrams
 from autograder.checking import checks_of
 from autograder.machine_mutants import results
 from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
@@ -33,6 +36,23 @@ class EngineMap(SphinxDirective):
         for path in filter(Path.is_file, Path(viz.__file__).parent.iterdir()):
             self.env.note_dependency(str(path))
         return [nodes.raw("", viz.engine_map().html, format="html")]
+
+
+class Diagram(SphinxDirective):
+    """A diagram of a chapter; on a phone it scrolls."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        for path in Path(diagrams.__file__).parent.glob("*.*"):
+            self.env.note_dependency(str(path))
+        try:
+            canvas = diagrams.draw(self.arguments[0])
+        except LookupError as error:
+            raise self.error(str(error.args[0])) from None
+        name = escape(canvas.words.partition(". ")[0])
+        frame = f'<div class="flow" tabindex="0" role="group" aria-label="{name}">'
+        return [nodes.raw("", f"{frame}{canvas.svg()}</div>", format="html")]
 
 
 class KillMatrix(SphinxDirective):
@@ -171,6 +191,7 @@ def _row(cells: list[str | nodes.Node]) -> nodes.row:
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("engine-map", EngineMap)
+    app.add_directive("diagram", Diagram)
     app.add_directive("kill-matrix", KillMatrix)
     app.add_directive("machine-mutants", MachineMutants)
     app.add_directive("mutation-operators", MutationOperators)
