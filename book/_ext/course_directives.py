@@ -5,6 +5,7 @@
     {kill-matrix}        how good the checks are, from book/kill_matrix.json
     {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
     {mutation-operators} by what operators those are made, and what became of them
+    {runs-where}         which families run on which engine, from gearworks.families.routes
 """
 
 import json
@@ -23,6 +24,7 @@ from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
 from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
 from gearworks import viz
+from gearworks.families import routes
 
 MATRIX = Path("book") / "kill_matrix.json"
 
@@ -91,6 +93,16 @@ class MutationOperators(SphinxDirective):
                  f"{counts[operator.name][0] - counts[operator.name][1]}"]
                 for operator in OPERATORS]
         return [_table(["Operator", "What it changes", "Kind", "Mutants", "Killed"], body)]
+
+
+class RunsWhere(SphinxDirective):
+    """A table of families: by which ways each runs, and which refuse it."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(routes.__file__)
+        head, rows = routes.table()
+        return [_table([_with_code(title)[0] for title in head],
+                       [[nodes.literal("", name), *cells] for name, *cells in rows])]
 
 
 def _machine_rows(env) -> list[results.Row]:
@@ -165,7 +177,7 @@ def _details(row: dict) -> nodes.container:
     return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
 
 
-def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.container:
+def _table(head: list[str | nodes.Node], body: list[list[str | nodes.Node]]) -> nodes.container:
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in head), cols=len(head))
     group += nodes.thead("", _row(head))
     group += nodes.tbody("", *map(_row, body))
@@ -183,4 +195,5 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("kill-matrix", KillMatrix)
     app.add_directive("machine-mutants", MachineMutants)
     app.add_directive("mutation-operators", MutationOperators)
+    app.add_directive("runs-where", RunsWhere)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
