@@ -75,6 +75,19 @@ def _parser() -> console.Parser:
                          help="where to make it (default: %(default)s)")
     command.set_defaults(run=_assemble)
 
+    command = parser.add_command("doctor", "try the sandbox before a class is graded",
+                                 "Try every attack of the corpus on the sandbox that a class "
+                                 "gets here, and print what held. Exit code 1 if one did not.")
+    command.add_argument("attacks", nargs="*", metavar="ATTACK",
+                         help="names of attacks (default: all)")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the text")
+    command.add_argument("--jobs", type=int, metavar="N",
+                         help="attacks side by side (default: two for each processor)")
+    command.add_argument("--manifests", action="store_true",
+                         help="print what a Kubernetes cluster needs for its sandbox, and end")
+    command.set_defaults(run=_doctor)
+
     command = parser.add_command("progress", "show which gears are finished",
                                  "Run the public checks on your notebooks, and show how far "
                                  "each exercise is.")
@@ -121,6 +134,9 @@ def _add_grade(parser: console.Parser) -> None:
                          help="submissions side by side (default: one for each processor)")
     command.add_argument("--scheduler", default="", metavar="ADDRESS",
                          help="of Dask, such as tcp://10.0.0.1:8786, to grade on its workers")
+    command.add_argument("--sandbox", metavar="KIND",
+                         help="bubblewrap, podman, docker or kubernetes (default: "
+                              "AUTOGRADER_SANDBOX, else the first that works here)")
     command.add_argument("--again", action="store_true",
                          help="grade those that are graded, too")
     command.set_defaults(run=_grade)
@@ -241,6 +257,26 @@ def _grade(options: argparse.Namespace) -> None:
     with console.interrupts_raise():
         for line in grade(options, bar):
             print(line)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.manifests:
+        from autograder.sandbox.kubernetes import cluster_manifests
+
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": cluster_manifests()},
+                         indent=2))
+        return 0
+    from autograder.attacks import doctor
+    from autograder.sandbox.choice import sandbox_of_a_class
+
+    sandbox = sandbox_of_a_class()
+    chosen = doctor.chosen_attacks(options.attacks)
+    with console.interrupts_raise():
+        results = doctor.examine(chosen, sandbox, options.jobs, lambda result: None
+                                 if options.json else print(doctor.line(result), flush=True))
+    print(json.dumps(doctor.as_json(results, sandbox)) if options.json
+          else f"\n{doctor.summary(results, sandbox)}")
+    return int(any(result.broken for result in results))
 
 
 def _mutants(options: argparse.Namespace) -> int | None:

@@ -240,7 +240,8 @@ def _read_cell(path: Path, cell: Any, line: int) -> Cell:
 
 
 def _check_markdown(place: str, source: str) -> None:
-    directive = re.search(r"^(?:`{3,}|~{3,}|:{3,})\{[\w-]+\}", source, re.M)     # :::{note}
+    # :::{note}; of a {diagram} the notebook gets a picture
+    directive = re.search(r"^(?:`{3,}|~{3,}|:{3,})\{(?!diagram\})[\w-]+\}", source, re.M)
     role = re.search(r"(?<!`)\{[a-z][\w:-]*\}`[^`\n]+`", source)                 # {doc}`setup`
     found = directive or role
     if found:

@@ -119,9 +119,9 @@ def _histogram(totals: Iterable[float], most: float) -> list[tuple[str, int, flo
 
 def _why_look(row: Row) -> str:
     """Why somebody should look at a result; "" for most."""
-    if row.is_missing or row.status is Status.GRADED and not row.notes and row.total:
+    if row.is_missing:
         return ""
-    reasons = [*row.notes]
+    reasons = [*row.notes, *row.flags]
     if row.status.has_points and not row.required and not row.bonus:
         reasons.append("no points at all")
     if row.status is Status.PARTIAL:

@@ -16,6 +16,7 @@ from autograder.classes.roster import Roster, read_roster
 from autograder.classes.submitted import Submission, find_submissions
 from autograder.classes.table import Row
 from autograder.judge.secret import course_secret
+from autograder.sandbox.choice import sandbox_of_a_class
 from gearworks.errors import UsageError
 
 
@@ -34,13 +35,15 @@ def grade(options: argparse.Namespace, bar: Bar) -> Iterator[str]:
         raise UsageError("an export for Canvas or Moodle holds one chapter",
                          f"these submissions are of {', '.join(assignments) or 'none'}",
                          "--chapter with the number of one")
+    sandbox = sandbox_of_a_class(options.sandbox)
     folder = _course_folder(options)
     results = Results(options.to)
     gradebook = _gradebook(options, folder, assignments)
-    course = Course(chapters, course_secret(folder or _made(options.to)))
+    course = Course(chapters, course_secret(folder or _made(options.to)), sandbox)
     with results.locked():
         results.audit.add("run", submitted=str(options.submitted), submissions=len(submissions),
-                          late=options.late, due=options.due, again=options.again)
+                          late=options.late, due=options.due, again=options.again,
+                          sandbox=sandbox.name)
         rows = grade_class(submissions, course, results,
                            _engine(options, course, len(submissions)), roster=roster,
                            late=late, again=options.again, bar=bar)

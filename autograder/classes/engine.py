@@ -20,6 +20,7 @@ from autograder.classes.keys import environment_hash, submission_key
 from autograder.classes.record import Record, Records, Status
 from autograder.classes.submitted import Submission, contents_of, notebooks_of
 from autograder.judge.workers import Workers
+from autograder.sandbox.choice import Sandbox
 from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError, NotAvailableError
 
@@ -37,16 +38,18 @@ RETRIES = 2             # of a task whose worker was lost with it, on another wo
 class Course:
     """What all submissions are graded with.
 
-    secret: from which graded checks take their seeds. sandbox: what workers run in.
+    secret: from which graded checks take their seeds. sandbox: what learners' code runs in;
+    None for code of one's own.
     """
 
     chapters: tuple[Chapter, ...]
     secret: str
-    sandbox: str = ""
+    sandbox: Sandbox | None
 
-    def workers(self) -> Workers:
-        """A supply of workers for learners' code: the one place that makes them here."""
-        return Workers()
+    def key(self, submission: Submission) -> str:
+        """The name of a submission's record."""
+        return submission_key(contents_of(submission), submission.chapter, self.secret,
+                              self.sandbox.name if self.sandbox is not None else "none")
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,7 @@ def graded(submissions: Sequence[Submission], course: Course, records: Records, 
     """
     same: dict[str, list[Submission]] = {}
     for submission in submissions:
-        key = submission_key(contents_of(submission), submission.chapter, course.secret)
-        same.setdefault(key, []).append(submission)
+        same.setdefault(course.key(submission), []).append(submission)
     waiting = []
     for key, own in same.items():
         record = None if again else records.get(key)
@@ -96,7 +98,7 @@ class Here:
         self._course = course
 
     def judged(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Record]]:
-        with self._course.workers() as workers:
+        with Workers(self._course.sandbox) as workers:
             for task in tasks:
                 yield task, _record(task, self._course, workers)
 
@@ -191,7 +193,7 @@ def _plugin(course: Course, environment: str) -> "distributed.WorkerPlugin":
                     f"{self._environment[:8]})", "install the same versions on all machines")
             # Dask's own threads draw random numbers while a strategy of ours draws its own.
             warnings.filterwarnings("ignore", message="Do not use the `random` module")
-            self.workers = self.course.workers()
+            self.workers = Workers(self.course.sandbox)
 
         def teardown(self, worker: "distributed.Worker") -> None:
             self.workers.__exit__()

@@ -16,7 +16,8 @@ from autograder.classes.table import Row, folder_of
 from gearworks.errors import UsageError
 
 COLUMNS = ("assignment", "student_id", "name", "email", "submitted", "status", "required",
-           "required_max", "bonus", "bonus_max", "late_penalty", "total", "notes")
+           "required_max", "bonus", "bonus_max", "late_penalty", "total", "notes",
+           "look_at")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")      # with which a spreadsheet begins to compute
 
 
@@ -27,7 +28,7 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
              "required": _number(row.required), "required_max": _number(row.required_max),
              "bonus": _number(row.bonus), "bonus_max": _number(row.bonus_max),
              "late_penalty": _number(row.penalty), "total": _number(row.total),
-             "notes": "; ".join(row.notes)} for row in rows]
+             "notes": "; ".join(row.notes), "look_at": "; ".join(row.flags)} for row in rows]
     _write(path, COLUMNS, told)
 
 

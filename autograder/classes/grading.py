@@ -76,4 +76,4 @@ def _exercise(answer: Answer, report: Report) -> ExerciseRecord:
     return ExerciseRecord(exercise.name, exercise.check_id, exercise.optional,
                           answer.is_started and report.attempted or bool(report.problem),
                           round(report.score, 6), report.total, place, report.problem,
-                          report.mistake, notes, checks)
+                          report.mistake, notes, report.flags, checks)

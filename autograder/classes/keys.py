@@ -7,7 +7,7 @@ made again and was not costs trust.
 import ast
 import hashlib
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,23 +20,24 @@ from autograder.classes.record import VERSION
 HOME = Path(autograder.__file__).parent
 CHECKS, MUTANTS = HOME / "checks", HOME / "mutants"
 # What decides about grades besides checks; `chapters` is in them by its outline.
-ROOMS = ("checking", "generators", "judge", "processes", "reference", "submissions", "variants")
+ROOMS = ("checking", "generators", "judge", "processes", "reference", "sandbox",
+         "submissions", "variants")
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "safetensors", "regex", "numba",
             "triton", "llguidance", "hypothesis")
 
 
 def submission_key(files: Iterable[tuple[str, bytes]], chapter: Chapter | None, secret: str,
-                   more: Sequence[str] = ()) -> str:
+                   sandbox: str) -> str:
     """The name of the record of files that were handed in for a chapter.
 
-    files: name and content of each. more: settings that a record depends on, as text.
+    files: name and content of each. secret: the course's. sandbox: the kind of it.
     """
     digest = hashlib.sha256()
     for name, data in sorted(files):
         digest.update(f"{name}\0{hashlib.sha256(data).hexdigest()}\0".encode())
     told = [str(VERSION), environment_hash(), chapter.stem if chapter is not None else "",
             checks_hash(chapter.exercises) if chapter is not None else "",
-            hashlib.sha256(secret.encode()).hexdigest(), *more]
+            hashlib.sha256(secret.encode()).hexdigest(), sandbox]
     digest.update("\0".join(told).encode())
     return digest.hexdigest()
 

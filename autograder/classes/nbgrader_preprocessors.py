@@ -25,6 +25,7 @@ from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.workers import Workers
 from autograder.reference.cutting import BEGIN, END, starting_lines
 from autograder.reference.names import module_of
+from autograder.sandbox.choice import sandbox_of_a_class
 from autograder.submissions.answers import answer_to, report_on
 from autograder.submissions.attempts import chapter_of, find_components
 from autograder.submissions.intake import notebook_of
@@ -117,7 +118,7 @@ class JudgeChecks(NbGraderPreprocessor):
 @cache
 def _workers() -> Workers:
     """One supply for all notebooks: what it has loaded serves the whole class."""
-    return Workers()
+    return Workers(sandbox_of_a_class())
 
 
 def enter_report(cell: NotebookNode, report: Report) -> None:

@@ -52,8 +52,12 @@ class CheckRecord:
 
 @dataclass(frozen=True)
 class ExerciseRecord:
-    """What came of an exercise. problem: why none of its checks could run. mistake: the name of
-    the known mistake that explains what public checks saw."""
+    """What came of an exercise.
+
+    problem: why none of its checks could run. mistake: the name of the known mistake that
+    explains what public checks saw. flags: what an instructor may want to look at, and no
+    learner is shown.
+    """
 
     exercise: str
     check_id: str
@@ -65,6 +69,7 @@ class ExerciseRecord:
     problem: str = ""
     mistake: str = ""
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     checks: tuple[CheckRecord, ...] = ()
 
 

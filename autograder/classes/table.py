@@ -19,7 +19,8 @@ class Row:
 
     Where the status goes with no number, `required`, `bonus`, `penalty` and `total` are None.
     total: required and bonus points together, at most `required_max`, less the penalty.
-    manual: whether a person has changed points in the gradebook. key: of the record.
+    manual: whether a person has changed points in the gradebook. key: of the record. flags: for
+    the instructor's eyes.
     """
 
     student: str
@@ -39,6 +40,7 @@ class Row:
     email: str = ""
     key: str = ""
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def is_missing(self) -> bool:
@@ -51,7 +53,9 @@ def row_of(submission: Submission, record: Record, late: LatePolicy = on_time) -
               required_max=record.required_max, bonus_max=record.bonus_max,
               submitted=submission.submitted.isoformat() if submission.submitted else "",
               is_late=submission.is_late, name=submission.name, email=submission.email,
-              key=record.key, notes=submission.notes + record.notes)
+              key=record.key, notes=submission.notes + record.notes,
+              flags=tuple(f"{each.exercise} {flag}" for each in record.exercises
+                          for flag in each.flags))
     if record.points is None:
         return row
     return priced(row, record.required, record.bonus,
@@ -86,7 +90,8 @@ def load(path: Path) -> list[Row]:
     """Read the table that `save` wrote; an empty one where there is none."""
     if not path.exists():
         return []
-    return [Row(**told | {"status": Status(told["status"]), "notes": tuple(told["notes"])})
+    return [Row(**told | {"status": Status(told["status"]), "notes": tuple(told["notes"]),
+                         "flags": tuple(told["flags"])})
             for told in json.loads(path.read_text(encoding="utf-8"))]
 
 

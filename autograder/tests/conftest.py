@@ -1,5 +1,7 @@
-"""Options of the autograder's tests, and the small chapter that many of them work on."""
+"""Options of the autograder's tests, the small chapter that many of them work on, and the
+sandbox that a class gets."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -25,3 +27,13 @@ def learner(chapter):
     """The small chapter's notebook, in which nobody has worked yet."""
     from autograder.chapters import editions
     return editions.learner_edition(chapter, HERE.parents[1])
+
+
+@pytest.fixture(scope="session")
+def sandbox():
+    """Bubblewrap. Without it what needs it is skipped; where `CI` is set, it fails."""
+    from autograder.sandbox.bubblewrap import Bubblewrap
+    found = Bubblewrap()
+    if problem := found.problem():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(problem)
+    return found

@@ -39,7 +39,7 @@ HIDDEN = "quixotic"             # a word that a learner's code gives away what i
 
 @pytest.fixture(scope="module")
 def course(chapter):
-    return Course((chapter,), "of the tests")
+    return Course((chapter,), "of the tests", None)
 
 
 @pytest.fixture(scope="module")
@@ -169,13 +169,13 @@ def test_a_second_run_has_nothing_to_do_and_writes_the_same(course, solved, judg
 
 def test_a_key_names_all_that_a_grade_follows_from(chapter, monkeypatch):
     files = [("98_small.ipynb", b"{}")]
-    key = keys.submission_key(files, chapter, "secret")
-    assert key == keys.submission_key(files, chapter, "secret")
-    assert key != keys.submission_key([("98_small.ipynb", b"[]")], chapter, "secret")
-    assert key != keys.submission_key(files, chapter, "another")
-    assert key != keys.submission_key(files, None, "secret")
+    key = keys.submission_key(files, chapter, "secret", "none")
+    assert key == keys.submission_key(files, chapter, "secret", "none")
+    assert key != keys.submission_key([("98_small.ipynb", b"[]")], chapter, "secret", "none")
+    assert key != keys.submission_key(files, chapter, "another", "none")
+    assert key != keys.submission_key(files, None, "secret", "none")
     monkeypatch.setattr(keys, "environment_hash", lambda: "another machine")
-    assert key != keys.submission_key(files, chapter, "secret")
+    assert key != keys.submission_key(files, chapter, "secret", "none")
 
 
 def test_a_changed_check_changes_the_keys_of_its_chapters_only(tmp_path, monkeypatch):

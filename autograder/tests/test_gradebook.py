@@ -61,7 +61,7 @@ def course(tmp_path_factory, chapter):
 
 @pytest.fixture(scope="module")
 def grader(chapter):
-    return Course((chapter,), SECRET)
+    return Course((chapter,), SECRET, None)
 
 
 @pytest.fixture(scope="module", autouse=True)

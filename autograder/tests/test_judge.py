@@ -82,7 +82,8 @@ def test_arrays_travel_bit_for_bit(array):
                           range(2, 9, 3), slice(None, 3), Ellipsis, bytearray(b"x" * 999),
                           Path("a") / "b", np.float32(0.1), np.int64(3), np.bool_(True),
                           np.dtype("float16"), np.float32, TensorType.F32, "\ud800 lone",
-                          float("inf"), [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
+                          float("inf"), "\0\ud800" * 2**16, ("x" * 2**17, 3),
+                          [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
 def test_other_values_travel_by_value(value):
     back = travel(value)
     assert back == value and type(back) is type(value)
@@ -469,7 +470,7 @@ def test_the_worker_receives_arguments_and_nothing_else(workers, monkeypatch):
     def listening(stream, message):
         sent.append(message)
         write(stream, message)
-    monkeypatch.setattr("autograder.judge.workers.wire.write", listening)
+    monkeypatch.setattr("autograder.judge.holds.wire.write", listening)
     monkeypatch.setenv("AUTOGRADER_SECRET", "canary-4711")
     nosy = norm("if 'canary' in str(os.environ) or any('autograder.checks' in name for name in "
                 "sys.modules):\n        os._exit(0)")
