@@ -31,6 +31,7 @@ SIDE_BY_SIDE = ["-p", "xdist", "-n", "logical", "--maxprocesses", "4",
                 "--dist", "loadfile", "--no-loadscope-reorder"]
 CLIENTS = "requirements-clients.txt"
 MODEL = "smollm2"
+LAB_CONFIG = ROOT / "autograder" / "learner_lab"          # of JupyterLab, as learners see it
 OLDEST, NEWEST = (3, 11), (3, 13)
 MB, GB = 10**6, 10**9
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -686,6 +687,9 @@ def lab(arguments):
     command.append("--LabApp.default_url=/lab{}".format("/tree/chapters" if chapters else ""))
     if os.name != "nt" and os.geteuid() == 0:
         command.append("--allow-root")    # in a container there is nobody else to be
+    # without the menus of nbgrader, which are an instructor's
+    places = [str(LAB_CONFIG), os.environ.get("JUPYTER_CONFIG_PATH")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, places))
     hand_over([*command, *theirs], ROOT)
 
 
