@@ -506,7 +506,7 @@ def all_that_came_before(hash_blocks, rng):
         same = int(rng.integers(0, 9))
         texts[1][:same] = texts[0][:same]
         hashes = [hash_blocks([*text], 2) for text in texts]
-        expect_equal([*map(len, hashes)], [4, 4], of="how many hashes two texts of 8 tokens have")
+        expect_equal([*map(len, hashes)], [4, 4], of="the numbers of hashes of two such texts")
         for place, (one, other) in enumerate(zip(*hashes)):
             end = 2 * place + 2
             expect_equal(one == other, texts[0][:end] == texts[1][:end],
