@@ -44,7 +44,7 @@ usage: python course.py COMMAND [arguments]
   chat [MODEL] [ARGS]            talk with the model in this terminal
   book [ARGS]                    build the HTML book
   serve [MODEL] [ARGS]           serve the model through an OpenAI-compatible API
-  grade [ARGS]                   grade submitted notebooks
+  grade SUBMITTED [ARGS]         grade what a class has handed in, a folder or a zip file
   progress                       show which gears of your engine are finished
 
 Each command first sets up what it needs: a Python environment (the active one, else .venv in
@@ -730,8 +730,6 @@ def book(arguments):
 
 
 def grade(arguments):
-    later("grade", "autograder/classes/grading.py",
-          "the grader for whole classes comes later; book/instructors.md has nbgrader's way")
     prepare(MODEL)
     hand_over([sys.executable, "-m", "autograder", "grade", *arguments])
 
@@ -739,16 +737,6 @@ def grade(arguments):
 def progress(arguments):
     prepare(MODEL)    # some checks are about its vocabulary and its weights
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
-
-
-def later(command, path, promise):
-    """Stop until the part of the course that `command` needs is there."""
-    if not (ROOT / path).exists():
-        raise Stop(
-            "python course.py {} does not work yet: {}".format(command, promise),
-            "this copy of the course has no {}".format(path),
-            "get the newest version of the course; python course.py lab and test work now",
-        )
 
 
 def partition(arguments, separator):

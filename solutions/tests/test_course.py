@@ -669,13 +669,9 @@ def test_usage_errors(new, arguments, words):
     assert not new.venv.exists()
 
 
-@pytest.mark.parametrize("command, promise",
-                         [("grade", "the grader for whole classes comes later")])
-def test_commands_that_come_later(new, command, promise):
-    """They say so at once, and set nothing up for it."""
-    done = new.run(command)
-    assert done.returncode == 1 and promise in done.stderr
-    assert not new.venv.exists()
+def test_grade_asks_the_autograder(settled):
+    done = settled.run("grade", "submitted", "--jobs", "2")
+    assert done.calls[-1]["argv"] == ["autograder", "grade", "submitted", "--jobs", "2"]
 
 
 def test_progress_asks_the_autograder(settled):
