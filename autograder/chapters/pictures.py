@@ -1,7 +1,8 @@
 """Pictures of a chapter, put into its notebook: Colab loads none that lie beside it.
 
-A diagram is written into the chapter as SVG, in the page's own ink. The book shows it as it is.
-Editors of notebooks take SVG for unsafe and show the words in it, so a notebook gets a picture.
+A diagram is named, or written into the chapter as SVG, in the page's own ink. The book shows it
+in the page. Editors of notebooks take SVG for unsafe and show the words in it, so a notebook
+gets a picture.
 """
 
 import base64
@@ -42,9 +43,20 @@ def with_pictures(place: str, source: str, folder: Path) -> str:
                 "write the path relative to chapters/, as ../book/_static/picture.svg")
         return _picture(alt, kind, path.read_bytes())
 
+    def named(match: re.Match) -> str:
+        from autograder.diagrams import draw                # they need the engine
+
+        try:
+            canvas = draw(match[1])
+        except LookupError as error:
+            raise ChapterError(f"{place}: cannot draw a diagram", str(error.args[0]),
+                               "use one of these names") from None
+        return _picture(canvas.words, KINDS[".svg"], canvas.svg().encode())
+
     def drawn(match: re.Match) -> str:
         return _diagram(place, match[1])
 
+    source = re.sub(r"^```\{diagram\} (\S+)\n```$", named, source, flags=re.MULTILINE)
     source = re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", linked, source)
     return re.sub(r'(?:<div class="flow"[^>]*>\s*)?(<svg\b.*?</svg>)(?:\s*</div>)?', drawn,
                   source, flags=re.DOTALL)

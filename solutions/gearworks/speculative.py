@@ -332,7 +332,7 @@ def skip_layers(model: Model, kept: Sequence[int]) -> Model:
     Source: Zhang et al. 2023, "Draft & Verify".
     """
     layers = tuple(model.weights.layers[layer] for layer in kept)
-    windows = (tuple(model.config.windows[layer] for layer in kept) if model.config.windows
-               else ())
+    of_layers = {name: tuple(getattr(model.config, name)[layer] for layer in kept)
+                 for name in ("windows", "rope_layers") if getattr(model.config, name)}
     weights: Weights = replace(model.weights, layers=layers)
-    return Model(replace(model.config, num_hidden_layers=len(layers), windows=windows), weights)
+    return Model(replace(model.config, num_hidden_layers=len(layers), **of_layers), weights)

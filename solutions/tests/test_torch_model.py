@@ -28,12 +28,17 @@ from gearworks.weights import load_checkpoint, reserve
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0,
+            "short_factor": [1.0, 1.3, 0.9, 2.0], "long_factor": [1.5, 4.0, 9.0, 30.0]}
 FAMILIES = [
     ("Llama", {}), ("Llama", {"head_dim": 10, "num_attention_heads": 6,
                               "num_key_value_heads": 1, "tie_word_embeddings": True}),
     ("Llama", {"rope_parameters": YARN}), ("Qwen2", {}), ("Qwen3", {"head_dim": 10}),
     ("Mistral", {"sliding_window": 9}),
-    ("Qwen2", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1})]
+    ("Qwen2", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}),
+    ("SmolLM3", {}), ("SmolLM3", {"no_rope_layers": [0, 1, 0], "head_dim": 10}),
+    ("Phi3", {}), ("Phi3", {"rope_parameters": LONGROPE, "sliding_window": 9,
+                            "original_max_position_embeddings": 20})]
 BOTH = pytest.mark.parametrize("options", [
     {}, {"graphs": True}, pytest.param({"use_triton": True}, marks=pytest.mark.skipif(
         find_spec("triton") is None, reason="Triton exists for Linux only"))], ids=str)

@@ -2,7 +2,7 @@
 
 It has the interface of `model.Model`, so `generate`, speculation, beam search and the serving
 engine run it as they run NumPy's. Ids and logits are NumPy arrays, everything between lies on
-the device. Llama, Mistral, Qwen2 and Qwen3.
+the device. Which families it runs, `families.routes` says.
 
 Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, F feed-forward
 size, V vocabulary.
@@ -18,7 +18,8 @@ import torch.nn.functional as F
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
-from gearworks.families.layouts import PLAIN, LayerWeights, Weights
+from gearworks.families.layouts import LayerWeights, Weights
+from gearworks.families.routes import ROUTES, runs
 from gearworks.kernels.torch_attention import TorchBatch, TorchKVCache, TorchPagedCache
 from gearworks.kernels.torch_graphs import DecodeGraphs
 from gearworks.kernels.triton import LARGEST_HEAD, has_triton_gpu
@@ -186,7 +187,9 @@ class TorchModel:
         config, weights = self.config, self.weights
         x = F.embedding(ids, weights.embed_tokens)                                    # (T, D)
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._before(x, layer, config, cos, sin, self._operators)
+            angles = ((cos, sin) if config.turns(index)
+                      else (torch.ones_like(cos), torch.zeros_like(sin)))
+            q, k, v = self._before(x, layer, config, *angles, self._operators)
             attended = cache.attend(index, q, k, v)                                # (T, H, d)
             if index + 1 == len(weights.layers):
                 x, attended = x[rows], attended[rows]
@@ -268,7 +271,7 @@ def place_for(device: str | None, dtype: str | None) -> tuple[torch.device, torc
 
 def refuse_family(config: ModelConfig) -> None:
     """Raise ModelError for a model that is no plain decoder."""
-    if config.architecture not in PLAIN:
+    if not runs("torch", config.architecture):
         raise ModelError(f"torch's decoder does not run a {config.architecture}",
-                         "it runs Llama, Mistral, Qwen2 and Qwen3 models",
+                         "it runs " + ", ".join(ROUTES["torch"].families),
                          "run it with --engine numpy")
