@@ -82,7 +82,7 @@ def check_chapter(chapter: Chapter) -> None:
             raise ChapterError(
                 f"{place}: {exercise.name} has no checks", str(error),
                 f"write them in autograder/checks/{exercise.module}.py") from None
-        if len(check_id(exercise)) > CELL_ID_LENGTH:
+        if len(exercise.check_id) > CELL_ID_LENGTH:
             raise ChapterError(f"{place}: the name {exercise.name} is too long",
                                "it becomes the id of a cell, which has at most "
                                f"{CELL_ID_LENGTH} characters",
@@ -358,25 +358,20 @@ def _metadata(tags: Collection[str]) -> dict:
     return metadata
 
 
-def check_id(exercise: Exercise) -> str:
-    """The id of its check cell, for nbgrader and for Jupyter."""
-    return f"check-{exercise.grade_id}"
-
-
 def _exercise_cells(exercise: Exercise, source: str,
                     tags: Collection[str]) -> list[NotebookNode]:
     points = exercise_points(exercise)
     both = {"schema_version": 3, "task": False}
     written = both | {"grade": False, "grade_id": exercise.grade_id, "locked": False,
                       "solution": True}
-    graded = both | {"grade": True, "grade_id": check_id(exercise), "locked": True,
+    graded = both | {"grade": True, "grade_id": exercise.check_id, "locked": True,
                      "points": points, "solution": False}
     call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
     bonus = [BONUS_TAG] if exercise.optional else []
     return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
             new_code_cell(source, id=exercise.grade_id,
                           metadata=_metadata(tags) | {"nbgrader": written}),
-            new_code_cell(f"from autograder import check\n{call}", id=check_id(exercise),
+            new_code_cell(f"from autograder import check\n{call}", id=exercise.check_id,
                           metadata=_metadata(bonus) | {"nbgrader": graded})]
 
 
