@@ -17,6 +17,7 @@ from gearworks import hub
 from gearworks.beam import beam_search
 from gearworks.cli import chat
 from gearworks.cli import commands as cli
+from gearworks.cli.sampling import OTHERS
 from gearworks.contrastive import contrastive_search
 from gearworks.language_model import LanguageModel, gguf_recommended
 
@@ -102,7 +103,8 @@ SAMPLING = [
     ("--frequency-penalty", "nan", 1), ("--frequency-penalty", "-", 2),
     ("--seed", "-1", 1), ("--seed", "x", 2),
     ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2),
-    ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
+    ("--stop", "", 2), ("--stop", BAD_TEXT, 2), ("--dry-sequence-breaker", BAD_TEXT, 2),
+    *((f"--{name.replace('_', '-')}", "x", 2) for name, *_ in OTHERS)]
 
 GENERATE = [
     (["x", "--prompt-file", "y"], 2, "PROMPT and --prompt-file say what to continue"),
@@ -248,7 +250,8 @@ def test_every_option_of_every_command_is_refused_somewhere_above():
                *(flag for flag, _, _ in SAMPLING),
                "--batch", "--prefill", "--rounds", "--figure", "URL", "--plot", "--record",
                "--compare", *LOAD, *SERVE, *QUANTIZE, *QUALITY, "--calibration", "--text"}
-    never = {"--model-settings", "--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
+    never = {"--model-settings", "--help", "-h", "--version", "--chat", "--json", "--publish",
+             "--ignore-eos",
              "--allow-remote", "--no-prefix-caching", "--batch-invariant", "--all"}
     parser = cli._parser()
     for command in [parser, *parser._commands.values()]:
@@ -406,7 +409,8 @@ def test_generate_tells_log_probabilities(smollm2, capsys):
     assert [[(one["id"], one["logprob"]) for one in each["top"]] for each in told] == [
         list(each.top) for each in expected.logprobs]
     assert told[0]["text"] == " Paris"
-    assert cli.main(["generate", "smollm2", prompt, "--max-tokens", "3", "--logprobs", "2"]) == 0
+    assert cli.main(["generate", "smollm2", prompt, "--max-tokens", "3", "--logprobs", "2"]
+                    ) == 0
     output, error = capsys.readouterr()
     assert output == expected.text + "\n" and '" Paris"' in error
     assert len(error.splitlines()) == 3
