@@ -480,7 +480,24 @@ def test_the_key_covers_the_model_the_checks_and_the_figures():
              if path.is_relative_to(packages["gearworks"])}
     assert {"hub/models.py", "viz/player.js", "viz/figure.css", "model.py",
             "config/model_config.py", "config/__init__.py", "accounting.py"} <= names
-    assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
+    assert edition_cache.run_key(chapter) == edition_cache.run_key(chapter)
+
+
+def test_text_does_not_run_a_chapter_again_and_code_does(small, tmp_path):
+    """Nor do a hint, the minutes or the words for a plot: the page has them all the same."""
+    source = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
+    path = tmp_path / "98_small.md"
+
+    def key(*change):
+        assert not change or change[0] in source
+        path.write_text(source.replace(*change) if change else source, encoding="utf-8")
+        return edition_cache.run_key(read_chapter(path))
+    heading = next(line for line in source.splitlines() if line.startswith("# "))
+    minutes = re.search(r"minutes: \d+", source)[0]
+    code = "plt.show()"
+    assert key() == key(heading, "# Another title") == key(minutes, "minutes: 41")
+    assert key() == key("alt: A line that rises", "alt: A line that falls")
+    assert key() != key(code, f"plt.plot([1])\n{code}")
 
 
 def test_links_to_chapters_that_are_not_there_become_words():
