@@ -568,6 +568,18 @@ def test_chinese_is_indexed_by_characters_and_pairs():
     assert split("ひらがな")[-3:] == ["ひら", "らが", "がな"]
 
 
+@pytest.mark.parametrize("path", sorted((BOOK / "chapters").glob("*.md")),
+                         ids=lambda path: path.stem)
+def test_a_chapter_asks_five_questions_and_folds_each_answer_by_itself(path):
+    text = path.read_text(encoding="utf-8")
+    quiz = text.partition("### Questions to check yourself\n")[2].partition("\n## ")[0]
+    parts = re.findall(r"<details><summary>(\d)\. (.+?)</summary>\n\n(.+?)\n\n</details>", quiz,
+                       re.DOTALL)
+    assert [int(number) for number, _, _ in parts] == [*range(1, len(parts) + 1)]
+    assert len(parts) >= 5 and quiz.count("<details>") == len(parts)
+    assert all(question[-1] in ".?" and len(answer) > 15 for _, question, answer in parts)
+
+
 def test_the_kill_matrix_is_of_these_checks():
     """And the gate in test_kill_matrix.py holds that it is true."""
     rows = json.loads((BOOK / "kill_matrix.json").read_text(encoding="utf-8"))["exercises"]
