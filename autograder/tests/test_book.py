@@ -480,7 +480,24 @@ def test_the_key_covers_the_model_the_checks_and_the_figures():
              if path.is_relative_to(packages["gearworks"])}
     assert {"hub/models.py", "viz/player.js", "viz/figure.css", "model.py",
             "config/model_config.py", "config/__init__.py", "accounting.py"} <= names
-    assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
+    assert edition_cache.run_key(chapter) == edition_cache.run_key(chapter)
+
+
+def test_text_does_not_run_a_chapter_again_and_code_does(small, tmp_path):
+    """Nor do a hint, the minutes or the words for a plot: the page has them all the same."""
+    source = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
+    path = tmp_path / "98_small.md"
+
+    def key(*change):
+        assert not change or change[0] in source
+        path.write_text(source.replace(*change) if change else source, encoding="utf-8")
+        return edition_cache.run_key(read_chapter(path))
+    heading = next(line for line in source.splitlines() if line.startswith("# "))
+    minutes = re.search(r"minutes: \d+", source)[0]
+    code = "plt.show()"
+    assert key() == key(heading, "# Another title") == key(minutes, "minutes: 41")
+    assert key() == key("alt: A line that rises", "alt: A line that falls")
+    assert key() != key(code, f"plt.plot([1])\n{code}")
 
 
 def test_links_to_chapters_that_are_not_there_become_words():
@@ -549,6 +566,18 @@ def test_chinese_is_indexed_by_characters_and_pairs():
     split = bigram_search.BigramSearch({}).split
     assert split("llama推理 train_bpe") == ["llama", "推", "理", "推理", "train_bpe"]
     assert split("ひらがな")[-3:] == ["ひら", "らが", "がな"]
+
+
+@pytest.mark.parametrize("path", sorted((BOOK / "chapters").glob("*.md")),
+                         ids=lambda path: path.stem)
+def test_a_chapter_asks_five_questions_and_folds_each_answer_by_itself(path):
+    text = path.read_text(encoding="utf-8")
+    quiz = text.partition("### Questions to check yourself\n")[2].partition("\n## ")[0]
+    parts = re.findall(r"<details><summary>(\d)\. (.+?)</summary>\n\n(.+?)\n\n</details>", quiz,
+                       re.DOTALL)
+    assert [int(number) for number, _, _ in parts] == [*range(1, len(parts) + 1)]
+    assert len(parts) >= 5 and quiz.count("<details>") == len(parts)
+    assert all(question[-1] in ".?" and len(answer) > 15 for _, question, answer in parts)
 
 
 def test_the_kill_matrix_is_of_these_checks():
