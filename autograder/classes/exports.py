@@ -15,8 +15,8 @@ from autograder.classes.roster import Roster
 from autograder.classes.table import Row, folder_of
 from gearworks.errors import UsageError
 
-COLUMNS = ("assignment", "student_id", "name", "email", "submitted", "late", "status", "required",
-           "required_max", "bonus", "bonus_max", "late_penalty", "total", "notes",
+COLUMNS = ("assignment", "student_id", "name", "email", "submitted", "late", "status",
+           "required", "required_max", "bonus", "bonus_max", "late_penalty", "total", "notes",
            "look_at")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")      # with which a spreadsheet begins to compute
 
