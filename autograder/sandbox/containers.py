@@ -39,7 +39,7 @@ class Container:
                   "core": 0}
         return [self.name, "run", "--rm", "--interactive", f"--name={container}",
                 "--network=none", "--read-only", "--cap-drop=ALL", "--ipc=private",
-                "--security-opt=no-new-privileges", "--user=65534:65534", "--init",
+                "--security-opt=no-new-privileges", "--user=65534:65534",
                 f"--pids-limit={PROCESSES}", f"--memory={MEMORY}", f"--memory-swap={MEMORY}",
                 *(f"--ulimit={name}={limit}:{limit}" for name, limit in limits.items()),
                 f"--tmpfs={view.SCRATCH}:rw,size={DISK_BYTES},mode=1777",
