@@ -47,6 +47,13 @@ def _parser() -> console.Parser:
     _add_root(command)
     command.set_defaults(run=_course)
 
+    command = parser.add_command("collect", "put what a class handed in where nbgrader looks",
+                                 "Put submissions as a platform delivered them into the "
+                                 "folders of nbgrader's course, as notebooks that it can read. "
+                                 "`grade` does not need it; `nbgrader autograde` does.")
+    _add_submitted(command)
+    command.set_defaults(run=_collect)
+
     _add_grade(parser)
 
     command = parser.add_command("mutants", "measure how good the checks are",
@@ -98,30 +105,34 @@ def _parser() -> console.Parser:
     return parser
 
 
-def _add_grade(parser: console.Parser) -> None:
-    command = parser.add_command("grade", "grade what a class has handed in",
-                                 "Grade the notebooks of a class: repair what happened to "
-                                 "them, judge them, and write a table, a report and feedback. "
-                                 "What is graded already is not graded again.")
+def _add_submitted(command: argparse.ArgumentParser) -> None:
     command.add_argument("submitted", type=Path, metavar="SUBMITTED",
                          help="a folder or a zip file, as nbgrader, Canvas, Moodle or "
                               "Gradescope gives it")
-    command.add_argument("--to", type=Path, default=Path("graded"), metavar="FOLDER",
-                         help="where results go (default: %(default)s)")
+    command.add_argument("--course", type=Path, metavar="FOLDER",
+                         help="nbgrader's folder, with its gradebook (default: the one around "
+                              "SUBMITTED, if any)")
     command.add_argument("--roster", type=Path, metavar="FILE",
                          help="the class's table, as nbgrader, Canvas or Moodle exports it; "
                               "who is missing shows with it only")
     command.add_argument("--chapter", metavar="NN",
                          help="all submissions are of this chapter, such as 04")
+
+
+def _add_grade(parser: console.Parser) -> None:
+    command = parser.add_command("grade", "grade what a class has handed in",
+                                 "Grade the notebooks of a class: repair what happened to "
+                                 "them, judge them, and write a table, a report and feedback. "
+                                 "What is graded already is not graded again.")
+    _add_submitted(command)
+    command.add_argument("--to", type=Path, default=Path("graded"), metavar="FOLDER",
+                         help="where results go (default: %(default)s)")
     command.add_argument("--due", default="", metavar="TIME", help="such as 2026-03-01T23:59")
     command.add_argument("--late", default="", metavar="RULE",
                          help="such as 10%%/day,max=50%%,grace=15min; needs --due")
     command.add_argument("--gradebook", default="", metavar="URL",
                          help="nbgrader's gradebook, sqlite:///… or postgresql://…, where it "
                               "is not the one of --course")
-    command.add_argument("--course", type=Path, metavar="FOLDER",
-                         help="nbgrader's folder, whose gradebook is filled in (default: the "
-                              "one around SUBMITTED, if any)")
     command.add_argument("--canvas", type=Path, metavar="FILE",
                          help="fill in Canvas' gradebook, which --roster names")
     command.add_argument("--column", default="", metavar="NAME",
@@ -243,6 +254,14 @@ def _show_progress(options: argparse.Namespace) -> None:
         found = progress.measure(chapters, find_components(chapters, notebooks), bar)
     print(json.dumps(progress.as_json(found, notebooks)) if options.json
           else progress.text(found, notebooks))
+
+
+def _collect(options: argparse.Namespace) -> None:
+    from autograder.classes.command import collect
+
+    with console.interrupts_raise():
+        for line in collect(options):
+            print(line)
 
 
 def _grade(options: argparse.Namespace) -> None:

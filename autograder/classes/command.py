@@ -66,6 +66,27 @@ def grade(options: argparse.Namespace, bar: Bar) -> Iterator[str]:
         yield f"wrote {options.to / name}"
 
 
+def collect(options: argparse.Namespace) -> Iterator[str]:
+    """Put submissions into a course of nbgrader's; yields a line for each that was repaired."""
+    from autograder.classes import collecting, gradebook      # nbgrader is slow to import
+
+    folder = _course_folder(options)
+    if folder is None:
+        raise UsageError("which course of nbgrader's?", "SUBMITTED is in none",
+                         "--course with its folder")
+    chapters = outline()
+    submissions = find_submissions(
+        options.submitted, chapters, chapter=_chapter(options.chapter, chapters),
+        roster=read_roster(options.roster) if options.roster else Roster())
+    count = 0
+    for submission, note in collecting.collect(submissions, chapters,
+                                               gradebook.directory_of(folder)):
+        count += not note.startswith("left out")
+        if note:
+            yield f"{submission.student}, {submission.assignment or 'no chapter'}: {note}"
+    yield f"{count} of {len(submissions)} submissions are in {folder / 'submitted'}"
+
+
 def _engine(options: argparse.Namespace, course: Course, submissions: int) -> Engine:
     jobs = min(options.jobs or os.cpu_count() or 1, max(1, submissions))
     if jobs == 1 and not options.scheduler:

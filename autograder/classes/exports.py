@@ -15,8 +15,8 @@ from autograder.classes.roster import Roster
 from autograder.classes.table import Row, folder_of
 from gearworks.errors import UsageError
 
-COLUMNS = ("assignment", "student_id", "name", "email", "submitted", "status", "required",
-           "required_max", "bonus", "bonus_max", "late_penalty", "total", "notes",
+COLUMNS = ("assignment", "student_id", "name", "email", "submitted", "late", "status",
+           "required", "required_max", "bonus", "bonus_max", "late_penalty", "total", "notes",
            "look_at")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")      # with which a spreadsheet begins to compute
 
@@ -24,7 +24,8 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")      # with which a spreadsheet begin
 def write_csv(rows: Sequence[Row], path: Path) -> None:
     """The table of all results, one row for each student and chapter."""
     told = [{"assignment": row.assignment, "student_id": row.student, "name": row.name,
-             "email": row.email, "submitted": row.submitted, "status": row.status,
+             "email": row.email, "submitted": row.submitted,
+             "late": "yes" if row.is_late or row.penalty else "", "status": row.status,
              "required": _number(row.required), "required_max": _number(row.required_max),
              "bonus": _number(row.bonus), "bonus_max": _number(row.bonus_max),
              "late_penalty": _number(row.penalty), "total": _number(row.total),

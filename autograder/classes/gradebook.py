@@ -24,7 +24,7 @@ from autograder.classes.nbgrader_preprocessors import enter_report
 from autograder.classes.record import ExerciseRecord, Record, Records, Status, write_whole
 from autograder.classes.restored import restored
 from autograder.classes.submitted import Submission, notebooks_of
-from autograder.classes.table import Row, moment, priced
+from autograder.classes.table import Row, folder_of, moment, priced
 from gearworks.errors import GearworksError
 
 
@@ -106,7 +106,7 @@ def write_autograded(rows: Sequence[Row], submissions: Sequence[Submission], rec
             grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
             if grade_id in reports:
                 enter_report(cell, reports[grade_id])
-        place = Path(course.format_path(course.autograded_directory, row.student,
+        place = Path(course.format_path(course.autograded_directory, folder_of(row.student),
                                         row.assignment))
         write_whole(place / f"{submission.chapter.stem}.ipynb", nbformat.writes(notebook))
         if submission.submitted is not None:

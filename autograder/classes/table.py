@@ -70,8 +70,17 @@ def priced(row: Row, required: float, bonus: float, penalty: float) -> Row:
 
 
 def with_missing(rows: Sequence[Row], roster: Roster) -> list[Row]:
-    """The rows, and one for each student of the class who handed in nothing for a chapter."""
-    chapters = {row.assignment: row for row in rows if row.assignment}
+    """The rows, and one for each student of the class who handed in nothing for a chapter.
+
+    What a chapter is worth is in all of them, those of unreadable submissions, too.
+    """
+    chapters = {}
+    for row in sorted(rows, key=lambda row: row.required_max):
+        if row.assignment:
+            chapters[row.assignment] = row
+    rows = [row if row.required_max or not row.assignment else replace(
+        row, required_max=chapters[row.assignment].required_max,
+        bonus_max=chapters[row.assignment].bonus_max) for row in rows]
     there = {(row.student, row.assignment) for row in rows}
     missing = [Row(student.id, assignment, example.chapter, Status.NOT_SUBMITTED,
                    required_max=example.required_max, bonus_max=example.bonus_max,

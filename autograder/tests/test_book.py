@@ -19,7 +19,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections import Counter
+from datetime import date
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +36,7 @@ from autograder.chapters import editions
 from autograder.chapters.chapter import ChapterError, chapter_paths, read_chapter
 from autograder.checking import exercises
 from autograder.variants.mutation import accepted_of, mutants_of
+from gearworks import __version__
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOOK = REPOSITORY / "book"
@@ -423,6 +426,13 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
         return "running 98_small" in built.stdout, html.read_text(encoding="utf-8")
 
     ran, first = page()
+    assert (f"Gearworks {__version__}" in text_of(first)
+            and f"Last updated on {date.today():%Y-%m-%d}" in " ".join(text_of(first).split()))
+    with zipfile.ZipFile(tmp_path / "out" / "_build"
+                         / f"gearworks-book-{__version__}.zip") as archive:
+        assert archive.testzip() is None
+        names = {name.partition("/")[2] for name in archive.namelist()}
+        assert {"index.html", "chapters/98_small.html", "_static/book.css"} <= names
     assert (ran and "a number to change: 1" in text_of(first)
             and 'aria-label="A line that rises"' in first)
     assert "a chapter that is not written yet" in text_of(first) and "99_more" not in first
@@ -442,6 +452,19 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
     failed = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
     assert failed.returncode != 0 and "98_small.md does not run" in failed.stdout
     assert not list((tmp_path / "home" / "book").glob("*.new"))
+
+
+def test_who_cites_and_who_publishes_is_told_what_is_so():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    config = yaml.safe_load((REPOSITORY / "_config.yml").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert citation["repository-code"] == config["repository"]["url"]
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows"
+                               / "pages.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["build"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["python course.py book"]
+    paths = [step["with"]["path"] for step in steps if "artifact" in step.get("uses", "")]
+    assert paths == ["_build/html", "_build/gearworks-book-*.zip"]
 
 
 @pytest.fixture

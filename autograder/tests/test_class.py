@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 from accidents import ACCIDENTS, HONEST, PART, REPAIRED
 
@@ -222,8 +223,9 @@ def test_dask_and_this_process_make_the_same_records(course, chapter, learner, s
     assert records_of(tmp_path / "here") == records_of(tmp_path / "dask")
 
 
-@pytest.mark.long
-def test_twenty_runs_idle_and_loaded_make_the_same_records(course, chapter, learner, tmp_path):
+def test_every_run_idle_or_loaded_makes_the_same_records(course, chapter, learner, tmp_path,
+                                                         pytestconfig):
+    runs = 20 if pytestconfig.getoption("--whole-class") else 3
     answer = editions.solutions(chapter)
     wrong = answer | {RUN: answer[RUN].replace("while len(ids) < max_tokens",
                                                "while len(ids) <= max_tokens")}
@@ -231,8 +233,8 @@ def test_twenty_runs_idle_and_loaded_make_the_same_records(course, chapter, lear
             editions.to_text(editions.solve(learner, wrong)).encode())
     burning = []
     try:
-        for number in range(20):
-            if number == 10:
+        for number in range(runs):
+            if number == runs // 2:
                 burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"])
                            for _ in range(2 * (os.cpu_count() or 1))]
             engine = Cluster(course, 1 + number % 2) if number % 5 == 4 else Here(course)
@@ -242,7 +244,7 @@ def test_twenty_runs_idle_and_loaded_make_the_same_records(course, chapter, lear
             process.kill()
             process.wait()
     assert len({tuple(records_of(tmp_path / str(number)).items())
-                for number in range(20)}) == 1
+                for number in range(runs)}) == 1
 
 
 def test_a_worker_of_another_version_is_refused(course, solved, tmp_path, monkeypatch):
@@ -263,6 +265,38 @@ def test_a_scheduler_that_is_not_there_is_named(course, solved, tmp_path, monkey
     with pytest.raises(GearworksError, match="no scheduler of Dask answers"):
         graded(tmp_path / "submitted", course, tmp_path / "out",
                Cluster(course, scheduler="tcp://127.0.0.1:9"))
+
+
+def test_a_large_class_takes_no_more_memory_than_a_small_one(course, chapter, learner, tmp_path,
+                                                             pytestconfig):
+    """Nor does it leave a process behind."""
+    size = 5000 if pytestconfig.getoption("--whole-class") else 100
+    own = psutil.Process()
+    answer = editions.solutions(chapter)[COUNT]
+    for number in range(size):
+        hand_in(tmp_path / "submitted", f"s{number:04}", editions.to_text(editions.solve(
+            learner, {COUNT: f"{answer}\n# {number}\n"})).encode())
+    before = {process.pid for process in own.children(recursive=True)}
+    taken, done = [], 0
+
+    def watched(found, total):
+        nonlocal done
+        for each in found:
+            done += 1
+            if done in (size // 2, size):
+                taken.append(sum(process.memory_info().rss for process in
+                                 [own, *own.children(recursive=True)]))
+            yield each
+
+    rows = graded(tmp_path / "submitted", course, tmp_path / "out", Cluster(course, 2),
+                  bar=watched)
+    assert len(rows) == size and {row.status for row in rows} == {Status.GRADED}
+    assert len(records_of(tmp_path / "out")) == size
+    assert taken[1] < 1.1 * taken[0]
+    left = [process for process in own.children(recursive=True) if process.pid not in before]
+    _, alive = psutil.wait_procs(left, timeout=10)
+    assert [process.cmdline() for process in alive
+            if "multiprocessing.resource_tracker" not in str(process.cmdline())] == []
 
 
 # --- killed, and run again --------------------------------------------------------------------
@@ -294,11 +328,10 @@ def class_of_chapter_1(tmp_path_factory):
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
-@pytest.mark.parametrize("jobs, points", [
-    pytest.param(1, 2), pytest.param(1, 25, marks=pytest.mark.long),
-    pytest.param(2, 25, marks=pytest.mark.long)])
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_killed_anywhere_and_run_again_the_table_is_the_same(class_of_chapter_1, tmp_path, jobs,
-                                                             points):
+                                                             pytestconfig):
+    points = 25 if pytestconfig.getoption("--whole-class") else 1
     whole = command(class_of_chapter_1, tmp_path / "whole", 1)
     said, _ = whole.communicate()
     assert whole.returncode == 0, said

@@ -292,3 +292,24 @@ def test_nbgrader_and_progress_agree_with_the_class_grader(accident, course, gra
     [by_progress] = progress.measure([chapter], find_components([chapter], notebooks))
     shown = {each.exercise: each.points for each in by_progress.exercises}
     assert shown == pytest.approx({each.exercise: each.points for each in record.exercises})
+
+
+def test_what_is_collected_is_what_nbgrader_grades(course, grader, chapter, solved):
+    """A file that is in order as it is, another one repaired, and none where nothing is."""
+    from autograder.classes.collecting import collect
+
+    folder = course / "downloaded"
+    folder.mkdir()
+    (folder / "ada_31337_4711_98_small-1.ipynb").write_bytes(solved)
+    (folder / "ben_31338_4712_98_small.ipynb").write_bytes(solved[:-40])
+    (folder / "eve_31339_4713_98_small.ipynb").write_bytes(b"")
+    notes = {submission.student: note for submission, note in collect(
+        find_submissions(folder, grader.chapters), grader.chapters, directory_of(course))}
+    assert notes["ada"] == "" and "damaged" in notes["ben"] and "left out" in notes["eve"]
+    place = course / "submitted"
+    assert (place / "ada" / "ch98" / "98_small.ipynb").read_bytes() == solved
+    repaired = nbformat.read(place / "ben" / "ch98" / "98_small.ipynb", as_version=4)
+    ids = [cell.metadata["nbgrader"]["grade_id"] for cell in repaired.cells
+           if "nbgrader" in cell.metadata]
+    assert {each.check_id for each in chapter.exercises} <= {*ids} and len(ids) == len({*ids})
+    assert not (place / "eve").exists()
