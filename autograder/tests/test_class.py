@@ -269,7 +269,7 @@ def test_a_scheduler_that_is_not_there_is_named(course, solved, tmp_path, monkey
 
 def test_a_large_class_takes_no_more_memory_than_a_small_one(course, chapter, learner, tmp_path,
                                                              pytestconfig):
-    """Nor does it leave a process behind."""
+    """Nor does it leave a process behind, or lose anything with a worker that is killed."""
     size = 5000 if pytestconfig.getoption("--whole-class") else 100
     own = psutil.Process()
     answer = editions.solutions(chapter)[COUNT]
@@ -283,6 +283,11 @@ def test_a_large_class_takes_no_more_memory_than_a_small_one(course, chapter, le
         nonlocal done
         for each in found:
             done += 1
+            if done == size // 4:
+                workers = [process for process in own.children()
+                           if "spawn_main" in str(process.cmdline())]
+                assert len(workers) == 2
+                workers[0].kill()
             if done in (size // 2, size):
                 taken.append(sum(process.memory_info().rss for process in
                                  [own, *own.children(recursive=True)]))
