@@ -205,8 +205,8 @@ class Watch:
         if not error <= MIXTURE_TOLERANCE * np.abs(values).max():
             raise FigureError(
                 "cannot draw this attention",
-                f"what layer {layer} got from its cache differs by {error:.3g} from its values, "
-                "mixed by its own weights",
+                f"what layer {layer} got from its cache differs by {error:.3g} from the values "
+                "that were stored, mixed by its weights",
                 "does the cache store every key and value, and look at all of them? Windows, "
                 "sinks and soft caps are not drawn")
         scores = (of_heads[0] @ q[-1][..., None])[..., 0] / np.float32(d ** 0.5)
@@ -234,8 +234,8 @@ def _pass(watch: Watch, config: Any, ids: np.ndarray, stored: int, logits: np.nd
                 "middle": middle, "normed_again": normed_again,
                 "from_network": watch.norms[2 * layer + 2][0] - middle}
         if watch.turns[layer]:
-            turned = np.concatenate(watch.turns[layer])    # queries and keys, in one call or two
-            kept |= {"queries": turned[:H], "keys": turned[H:]}
+            unturned = np.concatenate(watch.turns[layer])      # in one call, or two
+            kept |= {"queries": unturned[:H], "keys": unturned[H:]}
         if len(watch.networks[layer]) == 1:
             kept |= dict(zip(("gate", "up", "gated"), watch.networks[layer][0]))
         layers.append(kept)

@@ -44,9 +44,10 @@ function button(name, act) {
 
 function startAll(kind, start) {
   for (const root of document.querySelectorAll(`.gw-${kind}:not([data-ready])`)) {
+    const words = root.querySelector(".gw-words"), data = root.querySelector(".gw-data");
+    if (!data) continue;                        // a page that has not loaded it yet
     root.dataset.ready = "";
-    const words = root.querySelector(".gw-words");
-    start(root, JSON.parse(root.querySelector(".gw-data").textContent), words);
+    start(root, JSON.parse(data.textContent), words);
     words.open = false;
   }
 }

@@ -40,9 +40,9 @@
   }
 
   const visible = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
-  const quoted = (text) => `“${text.replaceAll("\n", "⏎")}”`;
+  const quoted = (text) => `“${text.trim() ? text.replaceAll("\n", "⏎") : visible(text)}”`;
   const percent = (share) => (share > 0 && share < 0.005 ? "under 1 %" : `${Math.round(100 * share)} %`);
-  const number = (x) => (Math.abs(x) >= 1000 ? Math.round(x).toLocaleString("en") : String(Number(x.toPrecision(3))));
+  const number = (x) => (Math.abs(x) >= 1000 ? Math.round(x).toLocaleString("en") : x === 0 ? "0" : x.toPrecision(3));
   const counted = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
   const largest = (list) => list.reduce((best, x, i) => (x > list[best] ? i : best), 0);
 
@@ -90,7 +90,7 @@
     const slide = make("input", { type: "range", min: 0, step: 1, "aria-label": "Step" });
     const place = make("span", { class: "gw-place" });
     const near = Object.fromEntries(LEVELS.map((name) => {
-      const one = make("button", { type: "button", class: "gw-button" });
+      const one = make("button", { type: "button", class: "gw-button" }, `${name[0].toUpperCase()}${name.slice(1)}`);
       one.addEventListener("click", () => { pause(); zoom(name); });
       return [name, one];
     }));
@@ -180,9 +180,6 @@
       // Not `disabled`: a disabled button loses the focus, and with it the arrow keys.
       back.forEach((one) => one.setAttribute("aria-disabled", at === 0));
       onward.forEach((one) => one.setAttribute("aria-disabled", at === frames[level].length - 1));
-      near.model.textContent = "Whole model";
-      near.layer.textContent = "One layer";
-      near.head.textContent = "One head";
       for (const name of LEVELS) near[name].setAttribute("aria-pressed", name === level);
       chosen.layer.label.hidden = level === "model";
       chosen.head.label.hidden = level !== "head";
@@ -193,7 +190,7 @@
       strip.replaceChildren(...tokens.map(([token, id], i) => make("span", {
         class: ["gw-piece", i >= there ? "gw-later" : i > focus ? "gw-fresh" : i >= told.stored ? "gw-goes-in" : "gw-in-cache",
                 i === focus ? "gw-focus" : ""].join(" ").trim(),
-      }, make("span", { dir: "auto" }, visible(token)), make("small", {}, frame.step === "encode" || i >= there ? String(id) : String(id)))));
+      }, make("span", { dir: "auto" }, visible(token)), make("small", {}, String(id)))));
       caption.textContent = say(frame, told, focus);
       detail.textContent = "";
       const held = stage.contains(document.activeElement);
@@ -257,10 +254,10 @@
       const top = largest(scores);
       return {
         rotation: () => `Head ${head} of layer ${layer}. The query of ${own}, position ${focus}, has turned: fast pairs far, slow ones hardly. So have the keys, each by its own position.`,
-        scores: () => `The query times each key, over √${d} = ${number(d ** 0.5)}. ${textOf(top)} fits best, with ${number(scores[top])}.`,
+        scores: () => `The query times each key, over √${d}. ${textOf(top)} fits best, with ${number(scores[top])}.`,
         softmax: () => `Softmax makes shares of the scores. Head ${head} of layer ${layer} gives ${shares.join(", ")}.`,
         values: () => `The values are mixed by these shares: ${order.slice(0, 3).map((i) => `${weights[i].toFixed(2)} × that of ${textOf(i)}`).join(" + ")}`
-          + `${order.length > 3 ? " + …" : ""}. This is what head ${head} brings home.`,
+          + `${order.length > 3 ? ", and a little of the others" : ""}. This is what head ${head} brings home.`,
       }[step]();
     }
 
@@ -273,8 +270,9 @@
       const canvas = make("canvas", { width: columns, height: lines, role: "img", ...more,
         "aria-label": `${name}: ${numbers.shape.join(" × ")} numbers${numbers.size === undefined ? "" : `, size ${number(numbers.size)}`}` });
       const picture = new ImageData(columns, lines);
+      const most = numbers.codes.reduce((found, code) => Math.max(found, Math.abs(code)), 1);
       numbers.codes.forEach((code, i) => picture.data.set(
-        [...(code < 0 ? NEGATIVE : POSITIVE), (255 * Math.abs(code)) / MOST[numbers.kind]], 4 * i));
+        [...(code < 0 ? NEGATIVE : POSITIVE), 255 * (Math.abs(code) / most) ** 0.75], 4 * i));
       canvas.getContext("2d").putImageData(picture, 0, 0);
       canvas.addEventListener("pointermove", (event) => {
         const box = canvas.getBoundingClientRect();
@@ -318,7 +316,7 @@
           make("b", {}, percent(share)), make("small", {}, `logit ${number(logit)}`)))),
         make("p", { class: "gw-loop-back" }, shown > 3 && told.chosen === null ? "the text ends"
           : shown > 4 ? "↑ appended to the text" : shown > 3 ? "chosen" : ""));
-      return [make("div", { class: "gw-model" }, tower, listed)];
+      return [make("div", { class: `gw-model${shown < 3 ? "" : " gw-saying"}` }, tower, listed)];
     }
 
     function drawLayer(frame, told, focus) {
@@ -331,21 +329,21 @@
         make("span", { class: "gw-name" }, label),
         make("div", { class: "gw-parts" }, ...parts.filter(([numbers]) => numbers).map(([numbers, name]) => make("div", {
           class: "gw-part", style: `--gw-share: ${Math.min(1, numbers.codes.length / width)}` },
-          colours(numbers, name), make("small", {}, `${name} ${numbers.shape.join(" × ")}`
-            + (numbers.size === undefined ? "" : ` · size ${number(numbers.size)}`))))));
+          colours(numbers, name), make("small", {}, `${name} ${numbers.shape.join(" × ")}`,
+            numbers.size === undefined || 2 * numbers.codes.length < width ? "" : make("span", {}, ` · size ${number(numbers.size)}`))))));
       const keyOf = (name) => get(name) ?? details[frame.layer].get(`${name}/-1`);
       const weights = get("weights");
       const heads = Array.from({ length: H }, (_, h) => {
         const shares = weights.row(h).list, best = largest(shares.map((share, i) => (i ? share : 0)));
         const one = make("button", { type: "button", class: "gw-one-head",
-          "aria-label": `Head ${h}: ${shares.map((share, i) => `${percent(share)} to ${textOf(i)}`).join(", ")}. Look into it` },
-          make("b", {}, String(h)),
+          title: `Head ${h} gives ${shares.map((share, i) => `${percent(share)} to ${textOf(i)}`).join(", ")}` },
+          make("b", {}, String(h)), " ",
           make("span", { class: "gw-shares", "aria-hidden": "true" }, ...shares.map((share) => make("i", { style: `--gw-share: ${100 * share}%` }))),
-          make("small", { dir: "auto" }, `${visible(tokens[best][0])} ${percent(shares[best])}`));
+          make("small", { dir: "auto" }, visible(tokens[best][0])), " ", make("small", { class: "gw-of-all" }, percent(shares[best])));
         one.addEventListener("click", () => { pause(); zoom("head", { head: h }); });
         return one;
       });
-      return [make("div", { class: "gw-layer" },
+      return [make("div", { class: `gw-layer${step < 7 ? "" : " gw-second"}` },
         make("div", { class: "gw-half" }, make("p", { class: "gw-heading" }, "Attention: the tokens look at each other"),
           row(-1, "stream", [stream(frame.layer), "stream"]),
           row(0, "norm", [get("normed"), "normed"]),
@@ -385,7 +383,8 @@
             [turned.at(pair), turned.at(pair + half)]))) : ""),
         make("div", { class: "gw-scored" },
           make("div", { class: "gw-against gw-heads" }, make("span", {}, "token"), make("span", {}, `its key (head ${group} of ${K})`),
-            make("span", {}, "score"), make("span", {}, "share"), make("span", {}, "its value")),
+            make("span", {}, "score"), make("span", {}, "share"), make("span", {}, "its value"),
+            make("span", { class: "gw-in-short" }, "its key (head " + `${group} of ${K}); its score and its share; its value`)),
           ...Array.from({ length: stored }, (_, i) => make("div", { class: "gw-against" },
             make("span", { class: `gw-piece ${i < told.stored ? "gw-in-cache" : "gw-goes-in"}${i === focus ? " gw-focus" : ""}`, dir: "auto" }, visible(tokens[i][0])),
             colours(of(keys, i), `key of ${textOf(i)}`),
@@ -393,8 +392,8 @@
               make("b", {}, scores[i].toFixed(2))),
             make("span", { class: `gw-share-of${later(2)}` }, make("span", { style: `width: ${100 * weights[i]}%` }), make("b", {}, percent(weights[i]))),
             colours(of(values, i), `value of ${textOf(i)}`, { class: later(3).trim(), style: `opacity: ${step >= 3 ? 0.12 + 0.88 * weights[i] : 1}` })))),
-        make("div", { class: `gw-line gw-home${later(3)}` }, make("span", { class: "gw-name" }, "brought home"),
-          colours(array("attended", frame).row(head), "the mixture")))];
+        make("div", { class: `gw-line gw-home${later(3)}` }, make("span", { class: "gw-name" }, "mixed"),
+          colours(array("attended", frame).row(head), "the values, mixed")))];
     }
 
     function dial(pair, before, after) {

@@ -2,11 +2,12 @@
 
 One figure at three distances. The whole model: a tower of layers, through which the last token
 of each pass goes. One layer: every array between two of its operators. One head: its query, the
-keys, scores, weights and values. What is shown was recorded (`activations`), and is kept small:
+keys, scores, weights and values. What is shown was recorded (`activations`), and is kept
+small:
 
-    codes     an array's numbers as integers of a byte or two, times one scale. Of vectors, which
-              have a few large numbers and many small ones, the code is that of the square root
-              (`pack`), so that small ones keep their sign and size.
+    codes     an array's numbers as integers of a byte or two, times one scale. Of vectors,
+              which have a few large numbers and many small ones, the code is that of the square
+              root (`pack`), so that small ones keep their sign and size.
     chunk     the codes of one layer, or of what all layers share, one array after the other,
               compressed by zlib: {"arrays": [[name, pass, shape, kind, scale, size], ...],
               "codes": base64}. A size is the root mean square of the exact numbers.
@@ -48,9 +49,9 @@ def engine_movie(language_model: LanguageModel, prompt: str = "The capital of Fr
                  **options: Any) -> Figure:
     """A prompt's way through the engine, with every activation of the tokens that decide.
 
-    The model runs once, as `LanguageModel.generate` runs it, with `options` for that; by default
-    it generates two tokens. What runs is recorded: a learner's functions, where they stand in
-    the engine's place.
+    The model runs once, as `LanguageModel.generate` runs it, with `options` for that; by
+    default it generates two tokens. What runs is recorded: a learner's functions, where they
+    stand in the engine's place.
     layer, head: where the figure opens; without them it shows the whole model. step: with which
     step, one of `MODEL_STEPS`, `LAYER_STEPS` or `HEAD_STEPS`, by default the first. Layer 0 is
     the first.
@@ -133,7 +134,8 @@ def layer_chunk(passes: Sequence[Pass], index: int) -> dict[str, Any]:
 
 
 def _that_fit(sizes: Sequence[int], room: int, wanted: int | None) -> list[int]:
-    """The places of as many chunks as there is room for, evenly apart, and of the wanted one."""
+    """The places of as many chunks as there is room for, evenly apart, and the wanted one's.
+    """
     for count in range(len(sizes), 0, -1):
         places = {*np.rint(np.linspace(0, len(sizes) - 1, count)).astype(int).tolist()}
         places |= set() if wanted is None else {wanted}
@@ -194,8 +196,9 @@ def _words(title: str, data: Mapping[str, Any], passes: Sequence[Pass]) -> str:
     for told, one in list(zip(data["passes"], passes))[:3]:
         last, sizes = tokens[told["stored"] + told["count"] - 1][0], told["sizes"]
         weights = np.stack([layer["weights"] for layer in one.layers])              # (L, H, S)
-        lines.append(f"In go {told['count']} tokens, the last {last!r}; {told['stored']} are in "
-                     f"the cache. Its stream grows from size {sizes[0]:.2f} to {sizes[-1]:.1f}.")
+        others = f", after {told['count'] - 1} others" if told["count"] > 1 else ""
+        lines.append(f"In goes {last!r}{others}; {told['stored']} are in the cache. Its stream "
+                     f"grows from size {sizes[0]:.2f} to {sizes[-1]:.1f}.")
         if weights.shape[-1] > 2:      # the first token gets what is left over, the last is own
             seen = weights[..., 1:-1]
             layer, head, key = np.unravel_index(seen.argmax(), seen.shape)
