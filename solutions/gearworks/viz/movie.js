@@ -41,7 +41,7 @@
 
   const visible = (text) => text.replaceAll(" ", "␣").replaceAll("\n", "⏎").replaceAll("\t", "⇥");
   const quoted = (text) => `“${text.trim() ? text.replaceAll("\n", "⏎") : visible(text)}”`;
-  const percent = (share) => (share > 0 && share < 0.005 ? "under 1 %" : `${Math.round(100 * share)} %`);
+  const percent = (share) => (share > 0 && share < 0.005 ? "under 1\u00a0%" : `${Math.round(100 * share)}\u00a0%`);
   const number = (x) => (Math.abs(x) >= 1000 ? Math.round(x).toLocaleString("en") : x === 0 ? "0" : x.toPrecision(3));
   const counted = (n, what) => `${n.toLocaleString("en")} ${what}${n === 1 ? "" : "s"}`;
   const largest = (list) => list.reduce((best, x, i) => (x > list[best] ? i : best), 0);
@@ -234,7 +234,7 @@
           cache: () => (pass ? `The key and the value of ${own} join the ${told.stored} that are in the cache of layer ${layer}. None of those is computed again.`
             : `Keys and values of ${told.count === 1 ? "the token" : `all ${told.count} tokens`} go into the cache of layer ${layer}: `
               + `${told.count} × 2 × ${K} × ${d} numbers.`),
-          attention: () => `Each head shares out 100 % among ${counted(stored, "token")}. `
+          attention: () => `Each head shares out 100\u00a0% among ${counted(stored, "token")}. `
             + (stored > 1 ? `Head ${Math.floor(best / stored)} gives ${percent(seen[best])} to ${textOf(best % stored)}, the most `
               + "that any gives to another than the first." : "There is only one to look at."),
           "heads mixed": () => `What the ${H} heads brought is mixed by o_proj into ${D} numbers of size ${size("from_heads")}.`,
