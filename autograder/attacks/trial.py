@@ -67,7 +67,7 @@ class Result:
 
 
 def trial_checks() -> list[Check]:
-    """The checks that attacks meet: a public one, then two hidden ones."""
+    """The checks that attacks meet: a public one, two hidden ones, and a public one."""
     def small(subject, rng):
         """A small example."""
         _agree(subject, rng.normal(size=(2, 8)))
@@ -82,8 +82,13 @@ def trial_checks() -> list[Check]:
         """Small activations."""
         _agree(subject, rng.normal(size=(2, 8)) * 1e-3)
 
+    def wide(subject, rng):
+        """A longer row."""
+        _agree(subject, rng.normal(size=(1, 30)))
+
     return [Check(EXERCISE, run.__name__, run.__doc__, points, public, run)
-            for run, points, public in ((small, 4, True), (known, 4, False), (tiny, 2, False))]
+            for run, points, public in ((small, 3, True), (known, 4, False), (tiny, 2, False),
+                                        (wide, 1, True))]
 
 
 def _agree(subject, x: np.ndarray) -> None:

@@ -97,6 +97,11 @@ class Exercise:
         return self.name.replace(".", "-").replace("+", "-and-")
 
     @property
+    def check_id(self) -> str:
+        """The id of its check cell, for nbgrader and for Jupyter."""
+        return f"check-{self.grade_id}"
+
+    @property
     def components(self) -> tuple[str, ...]:
         """Its names as `module.name`, or its methods as `module.Class.method`."""
         return tuple(components_of(self.name))

@@ -82,7 +82,7 @@ def check_chapter(chapter: Chapter) -> None:
             raise ChapterError(
                 f"{place}: {exercise.name} has no checks", str(error),
                 f"write them in autograder/checks/{exercise.module}.py") from None
-        if len(check_id(exercise)) > CELL_ID_LENGTH:
+        if len(exercise.check_id) > CELL_ID_LENGTH:
             raise ChapterError(f"{place}: the name {exercise.name} is too long",
                                "it becomes the id of a cell, which has at most "
                                f"{CELL_ID_LENGTH} characters",
@@ -157,14 +157,37 @@ def source_edition(chapter: Chapter, root: Path) -> NotebookNode:
 
 
 def book_edition(chapter: Chapter, root: Path,
-                 on_cell: Callable[[int, int], None] | None = None,
-                 kernel_arguments: Sequence[str] = ()) -> NotebookNode:
-    """The notebook of a page of the book: stubs, with the outputs of the reference.
+                 outputs: Sequence[Sequence[NotebookNode]]) -> NotebookNode:
+    """The notebook of a page of the book: its text, stubs, and the outputs of the reference.
+
+    outputs: of each code cell, as `outputs_of` gives them. Raises ChapterError when one of them
+    shows a line of a solution.
+    """
+    notebook = _notebook(chapter, root, "import", install=False)
+    cuts = cuts_of(chapter)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    secret = solution_lines(chapter)
+    for cell, shown in zip(code, outputs, strict=True):
+        cell.outputs = list(shown)
+        said = {line.strip() for output in shown for text in _texts(output)
+                for line in html.unescape(text).splitlines()}
+        if secret & said:
+            raise ChapterError(f"{chapter.path.name}: an output shows a solution",
+                               f"the cell that begins {cell.source[:60]!r} prints "
+                               f"{min(secret & said)!r}", "let it show something else")
+        if cell.id in cuts:
+            cell.source = cuts[cell.id].stub
+    return notebook
+
+
+def outputs_of(chapter: Chapter, root: Path,
+               on_cell: Callable[[int, int], None] | None = None,
+               kernel_arguments: Sequence[str] = ()) -> list[list[NotebookNode]]:
+    """Run a chapter with the reference; returns what each code cell shows.
 
     It is executed in `chapters/`. on_cell: called after each code cell with how many are done
     and how many there are. kernel_arguments: of the kernel that runs it, such as settings of
-    its plots. Raises ChapterError when a cell fails, and when an output shows a line of a
-    solution.
+    its plots. Raises ChapterError when a cell fails.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -193,26 +216,11 @@ def book_edition(chapter: Chapter, root: Path,
                            f"in the cell that begins {failed.source[:60]!r}: {error}",
                            "run the chapter's source with the reference") from None
 
-    notebook.metadata.pop("widgets", None)            # a static page has no use for their state
-    cuts = cuts_of(chapter)
-    for cell in notebook.cells:
-        if cell.id in cuts:
-            cell.source = cuts[cell.id].stub
-        if cell.cell_type == "code":
-            cell.execution_count = None
-            for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    output.execution_count = None
-    secret = solution_lines(chapter)
-    for cell in notebook.cells:
-        said = {line.strip() for output in cell.get("outputs", [])
-                for text in _texts(output) for line in html.unescape(text).splitlines()}
-        shown = secret & said
-        if shown:
-            raise ChapterError(f"{chapter.path.name}: an output shows a solution",
-                               f"the cell that begins {cell.source[:60]!r} prints "
-                               f"{min(shown)!r}", "let it show something else")
-    return notebook
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for output in (output for cell in code for output in cell.outputs):
+        if output.output_type == "execute_result":
+            output.execution_count = None
+    return [cell.outputs for cell in code]
 
 
 def solutions(chapter: Chapter) -> dict[str, str]:
@@ -358,25 +366,20 @@ def _metadata(tags: Collection[str]) -> dict:
     return metadata
 
 
-def check_id(exercise: Exercise) -> str:
-    """The id of its check cell, for nbgrader and for Jupyter."""
-    return f"check-{exercise.grade_id}"
-
-
 def _exercise_cells(exercise: Exercise, source: str,
                     tags: Collection[str]) -> list[NotebookNode]:
     points = exercise_points(exercise)
     both = {"schema_version": 3, "task": False}
     written = both | {"grade": False, "grade_id": exercise.grade_id, "locked": False,
                       "solution": True}
-    graded = both | {"grade": True, "grade_id": check_id(exercise), "locked": True,
+    graded = both | {"grade": True, "grade_id": exercise.check_id, "locked": True,
                      "points": points, "solution": False}
     call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
     bonus = [BONUS_TAG] if exercise.optional else []
     return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
             new_code_cell(source, id=exercise.grade_id,
                           metadata=_metadata(tags) | {"nbgrader": written}),
-            new_code_cell(f"from autograder import check\n{call}", id=check_id(exercise),
+            new_code_cell(f"from autograder import check\n{call}", id=exercise.check_id,
                           metadata=_metadata(bonus) | {"nbgrader": graded})]
 
 

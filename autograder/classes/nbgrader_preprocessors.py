@@ -18,7 +18,6 @@ from nbgrader import utils
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
-from autograder.chapters.editions import check_id
 from autograder.chapters.outline import outline
 from autograder.checking.report import Display
 from autograder.checking.running import Report
@@ -95,7 +94,7 @@ class JudgeChecks(NbGraderPreprocessor):
         chapter = chapter_of(notebook, outline())
         found = [] if chapter is None else find_components([chapter], [notebook])
         exercises = {} if chapter is None else {
-            check_id(exercise): exercise for exercise in chapter.exercises}
+            exercise.check_id: exercise for exercise in chapter.exercises}
         secret = course_secret(Path(CourseDirectory(config=self.config).root))
         for cell in nb.cells:
             if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):
@@ -112,7 +111,7 @@ class JudgeChecks(NbGraderPreprocessor):
                 raise JudgeError(f"{name}: {exercise.name} could not be graded",
                                  "the checks took too long by the wall clock, though not by "
                                  "the processor's", "grade it again when the machine is free")
-            _enter(cell, replace(report, seed=None))
+            enter_report(cell, replace(report, seed=None))
         return nb, resources
 
 
@@ -122,7 +121,7 @@ def _workers() -> Workers:
     return Workers(sandbox_of_a_class())
 
 
-def _enter(cell: NotebookNode, report: Report) -> None:
+def enter_report(cell: NotebookNode, report: Report) -> None:
     """Write the outputs that a cell with this report has: the table, then the score."""
     points = float(cell.metadata["nbgrader"]["points"])
     shown = Display(report)._repr_mimebundle_()

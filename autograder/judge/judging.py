@@ -42,6 +42,8 @@ def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
                     level=level_of(attempt.exercise),
                     flags=signs_of_tampering(attempt.exercise, attempt.code))
     wanted = [check for check in checks if public in (None, check.public)]
+    # What code has seen of hidden checks it could tell in the errors of public ones.
+    wanted.sort(key=lambda check: not check.public)
     outcomes: list[Outcome] = []
     with session, files_in(workers.given):
         for check in wanted:
@@ -55,6 +57,8 @@ def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
                                      points=other.points, public=other.public)
                              for other in wanted[len(outcomes):]]
                 break
+        order = [check.name for check in checks]
+        outcomes.sort(key=lambda outcome: order.index(outcome.name))
         report = replace(report, outcomes=tuple(outcomes))
         return (with_diagnosis(report, session.subjects) if diagnose and session.subjects
                 else report)

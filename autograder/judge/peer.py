@@ -317,7 +317,8 @@ def _bring_up_to_date(value: Any, after: Any) -> Any:
         for each in fields(value):
             old = getattr(value, each.name)
             new = _bring_up_to_date(old, getattr(after, each.name))
-            if new is not old:
-                object.__setattr__(value, each.name, new)
+            # a frozen one cannot be changed by right code, and checks rely on that
+            if new is not old and not value.__dataclass_params__.frozen:
+                setattr(value, each.name, new)
         return value
     return after if value != after else value

@@ -110,7 +110,7 @@ class Warden:
                     break
                 if ended == self._worker:
                     self._worker = None
-        seconds, memory = _seconds_of_the_dead() - self._before, 0
+        seconds, memory = _seconds_of_the_dead() - self._before, sum(map(_used, WRITABLE))
         for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
             if process != os.getpid():
                 with suppress(OSError, ValueError, IndexError):         # it may end meanwhile
@@ -136,6 +136,15 @@ def _private_bytes(process: int) -> int:
     with open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as status:
         lines = dict(line.split(":", 1) for line in status if ":" in line)
     return sum(int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssShmem"))
+
+
+def _used(folder: str) -> int:
+    """The bytes of all files in a file system that is in memory."""
+    try:
+        system = os.statvfs(folder)
+    except FileNotFoundError:
+        return 0
+    return (system.f_blocks - system.f_bfree) * system.f_frsize
 
 
 def _let_be_traced(allowed: bool) -> None:

@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 LARGEST = 2**28             # bytes of all blobs of a message
-LONGEST = 2**26             # bytes of its JSON text
+LONGEST = 2**24             # bytes of its JSON text
 MOST_BLOBS = 2**16
 MOST_ELEMENTS = 2**24       # of what is short to write and long to go through
 HASHING_SECONDS = 0.5         # of processor time: keys can be chosen so that a table has no end

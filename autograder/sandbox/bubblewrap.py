@@ -6,6 +6,8 @@ warden ends, the kernel ends all others.
 """
 
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from autograder.sandbox.system_calls import filter_program
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache",
           "/etc/alternatives", "/etc/localtime")
 SHARED_MEMORY_BYTES = 64 * 2**20
+COUNTS_BY_NAMESPACE = (5, 14)       # the first Linux whose limit of processes does
 
 
 class Bubblewrap:
@@ -52,6 +55,9 @@ class Bubblewrap:
             return "bubblewrap is for Linux"
         if shutil.which("bwrap") is None:
             return "bubblewrap is not installed"
+        if not _is_root() and _kernel() < COUNTS_BY_NAMESPACE:
+            return ("for an ordinary user bubblewrap needs Linux 5.14, which counts the "
+                    "processes of a sandbox apart from the user's others")
         return _trial()
 
 
@@ -82,7 +88,8 @@ def _privileges() -> list[str]:
     if _is_root():
         return ["--cap-drop", "ALL", *(word for power in ("SETUID", "SETGID", "KILL")
                                        for word in ("--cap-add", f"CAP_{power}"))]
-    return ["--unshare-user", "--disable-userns", "--uid", "65534", "--gid", "65534"]
+    none_within = ["--disable-userns"] if _knows("--disable-userns") else []
+    return ["--unshare-user", *none_within, "--uid", "65534", "--gid", "65534"]
 
 
 def _files(given: Sequence[Path]) -> list[str]:
@@ -95,7 +102,8 @@ def _files(given: Sequence[Path]) -> list[str]:
     scratch = [(view.SCRATCH, DISK_BYTES), ("/dev/shm", SHARED_MEMORY_BYTES)]
     options += ["--proc", "/proc", "--dev", "/dev"]
     for place, size in scratch:
-        options += ["--perms", "1777", "--size", str(size), "--tmpfs", place]
+        limit = ["--size", str(size)] if _knows("--size") else []   # else memory's limit holds
+        options += ["--perms", "1777", *limit, "--tmpfs", place]
     shown = [(path, str(path)) for path in (*view.python_trees(), *given)
              if not path.is_relative_to("/usr")]
     shown += view.course_files()
@@ -110,6 +118,20 @@ def _files(given: Sequence[Path]) -> list[str]:
     if "/tmp" not in parents:
         options += ["--symlink", view.SCRATCH, "/tmp"]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def _kernel() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+
+
+@cache
+def _knows(option: str) -> bool:
+    """Whether this version of bubblewrap has an option: 0.6 of Ubuntu 22.04 lacks some."""
+    try:
+        told = subprocess.run(["bwrap", "--help"], capture_output=True, encoding="utf-8")
+    except OSError:
+        return False
+    return f"{option} " in told.stdout + told.stderr
 
 
 @cache

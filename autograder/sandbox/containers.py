@@ -4,6 +4,7 @@ The image, which AUTOGRADER_IMAGE names, holds Python and the course's packages;
 beside this module makes one. Of the course it sees what a worker needs (see `view`), no more.
 """
 
+import json
 import os
 import secrets
 import shutil
@@ -16,6 +17,7 @@ import psutil
 from autograder.sandbox import view
 from autograder.sandbox.limits import (DISK_BYTES, FILE_BYTES, MEMORY, OPEN_FILES, PROCESSES,
                                        PROCESSOR_SECONDS)
+from autograder.sandbox.system_calls import container_profile
 
 IMAGE = "AUTOGRADER_IMAGE"
 DEFAULT_IMAGE = "localhost/gearworks-worker"
@@ -29,7 +31,7 @@ class Container:
         self.name = engine
         self.image = os.environ.get(IMAGE, DEFAULT_IMAGE)
 
-    def command(self, container: str, module: str, given: Path) -> list[str]:
+    def command(self, container: str, module: str, given: Path, profile: Path) -> list[str]:
         """What runs a module of the worker's on standard input and output."""
         seen = [word for path, place in (*view.course_files(), (given, given))
                 for word in ("--mount", f"type=bind,source={path},target={place},readonly")]
@@ -39,7 +41,8 @@ class Container:
                   "core": 0}
         return [self.name, "run", "--rm", "--interactive", f"--name={container}",
                 "--network=none", "--read-only", "--cap-drop=ALL", "--ipc=private",
-                "--security-opt=no-new-privileges", "--user=65534:65534", "--init",
+                "--security-opt=no-new-privileges", f"--security-opt=seccomp={profile}",
+                "--user=65534:65534", "--stop-timeout=0",
                 f"--pids-limit={PROCESSES}", f"--memory={MEMORY}", f"--memory-swap={MEMORY}",
                 *(f"--ulimit={name}={limit}:{limit}" for name, limit in limits.items()),
                 f"--tmpfs={view.SCRATCH}:rw,size={DISK_BYTES},mode=1777",
@@ -51,8 +54,10 @@ class Container:
 
         Raises OSError where it does not start.
         """
+        profile = given.parent / "system_calls.json"
+        profile.write_text(json.dumps(container_profile()), encoding="utf-8")
         container = f"gearworks-{secrets.token_hex(8)}"
-        process = subprocess.Popen(self.command(container, module, given),
+        process = subprocess.Popen(self.command(container, module, given, profile),
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, start_new_session=True)
         return process, ContainerHold(self.name, container, process)

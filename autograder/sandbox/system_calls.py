@@ -1,4 +1,4 @@
-"""The system calls that no worker needs, as a filter that bubblewrap loads.
+"""The system calls that no worker needs: a filter for bubblewrap, a profile for containers.
 
 Namespaces hide other processes, the network and the files. What they leave open, and what would
 carry something from one question to the next, is refused here: System V's memory and messages,
@@ -71,3 +71,22 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
                 refuse(errno.EAFNOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
     program.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("<HBBI", *line) for line in program)
+
+
+def container_profile() -> dict:
+    """The same for podman and docker, in their format."""
+    def refused(*names: str, error: int = errno.EPERM, args: list[dict] = ()) -> dict:
+        return {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": error, "args": [*args]}
+
+    def first(operator: str, value: int, **more: int) -> list[dict]:
+        return [{"index": 0, "op": f"SCMP_CMP_{operator}", "value": value, **more}]
+
+    flags = [1 << bit for bit in range(32) if NEW_NAMESPACES >> bit & 1]
+    others = sorted({*range(FAMILIES[-1])} - {*FAMILIES})
+    return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [
+        refused(*REFUSED), refused("clone3", error=errno.ENOSYS),
+        *(refused("clone", args=first("MASKED_EQ", flag, valueTwo=flag)) for flag in flags),
+        refused("prlimit64", args=first("NE", 0)),
+        *(refused("socket", error=errno.EAFNOSUPPORT, args=first("EQ", family))
+          for family in others),
+        refused("socket", error=errno.EAFNOSUPPORT, args=first("GT", FAMILIES[-1]))]}

@@ -12,6 +12,9 @@ HERE = Path(__file__).parent
 def pytest_addoption(parser):
     parser.addoption("--seeds", type=int, default=1,
                      help="how many seeds the kill matrix is tried with")
+    parser.addoption("--whole-class", action="store_true",
+                     help="try what is promised about classes at its full size: 5,000 "
+                          "submissions, 50 kills, 20 runs; hours")
     parser.addoption("--run-all", action="store_true",
                      help="run every chapter's notebook as it is given, not the first alone")
 

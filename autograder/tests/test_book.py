@@ -19,10 +19,13 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections import Counter
+import zipfile
+from collections import Counter, defaultdict
+from datetime import date
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlparse
 from xml.etree import ElementTree
 
@@ -34,6 +37,7 @@ from autograder.chapters import editions
 from autograder.chapters.chapter import ChapterError, chapter_paths, read_chapter
 from autograder.checking import exercises
 from autograder.variants.mutation import accepted_of, mutants_of
+from gearworks import __version__
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOOK = REPOSITORY / "book"
@@ -44,6 +48,7 @@ sys.path.append(str(BOOK / "_ext"))
 import bigram_search        # noqa: E402
 import chapter_editions     # noqa: E402
 import edition_cache        # noqa: E402
+import figure_files         # noqa: E402
 import inline_plots         # noqa: E402
 
 
@@ -423,6 +428,13 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
         return "running 98_small" in built.stdout, html.read_text(encoding="utf-8")
 
     ran, first = page()
+    assert (f"Gearworks {__version__}" in text_of(first)
+            and f"Last updated on {date.today():%Y-%m-%d}" in " ".join(text_of(first).split()))
+    with zipfile.ZipFile(tmp_path / "out" / "_build"
+                         / f"gearworks-book-{__version__}.zip") as archive:
+        assert archive.testzip() is None
+        names = {name.partition("/")[2] for name in archive.namelist()}
+        assert {"index.html", "chapters/98_small.html", "_static/book.css"} <= names
     assert (ran and "a number to change: 1" in text_of(first)
             and 'aria-label="A line that rises"' in first)
     assert "a chapter that is not written yet" in text_of(first) and "99_more" not in first
@@ -442,6 +454,19 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
     failed = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
     assert failed.returncode != 0 and "98_small.md does not run" in failed.stdout
     assert not list((tmp_path / "home" / "book").glob("*.new"))
+
+
+def test_who_cites_and_who_publishes_is_told_what_is_so():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    config = yaml.safe_load((REPOSITORY / "_config.yml").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert citation["repository-code"] == config["repository"]["url"]
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows"
+                               / "pages.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["build"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["python course.py book"]
+    paths = [step["with"]["path"] for step in steps if "artifact" in step.get("uses", "")]
+    assert paths == ["_build/html", "_build/gearworks-book-*.zip"]
 
 
 @pytest.fixture
@@ -480,7 +505,24 @@ def test_the_key_covers_the_model_the_checks_and_the_figures():
              if path.is_relative_to(packages["gearworks"])}
     assert {"hub/models.py", "viz/player.js", "viz/figure.css", "model.py",
             "config/model_config.py", "config/__init__.py", "accounting.py"} <= names
-    assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
+    assert edition_cache.run_key(chapter) == edition_cache.run_key(chapter)
+
+
+def test_text_does_not_run_a_chapter_again_and_code_does(small, tmp_path):
+    """Nor do a hint, the minutes or the words for a plot: the page has them all the same."""
+    source = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
+    path = tmp_path / "98_small.md"
+
+    def key(*change):
+        assert not change or change[0] in source
+        path.write_text(source.replace(*change) if change else source, encoding="utf-8")
+        return edition_cache.run_key(read_chapter(path))
+    heading = next(line for line in source.splitlines() if line.startswith("# "))
+    minutes = re.search(r"minutes: \d+", source)[0]
+    code = "plt.show()"
+    assert key() == key(heading, "# Another title") == key(minutes, "minutes: 41")
+    assert key() == key("alt: A line that rises", "alt: A line that falls")
+    assert key() != key(code, f"plt.plot([1])\n{code}")
 
 
 def test_links_to_chapters_that_are_not_there_become_words():
@@ -536,6 +578,104 @@ def test_a_plot_without_a_description_is_refused_before_anything_runs(small, tmp
                                        lambda done, total: pytest.fail("it runs"))
 
 
+# --- large figures ----------------------------------------------------------------------------
+
+
+SCRIPT = """\
+for (const root of document.querySelectorAll(".gw-large:not([data-ready])")) {
+  const data = root.querySelector(".gw-data");
+  if (!data) continue;
+  root.dataset.ready = "";
+  root.querySelector(".gw-words").before(JSON.parse(data.textContent)[0]);
+}"""
+
+
+def figure_of(title, size):
+    data = json.dumps([f"{title} is \\ drawn", "x" * size]).replace("<", r"\u003c")
+    return (f'<div class="gw gw-large" role="group" aria-label="{title}"><p>{title}</p>'
+            f'<details class="gw-words" open><summary>In words</summary><pre>of {title}</pre>'
+            f'</details><script type="application/json" class="gw-data">{data}</script>'
+            f"<script>{SCRIPT}</script></div>")
+
+
+@pytest.fixture
+def page_with_figures(tmp_path):
+    """A page below chapters/ with a small figure and two large ones, far down, and its files.
+    """
+    small, one, two = (figure_of(title, size) for title, size in (
+        ("Small", 100), ("One", 150_000), ("Two", 140_000)))
+    env = SimpleNamespace(metadata=defaultdict(dict))
+    page = figure_files.with_data_apart(f"<p>{small}</p>{one}<hr>{two}", "chapters/x", env)
+    site = tmp_path / "site"
+    (site / "chapters").mkdir(parents=True)
+    app = SimpleNamespace(env=env, outdir=site, builder=SimpleNamespace(format="html"))
+    stale = site / "_static" / "figures" / "0123.js"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old", encoding="utf-8")
+    figure_files.write_files(app, None)
+    assert not stale.exists()
+    path = site / "chapters" / "x.html"
+    path.write_text("<!doctype html><html lang='en'><body>" + page.replace(
+        "<hr>", "<div style='height: 5000px'></div>").replace(
+        "<p>Small", "<p style='height: 3000px'>Small"), encoding="utf-8")
+    return path
+
+
+def test_a_large_figure_s_data_lies_beside_the_page(page_with_figures):
+    page = page_with_figures.read_text(encoding="utf-8")
+    assert len(page) < 8_000 and page.count('class="gw-data"') == 1
+    assert all(f"<pre>of {title}</pre>" in page for title in ("Small", "One", "Two"))
+    sources = re.findall(r'data-source="([^"]+)"', page)
+    files = [(page_with_figures.parent / source).resolve() for source in sources]
+    assert len(files) == 2 and all(path.stat().st_size > 130_000 for path in files)
+    assert {path.parent for path in files} == {page_with_figures.parents[1].resolve()
+                                               / "_static" / "figures"}
+
+
+def test_it_comes_when_the_reader_does(browser, page_with_figures):
+    """From a disk, as from a server: by scrolling, or by the button where data is dear."""
+    page = browser.new_page(viewport={"width": 800, "height": 600})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.goto(page_with_figures.as_uri())
+    assert page.get_by_text("Small is \\ drawn").count() == 1
+    page.wait_for_timeout(300)
+    assert asked == ["x.html"]
+    for title in ("One", "Two"):
+        figure = page.get_by_role("group", name=title)
+        assert not figure.locator("pre").is_visible()
+        figure.scroll_into_view_if_needed()
+        figure.get_by_text(f"{title} is \\ drawn").wait_for()
+        assert figure.get_by_role("button").count() == 0
+    assert len(asked) == 3
+    page.close()
+
+    page = browser.new_page()
+    page.add_init_script("navigator.__proto__.__defineGetter__('connection', "
+                         "() => ({ saveData: true }))")
+    page.goto(page_with_figures.as_uri())
+    figure = page.get_by_role("group", name="One")
+    figure.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    assert figure.get_by_text("One is").count() == 0
+    figure.get_by_role("button", name=re.compile(r"Open the moving picture \(\d+ kB\)")).click()
+    figure.get_by_text("One is \\ drawn").wait_for()
+    page.close()
+
+
+def test_a_figure_that_does_not_come_says_so_and_keeps_its_words(browser, page_with_figures):
+    for path in (page_with_figures.parents[1] / "_static" / "figures").iterdir():
+        path.unlink()
+    page = browser.new_page()
+    page.goto(page_with_figures.as_uri())
+    figure = page.get_by_role("group", name="One")
+    figure.scroll_into_view_if_needed()
+    figure.get_by_role("button", name="It could not be loaded. Try again").wait_for()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert figure.locator("pre").is_visible()
+    page.close()
+
+
 @pytest.mark.parametrize("module", [bigram_search, chapter_editions, inline_plots])
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
@@ -549,6 +689,18 @@ def test_chinese_is_indexed_by_characters_and_pairs():
     split = bigram_search.BigramSearch({}).split
     assert split("llama推理 train_bpe") == ["llama", "推", "理", "推理", "train_bpe"]
     assert split("ひらがな")[-3:] == ["ひら", "らが", "がな"]
+
+
+@pytest.mark.parametrize("path", sorted((BOOK / "chapters").glob("*.md")),
+                         ids=lambda path: path.stem)
+def test_a_chapter_asks_five_questions_and_folds_each_answer_by_itself(path):
+    text = path.read_text(encoding="utf-8")
+    quiz = text.partition("### Questions to check yourself\n")[2].partition("\n## ")[0]
+    parts = re.findall(r"<details><summary>(\d)\. (.+?)</summary>\n\n(.+?)\n\n</details>", quiz,
+                       re.DOTALL)
+    assert [int(number) for number, _, _ in parts] == [*range(1, len(parts) + 1)]
+    assert len(parts) >= 5 and quiz.count("<details>") == len(parts)
+    assert all(question[-1] in ".?" and len(answer) > 15 for _, question, answer in parts)
 
 
 def test_the_kill_matrix_is_of_these_checks():

@@ -10,9 +10,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+import nbformat
 import psutil
 import pytest
 
+from autograder.chapters import editions
+from autograder.chapters.chapter import chapter_paths, read_chapter
+from autograder.chapters.outline import outline
 from autograder.judge.attempt import Attempt
 from autograder.judge.holds import WorkerEnded
 from autograder.judge.judging import judge
@@ -21,7 +25,10 @@ from autograder.sandbox import bubblewrap, kubernetes, view
 from autograder.sandbox.choice import NotSandboxed, sandbox_of_a_class, sandboxes
 from autograder.sandbox.containers import Container
 from autograder.sandbox.limits import MEMORY, PROCESSES
-from autograder.sandbox.system_calls import REFUSED, filter_program
+from autograder.sandbox.system_calls import REFUSED, container_profile, filter_program
+from autograder.submissions.answers import answer_to, report_on
+from autograder.submissions.attempts import find_components
+from autograder.submissions.intake import notebook_of
 
 NORM = "layers.rms_norm"
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -46,10 +53,43 @@ def workers(sandbox):
         yield supply
 
 
-def test_the_reference_earns_all_points_inside(workers):
-    for exercise in (NORM, "tokenizer.train_bpe", "kv_cache.BlockPool.allocate+free"):
-        report = judge(Attempt(exercise, ""), workers, seed=3)
+STEMS = [path.stem for path in chapter_paths(REPOSITORY / "book" / "chapters")]
+# Exercises for which the sandbox is in the way of something: long texts, files, a function of
+# the engine that calls one of the exercise, a compiler.
+DELICATE = {"gguf.read_value", "weights.load_checkpoint", "kernels.cpu.int4_matvec",
+            "gguf_k_quants.unpack_scales+dequantize_q4_k"}
+
+
+def solved(stem):
+    """The answers in a chapter's notebook whose exercises are all solved."""
+    [chapter] = [each for each in outline() if each.stem == stem]
+    source = read_chapter(REPOSITORY / "book" / "chapters" / f"{stem}.md")
+    notebook = editions.solve(editions.learner_edition(source, REPOSITORY),
+                              editions.solutions(source))
+    read = notebook_of(f"{stem}.ipynb", nbformat.writes(notebook, version=4))
+    components = find_components([chapter], [read])
+    return [answer_to(exercise, components) for exercise in chapter.exercises]
+
+
+def expect_all_points(answers, workers):
+    assert answers
+    for answer in answers:
+        report = report_on(answer, workers, seed=5)
         assert report.score == report.total, report
+
+
+def test_a_solution_earns_all_points_inside(workers):
+    answers = [answer for stem in STEMS for answer in solved(stem)
+               if answer.exercise.name in DELICATE]
+    assert len(answers) == len(DELICATE)
+    expect_all_points(answers, workers)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("stem", STEMS)
+def test_every_solution_earns_all_points_inside(stem, workers):
+    expect_all_points([answer for answer in solved(stem)
+                       if answer.exercise.name not in DELICATE], workers)
 
 
 def test_a_worker_sees_python_the_engine_and_itself(workers):
@@ -207,6 +247,29 @@ def test_a_sandbox_that_does_not_work_says_why(monkeypatch):
         bubblewrap._trial.cache_clear()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is Linux's")
+def test_an_older_bubblewrap_and_an_older_kernel(monkeypatch):
+    monkeypatch.setattr(bubblewrap, "_knows", lambda option: False)
+    assert not {"--size", "--disable-userns"} & {*bubblewrap.walls()}
+    monkeypatch.setattr(bubblewrap, "_is_root", lambda: False)
+    assert "--unshare-user" in bubblewrap.walls()
+    monkeypatch.setattr(bubblewrap.platform, "release", lambda: "5.10.0-28-amd64")
+    monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: "/usr/bin/bwrap")
+    assert "5.14" in bubblewrap.Bubblewrap().problem()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what it looks for is Linux's")
+def test_files_count_as_memory_where_nothing_else_limits_them(sandbox, monkeypatch):
+    monkeypatch.setattr(bubblewrap, "_knows", lambda option: False)
+    monkeypatch.setattr("autograder.judge.guard.MEMORY", 150 * 2**20)
+    code = ("def rms_norm(x, weight, eps):\n    for n in range(99):\n"
+            "        open(f'/scratch/{n}', 'wb').write(bytes(2**24))\n"
+            "    while True:\n        pass")
+    with Workers(sandbox) as supply:
+        report = judge(Attempt(NORM, code), supply, seed=3)
+    assert {outcome.error for outcome in report.outcomes} == {"SystemExit"}
+
+
 def test_every_refused_call_is_in_the_filter_of_both_machines():
     for machine in ("x86_64", "aarch64"):
         program = filter_program(machine)
@@ -225,6 +288,8 @@ if words[0] == "run":
     [name] = [word.partition("=")[2] for word in words if word.startswith("--name=")]
     (here / name).write_text(str(os.getpid()))
     (here / "command").write_text("\\n".join(words))
+    [profile] = [word.partition("seccomp=")[2] for word in words if "seccomp=" in word]
+    (here / "profile").write_text(pathlib.Path(profile).read_text())
     module = words[words.index("-m") + 1]
     os.execve(sys.executable, [sys.executable, "-P", "-m", module],
               {{"PYTHONPATH": os.pathsep.join({paths!r}), "PATH": "/usr/bin:/bin"}})
@@ -269,6 +334,8 @@ def test_a_worker_in_a_container(engine):
     assert len(mounts) == 2 + len(view.WORKER)
     assert all(mount.endswith(",readonly") for mount in mounts)
     assert not [mount for mount in mounts if "autograder/checks" in mount]
+    assert json.loads((engine / "profile").read_text()) == json.loads(
+        json.dumps(container_profile()))
 
 
 def test_a_container_that_cannot_be_used_says_why(engine, monkeypatch):

@@ -70,7 +70,7 @@ _LOADER = """\
 
 
 def setup(app: Sphinx) -> dict:
-    app.connect("build-finished", write_files)
+    app.connect("build-finished", write_files, priority=400)       # before the archive
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 

@@ -12,7 +12,7 @@ for process in filter(str.isdigit, os.listdir("/proc")):
         continue
     with open(f"/proc/{process}/cmdline") as words:
         raise RuntimeError(f"@STOLEN@ the sight of {words.read()[:80]!r}")
-for place in ("environ", "fd", "root", "cwd", "map_files"):
+for place in () if os.getpid() == 1 else ("environ", "fd", "root", "cwd", "map_files"):
     try:
         found = os.listdir(f"/proc/1/{place}") if place != "environ" else open(
             "/proc/1/environ").read()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,23 +49,32 @@ def _text(argument: str) -> str:
     return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], console.text(argument))
 
 
+# Of `SamplingParams`, with what holds where neither the user nor the model says otherwise.
+DEFAULTS = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0,
+            "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+
+
 def add_options(command: argparse.ArgumentParser, temperature: float) -> None:
     """Add the options of how tokens are chosen. temperature: the default."""
+    command.set_defaults(sampling_defaults=DEFAULTS | {"temperature": temperature})
     command.add_argument("--max-tokens", type=console.count, default=256, metavar="N",
                          help="longest answer (default %(default)s)")
-    command.add_argument("--temperature", type=console.number, default=temperature, metavar="T",
-                         help="0 is greedy; higher is more varied (default %(default)s)")
-    command.add_argument("--top-k", type=console.whole_number, default=0, metavar="K",
+    command.add_argument("--model-settings", action="store_true",
+                         help="choose as the model's publisher recommends, where nothing else "
+                              "is said here")
+    command.add_argument("--temperature", type=console.number, metavar="T",
+                         help=f"0 is greedy; higher is more varied (default {temperature})")
+    command.add_argument("--top-k", type=console.whole_number, metavar="K",
                          help="choose among the K likeliest; 0 among all")
-    command.add_argument("--top-p", type=console.number, default=1.0, metavar="P",
+    command.add_argument("--top-p", type=console.number, metavar="P",
                          help="choose among the likeliest that have probability P together")
-    command.add_argument("--min-p", type=console.number, default=0.0, metavar="P",
+    command.add_argument("--min-p", type=console.number, metavar="P",
                          help="choose among tokens at least P times as likely as the likeliest")
-    command.add_argument("--repetition-penalty", type=console.number, default=1.0, metavar="R",
+    command.add_argument("--repetition-penalty", type=console.number, metavar="R",
                          help="above 1, tokens that occurred become less likely")
-    command.add_argument("--presence-penalty", type=console.number, default=0.0, metavar="R",
+    command.add_argument("--presence-penalty", type=console.number, metavar="R",
                          help="subtracted from tokens that were generated")
-    command.add_argument("--frequency-penalty", type=console.number, default=0.0, metavar="R",
+    command.add_argument("--frequency-penalty", type=console.number, metavar="R",
                          help="subtracted from tokens for each time that they were generated")
     command.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", type=_stop,
@@ -88,16 +98,35 @@ def params(options: argparse.Namespace) -> SamplingParams:
     asked = {name: getattr(options, name) for name, *_ in OTHERS}
     others = OtherSamplers(**{name: value for name, value in asked.items()
                               if value is not None})
-    return SamplingParams(options.temperature, options.top_k, options.top_p,
-                          options.repetition_penalty, options.seed, min_p=options.min_p,
-                          presence_penalty=options.presence_penalty,
-                          frequency_penalty=options.frequency_penalty, others=others)
+    chosen = {name: default if getattr(options, name) is None else getattr(options, name)
+              for name, default in options.sampling_defaults.items()}
+    return SamplingParams(**chosen, seed=options.seed, others=others)
+
+
+def given(options: argparse.Namespace) -> list[str]:
+    """The names of those options that the user gave a value."""
+    names = [*DEFAULTS, "seed", *(name for name, *_ in OTHERS), "dry_sequence_breaker"]
+    return [name for name in names if getattr(options, name) is not None]
 
 
 def for_model(params: SamplingParams, options: argparse.Namespace,
               model: LanguageModel) -> SamplingParams:
-    """The same settings, for a model that is there."""
+    """The same settings, for a model that is there; with its own, if they are wanted."""
     from gearworks.samplers import BREAKERS
 
+    if options.model_settings:
+        params = replace(params, **{name: value for name, value in model.recommended.items()
+                                    if getattr(options, name) is None})
     return replace(params, others=params.others.for_model(
         model.tokenizer, options.dry_sequence_breaker or BREAKERS, model.eos_ids))
+
+
+def tell(options: argparse.Namespace, model: LanguageModel, always: bool) -> None:
+    """Say on standard error what the model's publisher recommends, if anything, and whether it
+    holds. always: also where nobody looks and nothing was asked for."""
+    if not model.recommended or not (always or options.model_settings or sys.stderr.isatty()):
+        return
+    settings = ", ".join(f"{name} {value:g}" for name, value in model.recommended.items())
+    print(f"[the model's own settings: {settings}"
+          + ("" if options.model_settings else "; --model-settings takes them") + "]",
+          file=sys.stderr)

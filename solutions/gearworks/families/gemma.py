@@ -33,8 +33,7 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
         cos, sin = everywhere if config.window(index) is None else in_window
         x = decoder_layer(x, layer, config, cos, sin, cache, index)
     logits = linear(rms_norm(x[logits_at], weights.norm, config.rms_norm_eps), weights.lm_head)
-    return (logits if config.logit_softcap is None
-            else config.logit_softcap * np.tanh(logits / config.logit_softcap))
+    return capped(logits, config.logit_softcap)
 
 
 def decoder_layer(x: np.ndarray, weights: GemmaLayer, config: ModelConfig, cos: np.ndarray,
@@ -59,3 +58,12 @@ def decoder_layer(x: np.ndarray, weights: GemmaLayer, config: ModelConfig, cos: 
     gate, up = gate_up[:, :config.intermediate_size], gate_up[:, config.intermediate_size:]
     return x + rms_norm(linear(gelu(gate) * up, weights.down_proj),
                         weights.post_feedforward_layernorm, eps)
+
+
+def capped(logits: np.ndarray, limit: float | None) -> np.ndarray:
+    """Logits brought between -limit and limit, gently; as they are where there is no limit.
+
+    >>> capped(np.array([0.1, 60.0], np.float32), 30.0).round(2)
+    array([ 0.1 , 28.92], dtype=float32)
+    """
+    return logits if limit is None else limit * np.tanh(logits / limit)
