@@ -49,7 +49,7 @@ def test_steps_go_through_the_whole_and_back(show, movie):  # noqa: F811
     page = opened(show, movie)
     assert caption(page).startswith(f"“{PROMPT}” becomes 5 ids")
     press(page, "ArrowRight")
-    assert "Its row has size 0.108" in caption(page)
+    assert "The row of “ is”, which is followed here, has size 0.108" in caption(page)
     for layer in range(30):
         press(page, "ArrowRight")
         assert caption(page).startswith(f"Layer {layer} reads the stream of “ is”")
@@ -226,7 +226,7 @@ def test_nothing_jumps_on_a_phone(show, movie):  # noqa: F811
     for _ in range(36):
         places.add(round(page.locator(".gw-stage").bounding_box()["y"]))
         press(page, "ArrowRight")
-    assert len(places) <= 2
+    assert len(places) == 1
     press(page, "Home", "ArrowRight", "ArrowRight", "ArrowDown")
     for _ in LAYER_STEPS:
         assert page.locator(f".gw-line{OUTLINED}").is_visible()

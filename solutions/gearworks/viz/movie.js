@@ -206,8 +206,9 @@
         return {
           encode: () => `${quoted(tokens.slice(0, prompt).map(([token]) => token).join(""))} becomes ${counted(prompt, "id")}, `
             + `each the number of a piece of text in a list of ${V.toLocaleString("en")}.`,
-          embed: () => `${pass ? `Only ${own} goes in: of all before it, keys and values are in the cache. Its id picks` : "Each id picks"} `
-            + `a row of a table, ${D} numbers. Followed here: ${own}, id ${tokens[focus][1]}. Its row has size ${number(told.sizes[0])} (root mean square).`,
+          embed: () => (pass ? `Only ${own} goes in: keys and values of all before it are in the cache. Its row of the table `
+            : `Each id picks a row of a table, ${D} numbers. The row of ${own}, which is followed here, `)
+            + `has size ${number(told.sizes[0])} (root mean square).`,
           layers: () => `Layer ${layer} reads the stream of ${own} and adds to it: its size goes from ${number(told.sizes[layer])} to `
             + `${number(told.sizes[layer + 1])}. Read off here, the head would say ${quoted(told.early[layer + 1][0])} with ${percent(told.early[layer + 1][1])}.`,
           head: () => `After the last layer: a norm, and a product with ${V.toLocaleString("en")} rows. The highest logit is `
