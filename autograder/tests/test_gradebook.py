@@ -313,3 +313,43 @@ def test_what_is_collected_is_what_nbgrader_grades(course, grader, chapter, solv
            if "nbgrader" in cell.metadata]
     assert {each.check_id for each in chapter.exercises} <= {*ids} and len(ids) == len({*ids})
     assert not (place / "eve").exists()
+
+
+def test_an_instructor_s_own_question_waits_for_a_person(course, grader, learner, chapter,
+                                                         tmp_path):
+    """No number before that, and all of it afterwards; the answer is where formgrader looks."""
+    own = tmp_path / "own_course"
+    shutil.copytree(course / "source", own / "source")
+    shutil.copy(course / "nbgrader_config.py", own)
+    path = own / "source" / "ch98" / "98_small.ipynb"
+    source = nbformat.read(path, as_version=4)
+    question = nbformat.v4.new_markdown_cell("Why?", id="why", metadata={"nbgrader": {
+        "grade": True, "grade_id": "why", "locked": False, "points": 5, "schema_version": 3,
+        "solution": True, "task": False}})
+    source.cells.append(question)
+    nbformat.write(source, path)
+    done = subprocess.run([sys.executable, "-m", "nbgrader", "generate_assignment", "ch98"],
+                          cwd=own, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stderr
+    solved = editions.solve(learner, editions.solutions(chapter))
+    answer = nbformat.from_dict(question)
+    answer.source = "Because of the cache."
+    solved.cells.insert(0, answer)
+    hand_in(tmp_path / "submitted", "ada", editions.to_text(solved).encode())
+    results, directory = Results(tmp_path / "out"), directory_of(own)
+    rows = run(tmp_path / "submitted", grader, results, directory.db_url)
+    assert rows["ada"].status is Status.REVIEW and rows["ada"].total is None
+    assert "waits for a person" in rows["ada"].notes[-1]
+    write_autograded(list(rows.values()), find_submissions(
+        tmp_path / "submitted", grader.chapters), results.records, grader.chapters, directory)
+    shown = nbformat.read(own / "autograded" / "ada" / "ch98" / "98_small.ipynb", as_version=4)
+    assert [cell.source for cell in shown.cells if cell.metadata.get("nbgrader", {}).get(
+        "grade_id") == "why"] == ["Because of the cache."]
+    with opened(directory.db_url, "gearworks") as book:
+        book.find_grade("why", "98_small", "ch98", "ada").manual_score = 4.0
+        book.db.commit()
+    rows = run(tmp_path / "submitted", grader, results, directory.db_url)
+    most = sum(editions.exercise_points(each) for each in chapter.exercises
+               if not each.optional)
+    assert rows["ada"].status is Status.GRADED and rows["ada"].manual
+    assert rows["ada"].required == most + 4 and rows["ada"].required_max == most + 5
