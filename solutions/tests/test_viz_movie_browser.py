@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 
+from gearworks.language_model import LanguageModel
+from gearworks.model import Model
 from gearworks.viz.activations import record
 from gearworks.viz.movie import HEAD_STEPS, LAYER_STEPS, engine_movie
 
@@ -160,6 +162,26 @@ def test_every_step_says_something_of_its_own(show, movie):  # noqa: F811
         press(page, "ArrowRight")
     assert len({*said}) == len(LAYER_STEPS) + len(HEAD_STEPS)
     assert not any(word in text for text in said for word in ("undefined", "NaN", "null"))
+
+
+@pytest.mark.parametrize("family, prompt, tokens", [
+    ("Llama", "a", 1), ("Mixtral", "w3 w5", 2), ("Qwen3", "w1 w2 w3 w4 w5 w6 w7", 9)])
+def test_other_models_and_texts_are_told_through(show, tiny_model, tokenizer,  # noqa: F811
+                                                 family, prompt, tokens):
+    """One token, experts, heads with a norm of their own, a text of many lines: every step."""
+    _, folder = tiny_model(family, 5, max_position_embeddings=64)
+    model = LanguageModel(Model.load(folder), tokenizer, {}, frozenset())
+    page = opened(show, engine_movie(model, prompt, max_tokens=tokens), width=390)
+    for level in ("model", "layer", "head"):
+        last = int(page.get_by_role("slider").get_attribute("max"))
+        press(page, "Home")
+        for _ in range(last + 1):
+            said = caption(page)
+            assert len(said) > 20
+            assert not any(word in said for word in ("undefined", "NaN", "null", "Infinity"))
+            press(page, "ArrowRight")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, level
+        press(page, "Home", "ArrowRight", "ArrowDown")
 
 
 def test_it_plays_and_stops(show, movie):  # noqa: F811

@@ -323,7 +323,7 @@
         return row;
       });
       const tower = make("div", { class: "gw-tower", role: "group", "aria-label": `The stream of ${textOf(focus)}, layer by layer` },
-        make("div", { class: "gw-floor gw-heads" }, make("span", { class: "gw-name" }, "layer"), make("span", {}, `the stream of ${textOf(focus)}, ${D} numbers`), make("span", {}, "cache"),
+        make("div", { class: "gw-floor gw-heads" }, make("span", { class: "gw-name" }, "layer"), make("span", {}, `the stream, ${D} numbers`), make("span", {}, "cache"),
           make("span", { class: "gw-size" }, "size"), make("span", { class: "gw-early" }, "read off here")), ...rows);
       const loop = make("p", { class: "gw-loop-back" });
       const listed = make("div", { class: "gw-said" },
