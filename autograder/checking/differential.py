@@ -23,7 +23,7 @@ from hypothesis.strategies import SearchStrategy
 
 from autograder.checking.check import CheckFailure
 from autograder.checking.expectations import error_text, expect_same, short
-from autograder.checking.learner_code import is_not_attempted, own_line
+from autograder.checking.learner_code import is_not_attempted, line_of, next_step
 from autograder.generators.calls import Call, Script, typed
 
 EXAMPLES = 60               # inputs that are drawn
@@ -41,8 +41,14 @@ class Raised:
     def told(self) -> str:
         """The error in words, and where in the learner's code it arose."""
         text = f"{type(self.error).__name__}: {error_text(self.error)}".removesuffix(": ")
-        line = getattr(self.error, "line", None) or own_line(self.error)
+        line = line_of(self.error)
         return f"{text}, raised at {line}" if line else text
+
+    def failure(self, expected: str, hint: str) -> CheckFailure:
+        """The failure of a check that expected something else. hint: unless the error has its
+        own."""
+        return CheckFailure(expected, self.told(),
+                            next_step(self.error, line_of(self.error)) or hint)
 
 
 # What is seen, in its order: what it is in words, such as "the text of", "" for the result
@@ -144,14 +150,15 @@ def compare(got: Seen, wanted: Seen, shown: str, hint: str = "", atol: float | N
             kind = type(right.error)
             if kind is AssertionError:           # a test says by any error that it has failed
                 kind = BaseException
-            found = "no error, and " + short(mine)
-            if isinstance(mine, Raised):
-                if isinstance(mine.error, kind):
-                    continue
-                found = mine.told()
-            raise CheckFailure(f"{of} to raise {kind.__name__}", found, hint)
+            if not isinstance(mine, Raised):
+                raise CheckFailure(f"{of} to raise {kind.__name__}",
+                                   "no error, and " + short(mine), hint)
+            if not isinstance(mine.error, kind):
+                raise mine.failure(f"{of} to raise {kind.__name__}", hint)
+            continue
         if isinstance(mine, Raised):
-            raise CheckFailure(f"{of} to give {short(right)}", mine.told(), hint)
+            wanted = "to raise no error" if right is None else f"to give {short(right)}"
+            raise mine.failure(f"{of} {wanted}", hint)
         expect_same(mine, right, of=of, hint=hint, atol=atol, rtol=rtol)
 
 
