@@ -7,7 +7,7 @@ from the check's generator, and leaves Python's and NumPy's own generators as th
 import copy
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -94,14 +94,16 @@ def attempted(function: Callable, call: Call | None = None, *, args: list | tupl
 def expect_agreement(subject: Any, reference: Any, cases: SearchStrategy,
                      rng: np.random.Generator, *, name: str = "",
                      run: Callable[[Any, Any], Seen] = called, examples: int = EXAMPLES,
-                     hint: str = "", atol: float | Callable[[Any], float] | None = None,
+                     hint: str | Mapping[str, str] = "",
+                     atol: float | Callable[[Any], float] | None = None,
                      rtol: float = 1e-5) -> None:
     """Fail if the subject differs from the reference on a drawn input; tells a small one.
 
     cases: a strategy of `Call`, of `Script`, or of what `run` understands. run: lets a subject
     do what a case says, and gives all that can be seen of it. name: of the subject, as a
-    learner types it. atol, rtol: as for `expect_same`; atol may depend on the case. Errors must
-    be of the reference's kind.
+    learner types it. hint: what to look at next; or several, each by the words that begin what
+    is seen. atol, rtol: as for `expect_same`; atol may depend on the case. Errors must be of
+    the reference's kind.
     """
     name = name or reference.__name__
 
@@ -141,11 +143,13 @@ def _seen(run: Callable[[Any, Any], Seen], subject: Any, case: Any) -> Seen:
         return [("", Raised(error))]
 
 
-def compare(got: Seen, wanted: Seen, shown: str, hint: str = "", atol: float | None = None,
-            rtol: float = 1e-5) -> None:
+def compare(got: Seen, wanted: Seen, shown: str, hints: str | Mapping[str, str] = "",
+            atol: float | None = None, rtol: float = 1e-5) -> None:
     """Fail at the first thing that is seen of `shown` and is not as it should be."""
     for (_, mine), (part, right) in zip(got, wanted):
         of = f"{part} {shown}" if part else shown
+        hint = (hints if isinstance(hints, str) else
+                next((each for begin, each in hints.items() if part.startswith(begin)), ""))
         if isinstance(right, Raised):
             kind = type(right.error)
             if kind is AssertionError:           # a test says by any error that it has failed
@@ -157,8 +161,8 @@ def compare(got: Seen, wanted: Seen, shown: str, hint: str = "", atol: float | N
                 raise mine.failure(f"{of} to raise {kind.__name__}", hint)
             continue
         if isinstance(mine, Raised):
-            wanted = "to raise no error" if right is None else f"to give {short(right)}"
-            raise mine.failure(f"{of} {wanted}", hint)
+            raise mine.failure(f"{of} to raise no error" if right is None
+                               else f"{of} to give {short(right)}", hint)
         expect_same(mine, right, of=of, hint=hint, atol=atol, rtol=rtol)
 
 
