@@ -31,6 +31,7 @@ SIDE_BY_SIDE = ["-p", "xdist", "-n", "logical", "--maxprocesses", "4",
                 "--dist", "loadfile", "--no-loadscope-reorder"]
 CLIENTS = "requirements-clients.txt"
 MODEL = "smollm2"
+LAB_CONFIG = ROOT / "autograder" / "learner_lab"          # of JupyterLab, as learners see it
 OLDEST, NEWEST = (3, 11), (3, 13)
 MB, GB = 10**6, 10**9
 READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -43,7 +44,7 @@ usage: python course.py COMMAND [arguments]
   chat [MODEL] [ARGS]            talk with the model in this terminal
   book [ARGS]                    build the HTML book
   serve [MODEL] [ARGS]           serve the model through an OpenAI-compatible API
-  grade [ARGS]                   grade submitted notebooks
+  grade SUBMITTED [ARGS]         grade what a class has handed in, a folder or a zip file
   progress                       show which gears of your engine are finished
 
 Each command first sets up what it needs: a Python environment (the active one, else .venv in
@@ -686,6 +687,9 @@ def lab(arguments):
     command.append("--LabApp.default_url=/lab{}".format("/tree/chapters" if chapters else ""))
     if os.name != "nt" and os.geteuid() == 0:
         command.append("--allow-root")    # in a container there is nobody else to be
+    # without the menus of nbgrader, which are an instructor's
+    places = [str(LAB_CONFIG), os.environ.get("JUPYTER_CONFIG_PATH")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, places))
     hand_over([*command, *theirs], ROOT)
 
 
@@ -726,8 +730,6 @@ def book(arguments):
 
 
 def grade(arguments):
-    later("grade", "autograder/classes/grading.py",
-          "the grader for whole classes comes later; book/instructors.md has nbgrader's way")
     prepare(MODEL)
     hand_over([sys.executable, "-m", "autograder", "grade", *arguments])
 
@@ -735,16 +737,6 @@ def grade(arguments):
 def progress(arguments):
     prepare(MODEL)    # some checks are about its vocabulary and its weights
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
-
-
-def later(command, path, promise):
-    """Stop until the part of the course that `command` needs is there."""
-    if not (ROOT / path).exists():
-        raise Stop(
-            "python course.py {} does not work yet: {}".format(command, promise),
-            "this copy of the course has no {}".format(path),
-            "get the newest version of the course; python course.py lab and test work now",
-        )
 
 
 def partition(arguments, separator):

@@ -47,6 +47,15 @@ def _parser() -> console.Parser:
     _add_root(command)
     command.set_defaults(run=_course)
 
+    command = parser.add_command("collect", "put what a class handed in where nbgrader looks",
+                                 "Put submissions as a platform delivered them into the "
+                                 "folders of nbgrader's course, as notebooks that it can read. "
+                                 "`grade` does not need it; `nbgrader autograde` does.")
+    _add_submitted(command)
+    command.set_defaults(run=_collect)
+
+    _add_grade(parser)
+
     command = parser.add_command("mutants", "measure how good the checks are",
                                  "Print the kill matrix: which wrong versions of each "
                                  "component are caught, and by which check.")
@@ -73,6 +82,19 @@ def _parser() -> console.Parser:
                          help="where to make it (default: %(default)s)")
     command.set_defaults(run=_assemble)
 
+    command = parser.add_command("doctor", "try the sandbox before a class is graded",
+                                 "Try every attack of the corpus on the sandbox that a class "
+                                 "gets here, and print what held. Exit code 1 if one did not.")
+    command.add_argument("attacks", nargs="*", metavar="ATTACK",
+                         help="names of attacks (default: all)")
+    command.add_argument("--json", action="store_true",
+                         help="print one JSON object instead of the text")
+    command.add_argument("--jobs", type=int, metavar="N",
+                         help="attacks side by side (default: two for each processor)")
+    command.add_argument("--manifests", action="store_true",
+                         help="print what a Kubernetes cluster needs for its sandbox, and end")
+    command.set_defaults(run=_doctor)
+
     command = parser.add_command("progress", "show which gears are finished",
                                  "Run the public checks on your notebooks, and show how far "
                                  "each exercise is.")
@@ -81,6 +103,54 @@ def _parser() -> console.Parser:
                          help="print one JSON object instead of the text")
     command.set_defaults(run=_show_progress)
     return parser
+
+
+def _add_submitted(command: argparse.ArgumentParser) -> None:
+    command.add_argument("submitted", type=Path, metavar="SUBMITTED",
+                         help="a folder or a zip file, as nbgrader, Canvas, Moodle or "
+                              "Gradescope gives it")
+    command.add_argument("--course", type=Path, metavar="FOLDER",
+                         help="nbgrader's folder, with its gradebook (default: the one around "
+                              "SUBMITTED, if any)")
+    command.add_argument("--roster", type=Path, metavar="FILE",
+                         help="the class's table, as nbgrader, Canvas or Moodle exports it; "
+                              "who is missing shows with it only")
+    command.add_argument("--chapter", metavar="NN",
+                         help="all submissions are of this chapter, such as 04")
+
+
+def _add_grade(parser: console.Parser) -> None:
+    command = parser.add_command("grade", "grade what a class has handed in",
+                                 "Grade the notebooks of a class: repair what happened to "
+                                 "them, judge them, and write a table, a report and feedback. "
+                                 "What is graded already is not graded again.")
+    _add_submitted(command)
+    command.add_argument("--to", type=Path, default=Path("graded"), metavar="FOLDER",
+                         help="where results go (default: %(default)s)")
+    command.add_argument("--due", default="", metavar="TIME", help="such as 2026-03-01T23:59")
+    command.add_argument("--late", default="", metavar="RULE",
+                         help="such as 10%%/day,max=50%%,grace=15min; needs --due")
+    command.add_argument("--gradebook", default="", metavar="URL",
+                         help="nbgrader's gradebook, sqlite:///… or postgresql://…, where it "
+                              "is not the one of --course")
+    command.add_argument("--canvas", type=Path, metavar="FILE",
+                         help="fill in Canvas' gradebook, which --roster names")
+    command.add_argument("--column", default="", metavar="NAME",
+                         help="the chapter's column in it")
+    command.add_argument("--moodle", type=Path, metavar="FILE",
+                         help="fill in Moodle's grading worksheet, which --roster names")
+    command.add_argument("--gradescope", type=Path, metavar="FOLDER",
+                         help="write a results.json for each submission")
+    command.add_argument("--jobs", type=int, default=0, metavar="N",
+                         help="submissions side by side (default: one for each processor)")
+    command.add_argument("--scheduler", default="", metavar="ADDRESS",
+                         help="of Dask, such as tcp://10.0.0.1:8786, to grade on its workers")
+    command.add_argument("--sandbox", metavar="KIND",
+                         help="bubblewrap, podman, docker or kubernetes (default: "
+                              "AUTOGRADER_SANDBOX, else the first that works here)")
+    command.add_argument("--again", action="store_true",
+                         help="grade those that are graded, too")
+    command.set_defaults(run=_grade)
 
 
 def _add_root(command: argparse.ArgumentParser) -> None:
@@ -148,14 +218,14 @@ def _course(options: argparse.Namespace) -> None:
 def _read_notebooks(options: argparse.Namespace) -> tuple[list, list]:
     """The chapters of the repository, and the notebooks that were named."""
     from autograder.chapters.chapter import chapter_paths, read_chapter
-    from autograder.submissions.intake import notebook_paths, read_notebook
+    from autograder.submissions.intake import notebook_paths, read_notebooks
 
     root = _root(options)
     paths = notebook_paths(options.notebooks or [root / "chapters"])
     if not paths:
         print("autograder: there are no notebooks there", file=sys.stderr)
     chapters = [read_chapter(path) for path in chapter_paths(root / "book" / "chapters")]
-    return chapters, [read_notebook(path) for path in paths]
+    return chapters, [notebook for path in paths for notebook in read_notebooks(path)]
 
 
 def _assemble(options: argparse.Namespace) -> None:
@@ -184,6 +254,48 @@ def _show_progress(options: argparse.Namespace) -> None:
         found = progress.measure(chapters, find_components(chapters, notebooks), bar)
     print(json.dumps(progress.as_json(found, notebooks)) if options.json
           else progress.text(found, notebooks))
+
+
+def _collect(options: argparse.Namespace) -> None:
+    from autograder.classes.command import collect
+
+    with console.interrupts_raise():
+        for line in collect(options):
+            print(line)
+
+
+def _grade(options: argparse.Namespace) -> None:
+    from autograder.classes.command import grade
+
+    def bar(found: Iterable, total: int) -> Iterable:
+        from tqdm.auto import tqdm
+
+        return tqdm(found, total=total, desc="Grading", unit=" submissions",
+                    delay=BAR_AFTER_SECONDS, disable=None, smoothing=0.05)
+
+    with console.interrupts_raise():
+        for line in grade(options, bar):
+            print(line)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    if options.manifests:
+        from autograder.sandbox.kubernetes import cluster_manifests
+
+        print(json.dumps({"apiVersion": "v1", "kind": "List", "items": cluster_manifests()},
+                         indent=2))
+        return 0
+    from autograder.attacks import doctor
+    from autograder.sandbox.choice import sandbox_of_a_class
+
+    sandbox = sandbox_of_a_class()
+    chosen = doctor.chosen_attacks(options.attacks)
+    with console.interrupts_raise():
+        results = doctor.examine(chosen, sandbox, options.jobs, lambda result: None
+                                 if options.json else print(doctor.line(result), flush=True))
+    print(json.dumps(doctor.as_json(results, sandbox)) if options.json
+          else f"\n{doctor.summary(results, sandbox)}")
+    return int(any(result.broken for result in results))
 
 
 def _mutants(options: argparse.Namespace) -> int | None:

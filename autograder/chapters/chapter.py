@@ -97,6 +97,11 @@ class Exercise:
         return self.name.replace(".", "-").replace("+", "-and-")
 
     @property
+    def check_id(self) -> str:
+        """The id of its check cell, for nbgrader and for Jupyter."""
+        return f"check-{self.grade_id}"
+
+    @property
     def components(self) -> tuple[str, ...]:
         """Its names as `module.name`, or its methods as `module.Class.method`."""
         return tuple(components_of(self.name))
@@ -235,7 +240,8 @@ def _read_cell(path: Path, cell: Any, line: int) -> Cell:
 
 
 def _check_markdown(place: str, source: str) -> None:
-    directive = re.search(r"^(?:`{3,}|~{3,}|:{3,})\{[\w-]+\}", source, re.M)     # :::{note}
+    # :::{note}; of a {diagram} the notebook gets a picture
+    directive = re.search(r"^(?:`{3,}|~{3,}|:{3,})\{(?!diagram\})[\w-]+\}", source, re.M)
     role = re.search(r"(?<!`)\{[a-z][\w:-]*\}`[^`\n]+`", source)                 # {doc}`setup`
     found = directive or role
     if found:

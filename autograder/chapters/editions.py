@@ -11,11 +11,9 @@ notes into them.
 """
 
 import ast
-import base64
 import hashlib
 import html
 import os
-import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -31,6 +29,7 @@ from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapte
 from autograder.chapters.cuts import cuts_of
 from autograder.chapters.outline import PATH as OUTLINE
 from autograder.chapters.outline import to_outline
+from autograder.chapters.pictures import with_pictures
 from autograder.checking import checks_of
 from autograder.reference.cutting import filled
 from autograder.reference.source import module_source
@@ -43,8 +42,6 @@ LEAK_LENGTH = 16                      # shorter lines of a solution say nothing
 BONUS_TAG = "bonus"                   # on check cells of what is optional: exported apart
 FUTURE = "from __future__ import annotations"
 LEVELS = {1: "●○○", 2: "●●○", 3: "●●●"}
-PICTURES = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg",
-            ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 KERNEL = {"kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python",
                          "name": "python3"}, "language_info": {"name": "python"}}
 
@@ -85,7 +82,7 @@ def check_chapter(chapter: Chapter) -> None:
             raise ChapterError(
                 f"{place}: {exercise.name} has no checks", str(error),
                 f"write them in autograder/checks/{exercise.module}.py") from None
-        if len(check_id(exercise)) > CELL_ID_LENGTH:
+        if len(exercise.check_id) > CELL_ID_LENGTH:
             raise ChapterError(f"{place}: the name {exercise.name} is too long",
                                "it becomes the id of a cell, which has at most "
                                f"{CELL_ID_LENGTH} characters",
@@ -160,14 +157,37 @@ def source_edition(chapter: Chapter, root: Path) -> NotebookNode:
 
 
 def book_edition(chapter: Chapter, root: Path,
-                 on_cell: Callable[[int, int], None] | None = None,
-                 kernel_arguments: Sequence[str] = ()) -> NotebookNode:
-    """The notebook of a page of the book: stubs, with the outputs of the reference.
+                 outputs: Sequence[Sequence[NotebookNode]]) -> NotebookNode:
+    """The notebook of a page of the book: its text, stubs, and the outputs of the reference.
+
+    outputs: of each code cell, as `outputs_of` gives them. Raises ChapterError when one of them
+    shows a line of a solution.
+    """
+    notebook = _notebook(chapter, root, "import", install=False)
+    cuts = cuts_of(chapter)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    secret = solution_lines(chapter)
+    for cell, shown in zip(code, outputs, strict=True):
+        cell.outputs = list(shown)
+        said = {line.strip() for output in shown for text in _texts(output)
+                for line in html.unescape(text).splitlines()}
+        if secret & said:
+            raise ChapterError(f"{chapter.path.name}: an output shows a solution",
+                               f"the cell that begins {cell.source[:60]!r} prints "
+                               f"{min(secret & said)!r}", "let it show something else")
+        if cell.id in cuts:
+            cell.source = cuts[cell.id].stub
+    return notebook
+
+
+def outputs_of(chapter: Chapter, root: Path,
+               on_cell: Callable[[int, int], None] | None = None,
+               kernel_arguments: Sequence[str] = ()) -> list[list[NotebookNode]]:
+    """Run a chapter with the reference; returns what each code cell shows.
 
     It is executed in `chapters/`. on_cell: called after each code cell with how many are done
     and how many there are. kernel_arguments: of the kernel that runs it, such as settings of
-    its plots. Raises ChapterError when a cell fails, and when an output shows a line of a
-    solution.
+    its plots. Raises ChapterError when a cell fails.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -196,26 +216,11 @@ def book_edition(chapter: Chapter, root: Path,
                            f"in the cell that begins {failed.source[:60]!r}: {error}",
                            "run the chapter's source with the reference") from None
 
-    notebook.metadata.pop("widgets", None)            # a static page has no use for their state
-    cuts = cuts_of(chapter)
-    for cell in notebook.cells:
-        if cell.id in cuts:
-            cell.source = cuts[cell.id].stub
-        if cell.cell_type == "code":
-            cell.execution_count = None
-            for output in cell.outputs:
-                if output.output_type == "execute_result":
-                    output.execution_count = None
-    secret = solution_lines(chapter)
-    for cell in notebook.cells:
-        said = {line.strip() for output in cell.get("outputs", [])
-                for text in _texts(output) for line in html.unescape(text).splitlines()}
-        shown = secret & said
-        if shown:
-            raise ChapterError(f"{chapter.path.name}: an output shows a solution",
-                               f"the cell that begins {cell.source[:60]!r} prints "
-                               f"{min(shown)!r}", "let it show something else")
-    return notebook
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for output in (output for cell in code for output in cell.outputs):
+        if output.output_type == "execute_result":
+            output.execution_count = None
+    return [cell.outputs for cell in code]
 
 
 def solutions(chapter: Chapter) -> dict[str, str]:
@@ -335,7 +340,7 @@ def _notebook(chapter: Chapter, root: Path, state: State,
         if cell.kind == "markdown":
             place = f"{chapter.path.name}, line {cell.line}"
             source = (cell.source if state == "import"
-                      else _with_pictures(place, cell.source, root / "chapters"))
+                      else with_pictures(place, cell.source, root / "chapters"))
             cells.append(new_markdown_cell(source, id=id, metadata=_metadata(cell.tags)))
             continue
         if "setup" in cell.tags and install:
@@ -361,25 +366,20 @@ def _metadata(tags: Collection[str]) -> dict:
     return metadata
 
 
-def check_id(exercise: Exercise) -> str:
-    """The id of its check cell, for nbgrader and for Jupyter."""
-    return f"check-{exercise.grade_id}"
-
-
 def _exercise_cells(exercise: Exercise, source: str,
                     tags: Collection[str]) -> list[NotebookNode]:
     points = exercise_points(exercise)
     both = {"schema_version": 3, "task": False}
     written = both | {"grade": False, "grade_id": exercise.grade_id, "locked": False,
                       "solution": True}
-    graded = both | {"grade": True, "grade_id": check_id(exercise), "locked": True,
+    graded = both | {"grade": True, "grade_id": exercise.check_id, "locked": True,
                      "points": points, "solution": False}
     call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
     bonus = [BONUS_TAG] if exercise.optional else []
     return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
             new_code_cell(source, id=exercise.grade_id,
                           metadata=_metadata(tags) | {"nbgrader": written}),
-            new_code_cell(f"from autograder import check\n{call}", id=check_id(exercise),
+            new_code_cell(f"from autograder import check\n{call}", id=exercise.check_id,
                           metadata=_metadata(bonus) | {"nbgrader": graded})]
 
 
@@ -396,24 +396,6 @@ def _strip(exercise: Exercise, points: int | float) -> str:
              "\n</details>" for number, hint in enumerate(exercise.hints, start=1)]
     return "\n\n".join([f"> **{kind}** {names} · {worth} · about {exercise.minutes} minutes · "
                         f"level {exercise.level} of 3 {LEVELS[exercise.level]}", *hints])
-
-
-def _with_pictures(place: str, source: str, folder: Path) -> str:
-    """Markdown with its pictures inside: Colab loads none that lie beside a notebook."""
-    def inline(match: re.Match) -> str:
-        alt, link = match.groups()
-        path = Path(os.path.normpath(folder / link))    # chapters/ itself need not be there yet
-        kind = PICTURES.get(path.suffix.lower())
-        if kind is None or not path.is_file():
-            raise ChapterError(
-                f"{place}: cannot put {link} into the notebook",
-                "there is no such file" if kind else "it is no picture of a known kind",
-                "write the path relative to chapters/, as ../book/_static/picture.svg")
-        data = base64.b64encode(path.read_bytes()).decode()
-        # As <img>, since VS Code's Markdown refuses an SVG that is written as ![](data:…).
-        return f'<img alt="{html.escape(alt)}" src="data:{kind};base64,{data}">'
-
-    return re.sub(r"!\[([^\]]*)\]\(([^)\s]+)\)", inline, source)
 
 
 def _read(path: Path) -> str | None:

@@ -82,7 +82,9 @@ class Report:
     total: the exercise's points, those of checks that were not run included. seed: of the
     public checks; None where nobody may know it. remarks: warnings, and whatever the code wrote
     to stderr. problem: why nothing could be run. level: where it ran, if that is not the same
-    everywhere. notes: sentences that are to be said besides.
+    everywhere. notes: sentences that are to be said besides. flags: what an instructor may want
+    to look at, and nobody else is shown. mistake: the name of the known mistake that explains
+    what failed.
     """
 
     exercise: str
@@ -93,6 +95,8 @@ class Report:
     problem: str = ""
     level: str = ""
     notes: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+    mistake: str = ""
 
     @property
     def score(self) -> float:

@@ -505,7 +505,9 @@ def all_that_came_before(hash_blocks, rng):
         texts = [letters(rng, 8) for _ in range(2)]
         same = int(rng.integers(0, 9))
         texts[1][:same] = texts[0][:same]
-        for place, (one, other) in enumerate(zip(*(hash_blocks(text, 2) for text in texts))):
+        hashes = [hash_blocks([*text], 2) for text in texts]
+        expect_equal([*map(len, hashes)], [4, 4], of="the numbers of hashes of two such texts")
+        for place, (one, other) in enumerate(zip(*hashes)):
             end = 2 * place + 2
             expect_equal(one == other, texts[0][:end] == texts[1][:end],
                          of=f"whether the hashes of block {place} of {texts[0]} and {texts[1]} "

@@ -445,7 +445,7 @@ def logits_of(forward, case: Steps) -> Seen:
     for number, count in enumerate(case.steps, start=1):
         end = start + count
         rows = (case.rows,) if number == len(case.steps) else ()
-        got = attempted(forward, args=(given.weights, given.config, given.ids[start:end],
+        got = attempted(forward, args=(given.weights, given.config, given.ids[start:end].copy(),
                                        np.arange(start, end), store, *rows))
         seen.append((f"the logits of step {number} of", got))
         start = end

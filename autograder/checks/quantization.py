@@ -118,7 +118,7 @@ def int8_zeros(quantize_int8, rng):
     weight = matrix(rng, 3, 6)
     weight[1] = 0
     with np.errstate(all="ignore"):
-        codes, scales = parts(quantize_int8(weight), 2, "codes and scales")
+        codes, scales = parts(quantize_int8(weight.copy()), 2, "codes and scales")
     expect_close(scales[1], np.zeros(1, np.float32), of="the scale of a row of zeros",
                  hint="The scale is the largest magnitude over 127; here it is 0.")
     expect_equal(codes[1], [0] * 6, of="the codes of a row of zeros",
@@ -278,7 +278,7 @@ def int4_constant_groups(quantize_int4, pack_int4, rng):
     value = float(rng.uniform(1, 9))
     weight = np.repeat(np.array([[0, value, -value]], np.float32), 4, axis=1)
     with np.errstate(all="ignore"):
-        codes, scales, zeros = parts(quantize_int4(weight, 4), 3,
+        codes, scales, zeros = parts(quantize_int4(weight.copy(), 4), 3,
                                      "codes, scales and zero points")
     expect_equal(codes[0, :4], [0] * 4, of="the codes of a group of zeros",
                  hint="What is 0 / 0? Divide by something else where the scale is 0.")

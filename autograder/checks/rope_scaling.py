@@ -37,8 +37,9 @@ def fast_and_slow(llama3_frequencies, rng):
     one that never gets round once is slowed by the factor."""
     factor, context = float(rng.choice([2.0, 8.0, 32.0])), int(rng.integers(400, 900))
     frequencies = np.float32([1.0, 2 * math.pi * 0.4 / context])
-    expect_close(llama3_frequencies(frequencies, factor, 1.0, 4.0, context),
-                 np.float32([frequencies[0], frequencies[1] / factor]), atol=0, axes=["hand"],
+    right = np.float32([frequencies[0], frequencies[1] / factor])
+    expect_close(llama3_frequencies(frequencies, factor, 1.0, 4.0, context), right, atol=0,
+                 axes=["hand"],
                  of=f"hands of {context / (2 * math.pi):.0f} and 0.4 turns in the context and "
                     f"a factor of {factor:g},",
                  hint="A frequency is in radians a token. How many turns is that, over the "
@@ -84,4 +85,5 @@ def whole_models(llama3_frequencies, rng):
     for model in ((hands(128, 5e5), 8.0, 1.0, 4.0, 8_192),
                   (hands(64, 5e5), 32.0, 1.0, 4.0, 8_192),
                   (any_hands, any_factor, 2.0, 7.5, any_context)):
-        expect_close(llama3_frequencies(*model), truth(*model), atol=0, rtol=3e-5)
+        right = truth(*model)
+        expect_close(llama3_frequencies(*model), right, atol=0, rtol=3e-5)

@@ -256,7 +256,7 @@ def other_classes(gpt2_pattern, pre_tokenize, rng):
     for _ in range(10):
         expect_cut(gpt2_pattern, characters(rng, "abcxyz 12\n'st.", 25), "", "[a-cs]", "[x2]")
         text = characters(rng, "ab12 ", 20)
-        expect_equal(pre_tokenize(text, rules), reference.pre_tokenize(text, rules),
+        expect_equal(pre_tokenize(text, [*rules]), reference.pre_tokenize(text, rules),
                      of="the pieces")
 
 
@@ -354,8 +354,8 @@ def any_merge(count_pairs, merge_pair, rng):
     for _ in range(40):
         symbols = rng.integers(0, 3, int(rng.integers(0, 12))).tolist()
         pair, merged = tuple(rng.integers(0, 3, 2).tolist()), int(rng.integers(0, 4))
-        expect_equal(merge_pair(symbols, pair, merged),
-                     reference.merge_pair(symbols, pair, merged), of="the result")
+        right = reference.merge_pair(symbols, pair, merged)
+        expect_equal(merge_pair(symbols, pair, merged), right, of="the result")
 
 
 # --- train_bpe
@@ -455,7 +455,8 @@ def too_small(train_bpe, rng):
 
 def learned(train_bpe, case: Call) -> Seen:
     """What training gives, without the 256 tokens that are there in any case."""
-    vocabulary = train_bpe(*case.args, **case.kwargs)
+    args, kwargs = case.made()
+    vocabulary = train_bpe(*args, **kwargs)
     merges = [(tuple(pair), tuple(entry)) for pair, entry in vocabulary.merges.items()]
     return [("the merges of", merges),
             ("the tokens after the first 256 of", {token: id for token, id
@@ -498,7 +499,7 @@ def as_hugging_face_trains(train_bpe, rng):
     for alphabet in ("ab", "aab ", "abc d", "é中a ", "a1 2b", "abcdefgh   "):
         texts = [characters(rng, alphabet, int(rng.integers(1, 50))) for _ in range(6)]
         vocab_size = int(rng.integers(257, 300))
-        got, theirs = train_bpe(texts, vocab_size, ("gpt2",)), hf_model(texts, vocab_size)
+        theirs, got = hf_model(texts, vocab_size), train_bpe(texts, vocab_size, ("gpt2",))
         ids = theirs["vocab"]
         merges = {(ids[left], ids[right]): (rank, ids[left + right])
                   for rank, (left, right) in enumerate(theirs["merges"])}

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -17,6 +16,7 @@ from autograder.checking import (CheckFailure, check, expect, expect_close, expe
                                  expect_error, expect_returned, expect_unchanged)
 from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.checking.files import temporary_folder
 from autograder.generators.arrays import numbers
 from autograder.generators.calls import Call
 from gearworks.config import ModelConfig
@@ -276,8 +276,7 @@ def random_state(rng, config: ModelConfig) -> dict[str, np.ndarray]:
 def folder_of(settings: dict, state: dict[str, np.ndarray]) -> Iterator[Path]:
     """A Hugging Face folder with these contents, gone afterwards."""
     # Windows keeps what is still mapped.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    with temporary_folder() as folder:
         (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
         safetensors.numpy.save_file(state, folder / "model.safetensors", {"format": "pt"})
         yield folder
@@ -341,8 +340,8 @@ def gguf_of(config: ModelConfig,
         data += raw + bytes(-len(raw) % 32)
     head = (b"GGUF" + struct.pack("<IQQ", 3, len(rows), len(metadata)) + b"".join(metadata)
             + b"".join(rows))
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / "tiny.gguf"
+    with temporary_folder() as folder:
+        path = folder / "tiny.gguf"
         path.write_bytes(head + bytes(-len(head) % 32) + data)
         yield path, meant
 

@@ -18,7 +18,6 @@ from nbgrader import utils
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
-from autograder.chapters.editions import check_id
 from autograder.chapters.outline import outline
 from autograder.checking.report import Display
 from autograder.checking.running import Report
@@ -26,6 +25,7 @@ from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.workers import Workers
 from autograder.reference.cutting import BEGIN, END, starting_lines
 from autograder.reference.names import module_of
+from autograder.sandbox.choice import sandbox_of_a_class
 from autograder.submissions.answers import answer_to, report_on
 from autograder.submissions.attempts import chapter_of, find_components
 from autograder.submissions.intake import notebook_of
@@ -94,7 +94,7 @@ class JudgeChecks(NbGraderPreprocessor):
         chapter = chapter_of(notebook, outline())
         found = [] if chapter is None else find_components([chapter], [notebook])
         exercises = {} if chapter is None else {
-            check_id(exercise): exercise for exercise in chapter.exercises}
+            exercise.check_id: exercise for exercise in chapter.exercises}
         secret = course_secret(Path(CourseDirectory(config=self.config).root))
         for cell in nb.cells:
             if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):
@@ -111,17 +111,17 @@ class JudgeChecks(NbGraderPreprocessor):
                 raise JudgeError(f"{name}: {exercise.name} could not be graded",
                                  "the checks took too long by the wall clock, though not by "
                                  "the processor's", "grade it again when the machine is free")
-            _enter(cell, replace(report, seed=None))
+            enter_report(cell, replace(report, seed=None))
         return nb, resources
 
 
 @cache
 def _workers() -> Workers:
     """One supply for all notebooks: what it has loaded serves the whole class."""
-    return Workers()
+    return Workers(sandbox_of_a_class())
 
 
-def _enter(cell: NotebookNode, report: Report) -> None:
+def enter_report(cell: NotebookNode, report: Report) -> None:
     """Write the outputs that a cell with this report has: the table, then the score."""
     points = float(cell.metadata["nbgrader"]["points"])
     shown = Display(report)._repr_mimebundle_()

@@ -34,7 +34,8 @@ Record = list[Message]
 
 def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
     """The report; where a known mistake explains what its public checks saw, they name it."""
-    failed = [outcome.name for outcome in report.outcomes if outcome.status is Status.FAILED]
+    failed = [outcome.name for outcome in report.outcomes
+              if outcome.public and outcome.status is Status.FAILED]
     if not failed:
         return report
     endless = {outcome.name for outcome in report.outcomes
@@ -50,7 +51,7 @@ def with_diagnosis(report: Report, subjects: Sequence[Any]) -> Report:
         return report
     says = dict.fromkeys(failed, "The same mistake as above gives this.")
     says[failed[0]] = mutant.says or f"A known mistake gives exactly this: {mutant.story}."
-    return replace(report, outcomes=tuple(
+    return replace(report, mistake=mutant.name, outcomes=tuple(
         _with_sentence(outcome, says[outcome.name]) if outcome.name in says else outcome
         for outcome in report.outcomes))
 

@@ -4,16 +4,19 @@ Checks, their seeds and what they expect stay here: with `autograder progress`, 
 preprocessor. The worker receives calls with arguments, and nothing else.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from autograder.checking import Check, checks_of
+from autograder.checking.files import files_in
 from autograder.checking.levels import level_of
 from autograder.checking.running import (CHECK_SECONDS, EXERCISE_SECONDS, SHORTER_SECONDS,
                                          Outcome, Report, Status, fresh_seed, never_reached,
                                          run_check)
 from autograder.judge.attempt import Attempt
 from autograder.judge.diagnosis import with_diagnosis
+from autograder.judge.tampering import signs_of_tampering
 from autograder.judge.workers import LoadError, Worker, WorkerEnded, Workers
 from autograder.processes.limits import TimeLimit, WallLimit, time_limit
 
@@ -21,22 +24,28 @@ ENDED = "that it ended the Python that ran it"
 
 
 def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
-          seed: int | None = None, diagnose: bool = False) -> Report:
+          seed: int | None = None, diagnose: bool = False,
+          checks: Sequence[Check] | None = None,
+          check_seconds: float | None = None) -> Report:
     """Run checks of an exercise here, on an attempt whose code runs in a worker.
 
     public: which checks; None means all. seed: None means a fresh one. diagnose: whether public
-    checks that fail name a known mistake. Of hidden checks the report has the title and the
-    kind of error, nothing else. What ends a worker, or its time, costs the check that met it;
-    the others keep their points. Raises LookupError when the exercise has no checks.
+    checks that fail name a known mistake. checks: instead of the exercise's own. check_seconds:
+    of processor time, instead of CHECK_SECONDS. Of hidden checks the report has the title and
+    the kind of error, nothing else. What ends a worker, or its time, costs the check that met
+    it; the others keep their points. Raises LookupError when the exercise has no checks.
     """
-    session = _Session(attempt, workers)
-    checks = checks_of(attempt.exercise)
+    session = _Session(attempt, workers, check_seconds or CHECK_SECONDS)
+    checks = checks_of(attempt.exercise) if checks is None else checks
     seed = fresh_seed() if seed is None else seed
     report = Report(attempt.exercise, (), float(sum(check.points for check in checks)), seed,
-                    level=level_of(attempt.exercise))
+                    level=level_of(attempt.exercise),
+                    flags=signs_of_tampering(attempt.exercise, attempt.code))
     wanted = [check for check in checks if public in (None, check.public)]
+    # What code has seen of hidden checks it could tell in the errors of public ones.
+    wanted.sort(key=lambda check: not check.public)
     outcomes: list[Outcome] = []
-    with session:
+    with session, files_in(workers.given):
         for check in wanted:
             try:
                 outcome = session.run(check, seed)
@@ -48,6 +57,8 @@ def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
                                      points=other.points, public=other.public)
                              for other in wanted[len(outcomes):]]
                 break
+        order = [check.name for check in checks]
+        outcomes.sort(key=lambda outcome: order.index(outcome.name))
         report = replace(report, outcomes=tuple(outcomes))
         return (with_diagnosis(report, session.subjects) if diagnose and session.subjects
                 else report)
@@ -66,11 +77,11 @@ def not_attempted(exercise: str, *, public: bool | None = None) -> Report:
 class _Session:
     """The workers of one attempt, one after the other, and the time that they have used."""
 
-    def __init__(self, attempt: Attempt, workers: Workers):
+    def __init__(self, attempt: Attempt, workers: Workers, check_seconds: float):
         self._attempt, self._workers = attempt, workers
         self._worker: Worker | None = None
         self._spent = 0.0                            # by workers that have ended
-        self._longest = CHECK_SECONDS
+        self._longest = self._loading = check_seconds
         self.subjects: list[Any] = []
 
     def __enter__(self) -> "_Session":
@@ -101,7 +112,7 @@ class _Session:
         outcome = run_check(check, self.subjects, seed, seconds=min(self._longest, left),
                             clock=worker.seconds, also=worker.end)
         if outcome.status is Status.OUT_OF_TIME:
-            self._longest = SHORTER_SECONDS
+            self._longest = min(self._longest, SHORTER_SECONDS)
         elif worker.has_ended and outcome.status is not Status.NOT_GRADED:
             outcome = Outcome(*about, Status.RAISED, "SystemExit", found=ENDED)
         if worker.has_ended:
@@ -110,7 +121,7 @@ class _Session:
 
     def _load(self) -> None:
         self._worker = worker = self._workers.start(self._attempt.module)
-        with time_limit(CHECK_SECONDS, clock=worker.seconds, also=worker.end):
+        with time_limit(self._loading, clock=worker.seconds, also=worker.end):
             self.subjects = worker.lend(self._attempt)
 
     def _seconds(self) -> float:

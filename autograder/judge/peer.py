@@ -12,7 +12,7 @@ import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -46,6 +46,10 @@ class Handle:
         self._peer, self._number, self._data = peer, data["number"], data
 
     def __getattr__(self, name: str) -> Any:
+        # What Python and NumPy look for by themselves is not for the other side to answer:
+        # an `__array_interface__` is an address in this process.
+        if name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return self._peer.request({"op": "read", "handle": self._number, "name": name})
 
     def __repr__(self) -> str:
@@ -209,7 +213,7 @@ class Peer:
                                data["parts"])
             error._home, error.line = (self, data["number"]), str(data["line"])
             return error
-        except (KeyError, TypeError, IndexError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise WireError("a message that tells of no error") from error
 
 
@@ -230,7 +234,7 @@ def connect(peer: Peer, reader: BinaryIO, writer: BinaryIO) -> None:
     peer.ask = ask
 
 
-@cache
+@lru_cache(maxsize=1024)                  # of names that learners make up
 def _handle_type(name: str, operations: tuple[str, ...]) -> type[Handle]:
     def forward(operation: str) -> Callable:
         def call(self: Handle, *args: Any, **kwargs: Any) -> Any:
@@ -242,7 +246,12 @@ def _handle_type(name: str, operations: tuple[str, ...]) -> type[Handle]:
 
 
 def _error_kind(name: str) -> type[BaseException] | None:
-    """An exception class that both sides know: Python's own, the engine's and NumPy's."""
+    """An exception class that both sides know: Python's own, the engine's and NumPy's.
+
+    But for the interrupt of the person in front, which no message can be.
+    """
+    if name == "KeyboardInterrupt":
+        return None
     for module in (builtins, gearworks.errors, gearworks.server.api_error, np.linalg):
         kind = getattr(module, name, None)
         if isinstance(kind, type) and issubclass(kind, BaseException):
@@ -311,7 +320,8 @@ def _bring_up_to_date(value: Any, after: Any) -> Any:
         for each in fields(value):
             old = getattr(value, each.name)
             new = _bring_up_to_date(old, getattr(after, each.name))
-            if new is not old:
-                object.__setattr__(value, each.name, new)
+            # a frozen one cannot be changed by right code, and checks rely on that
+            if new is not old and not value.__dataclass_params__.frozen:
+                setattr(value, each.name, new)
         return value
     return after if value != after else value

@@ -13,6 +13,7 @@ import itertools
 import json
 import struct
 import sys
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,9 +23,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-LARGEST = 2**31             # bytes of one JSON text or blob
+LARGEST = 2**28             # bytes of all blobs of a message
+LONGEST = 2**24             # bytes of its JSON text
 MOST_BLOBS = 2**16
+MOST_ELEMENTS = 2**24       # of what is short to write and long to go through
+HASHING_SECONDS = 0.5         # of processor time: keys can be chosen so that a table has no end
 SHORT = 256                 # bytes that travel inside the JSON text
+LONG = 2**16                # characters of a text that does not
 ENGINE = "gearworks."       # dataclasses and enumerations of these modules may travel by value
 
 _SIMPLE = frozenset({bool, int, float, str, type(None)})
@@ -45,9 +50,9 @@ class Message:
 def write(stream: BinaryIO, message: Message) -> None:
     """Send a message."""
     text = json.dumps(message.data).encode("ascii")
-    for part in (text, *message.blobs):
-        if len(part) > LARGEST:
-            raise WireError(f"{len(part)} bytes are too many for one message")
+    if (len(text) > LONGEST or len(message.blobs) > MOST_BLOBS
+        or sum(map(len, message.blobs)) > LARGEST):
+        raise WireError("more than one message may hold")
     stream.write(struct.pack("<II", len(text), len(message.blobs)) + text)
     for blob in message.blobs:
         stream.write(struct.pack("<I", len(blob)))
@@ -58,11 +63,15 @@ def write(stream: BinaryIO, message: Message) -> None:
 def read(stream: BinaryIO) -> Message:
     """Receive a message. Raises EOFError when the other side is gone, WireError on nonsense."""
     size, count = struct.unpack("<II", _exactly(stream, 8))
-    if size > LARGEST or count > MOST_BLOBS:
+    if size > LONGEST or count > MOST_BLOBS:
         raise WireError("a message larger than any that this protocol sends")
-    text = _exactly(stream, size)
-    blobs = [_exactly(stream, struct.unpack("<I", _exactly(stream, 4))[0])
-             for _ in range(count)]
+    text, blobs, left = _exactly(stream, size), [], LARGEST
+    for _ in range(count):
+        [size] = struct.unpack("<I", _exactly(stream, 4))
+        left -= size
+        if left < 0:
+            raise WireError("a message larger than any that this protocol sends")
+        blobs.append(_exactly(stream, size))
     try:
         return Message(json.loads(text), blobs)
     except (ValueError, RecursionError) as error:
@@ -70,8 +79,6 @@ def read(stream: BinaryIO) -> Message:
 
 
 def _exactly(stream: BinaryIO, size: int) -> bytes:
-    if size > LARGEST:
-        raise WireError("a part larger than any that this protocol sends")
     data = stream.read(size)
     if len(data) < size:
         raise EOFError("the other process has ended")
@@ -90,17 +97,22 @@ def encode(value: Any, blobs: list[bytes], export: Callable[[Any], Any],
     def items(values: Any) -> list:
         values = list(values)
         kinds = set(map(type, values))
-        if kinds <= _SIMPLE:
+        if kinds <= _SIMPLE and not any(map(is_long, values)):
             return values
         if kinds == {tuple}:              # pairs and merges, which come by the ten thousand
             if set(map(type, itertools.chain.from_iterable(values))) <= _SIMPLE:
                 return [{"kind": "rows", "items": values}]
         return [encode(item, blobs, export, identity) for item in values]
 
+    def is_long(value: Any) -> bool:
+        return type(value) is str and len(value) > LONG
+
     def blob(content: bytes) -> int:
         blobs.append(content)
         return len(blobs) - 1
 
+    if is_long(value):
+        return {"kind": "str", "blob": blob(value.encode("utf-8", "surrogatepass"))}
     if type(value) in _SIMPLE:
         return value
     if isinstance(value, Enum) and _travels(type(value)):
@@ -187,16 +199,19 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
                            else data["text"].encode("latin-1"))
                 return {"bytes": bytes, "bytearray": bytearray,
                         "memoryview": memoryview}[kind](content)
+            case "str":
+                return blobs[data["blob"]].decode("utf-8", "surrogatepass")
             case "dict":
-                return dict(zip(items(data["keys"]), items(data["values"]), strict=True))
+                return _table(items(data["keys"]), items(data["values"]))
             case "counter":
-                return Counter(dict(zip(items(data["keys"]), items(data["values"]),
-                                        strict=True)))
-            case "tuple" | "deque" | "set" | "frozenset" as kind:
-                return {"tuple": tuple, "deque": deque, "set": set,
-                        "frozenset": frozenset}[kind](items(data["items"]))
+                return Counter(_table(items(data["keys"]), items(data["values"])))
+            case "tuple" | "deque" as kind:
+                return {"tuple": tuple, "deque": deque}[kind](items(data["items"]))
+            case "set" | "frozenset" as kind:
+                elements = items(data["items"])
+                return {"set": set, "frozenset": frozenset}[kind](_table(elements, elements))
             case "range":
-                return range(*data["items"])
+                return _short(range(*data["items"]))
             case "slice":
                 return slice(*items(data["items"]))
             case "ellipsis":
@@ -204,9 +219,9 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
             case "path":
                 return Path(data["text"])
             case "dtype":
-                return np.dtype(data["text"])
+                return np.dtype(str(data["text"]))
             case "scalar type":
-                return np.dtype(data["text"]).type
+                return np.dtype(str(data["text"])).type
             case "generator":
                 return generator_of(decode(data["state"], blobs, adopt))
             case "class":
@@ -222,9 +237,25 @@ def decode(data: Any, blobs: list[bytes], adopt: Callable[[dict], Any]) -> Any:
                 return made
             case "handle":
                 return adopt(data)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise WireError(f"a message that does not follow the format: {error}") from error
     raise WireError(f"a value of an unknown kind, {str(data['kind'])[:40]!r}")
+
+
+def _table(keys: list, values: list) -> dict:
+    """A dict of them. Who writes the keys may want it to take for ever."""
+    table, start = {}, time.thread_time()
+    for number, (key, value) in enumerate(zip(keys, values, strict=True)):
+        table[key] = value
+        if number % 256 == 255 and time.thread_time() - start > HASHING_SECONDS:
+            raise WireError("a table whose keys collide")
+    return table
+
+
+def _short(value: range) -> range:
+    if value and abs(value[-1] - value[0]) // abs(value.step) >= MOST_ELEMENTS:
+        raise WireError("a range longer than any that this protocol sends")
+    return value
 
 
 def generator_of(state: dict) -> np.random.Generator:
@@ -259,6 +290,8 @@ def _array(blob: bytes) -> np.ndarray:
     if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(content):
         raise WireError("an array whose header and content do not agree")
     if dtype.itemsize == 0:
+        if count > MOST_ELEMENTS:
+            raise WireError("an array of too many nothings")
         return np.empty(shape, dtype)
     array = np.frombuffer(bytearray(content), dtype)
     return array.reshape(shape, order="F" if is_fortran else "C")

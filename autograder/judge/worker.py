@@ -5,7 +5,7 @@ No check, no expected value and no seed ever comes here, and nothing that is pri
 read by anybody.
 
 Where forking is safe, one process loads the engine and then forks a worker for each attempt. It
-is told to by a socket, with the two ends of the pipes.
+is told to by a socket, with the two ends of the pipes. In a sandbox that process is the warden.
 """
 
 import importlib
@@ -26,9 +26,7 @@ from autograder.judge.attempt import Attempt, load
 from autograder.judge.peer import Peer, connect
 from autograder.judge.wire import Message
 from autograder.reference.names import home_of
-
-MOST_SECONDS = 200          # of processor time; a judge that is gone can stop nothing
-MOST_BYTES = 4 * 2**30      # of memory that is written to; checks need a small part of it
+from autograder.sandbox.limits import restrict
 
 
 def main() -> None:
@@ -40,7 +38,7 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
         os.dup2(null, stream)
-    _work(*ends)
+    work(*ends)
 
 
 def _serve(control: socket.socket) -> None:
@@ -56,8 +54,8 @@ def _serve(control: socket.socket) -> None:
         if child == 0:
             control.close()
             os.setsid()                     # with all that it starts, it is ended as a group
-            _limit()
-            _work(*ends)
+            restrict(walled=False)
+            work(*ends)
         for end in ends:
             os.close(end)
         children.add(child)
@@ -67,15 +65,7 @@ def _serve(control: socket.socket) -> None:
             os.killpg(child, signal.SIGKILL)
 
 
-def _limit() -> None:
-    import resource                         # of systems that can fork
-    with suppress(ValueError, OSError):     # a limit that is there already may be lower
-        resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, MOST_BYTES))
-
-
-def _work(reading: int, writing: int) -> None:
+def work(reading: int, writing: int) -> None:
     """Load the attempt that comes, lend its subjects, serve calls; the process ends with it."""
     with suppress(BaseException):           # the judge sees that no answer comes, and no more
         with open(reading, "rb") as reader, open(writing, "wb") as writer:
@@ -91,7 +81,7 @@ def _lend(reader: BinaryIO, writer: BinaryIO) -> None:
     told = wire.read(reader).data
     attempt = Attempt(**told | {"missing": tuple(told["missing"])})
     try:
-        lent = {"subjects": [peer.give(subject) for subject in load(attempt)]}
+        lent = {"subjects": [peer.give(subject) for subject in load(attempt, alone=True)]}
     except BaseException as error:
         lent = {"error": f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")}
     wire.write(writer, Message(lent))

@@ -1,117 +1,53 @@
-"""The judge's hold on workers: it starts them, reads their clocks, and ends them."""
+"""The judge's supply of workers: it starts them, in a sandbox or without one, and ends them."""
 
-import dataclasses
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any
 
-import psutil
-
-from autograder.judge import wire
-from autograder.judge.attempt import Attempt
-from autograder.judge.peer import Peer, connect
+from autograder.judge.guard import Guard
+from autograder.judge.holds import LoadError, ProcessHold, Worker, WorkerEnded
 from autograder.judge.secret import SECRETS
-from autograder.judge.wire import Message, WireError
+from autograder.sandbox.bubblewrap import Bubblewrap
+from autograder.sandbox.choice import NotSandboxed, Sandbox
+
+__all__ = ["FORKS", "LoadError", "Worker", "WorkerEnded", "Workers"]
 
 MODULE = "autograder.judge.worker"
 FORKING_SECONDS = 120       # by the wall clock, in which a module of the engine is loaded
 FORKS = sys.platform == "linux"     # macOS has the call, and libraries that do not survive it
 
 
-class WorkerEnded(BaseException):
-    """The worker is gone, or talks nonsense. No `Exception`: a check takes it for no answer."""
-
-
-class LoadError(Exception):
-    """An attempt's code ends with an error before anything is called."""
-
-
-class Worker:
-    """A process with a learner's code. Use it in a `with` block, at whose end it ends."""
-
-    def __init__(self, reader: BinaryIO, writer: BinaryIO, process: int):
-        self._reader, self._writer = reader, writer
-        self._process = psutil.Process(process)
-        self._seconds = 0.0
-        self._peer = Peer(open_objects=False)
-        connect(self._peer, reader, writer)
-        self._peer.ask = self._alive(self._peer.ask)
-        self.has_ended = False
-
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *details: object) -> None:
-        self.end()
-        for stream in (self._reader, self._writer):
-            with suppress(OSError):         # it cannot be told the last words any more
-                stream.close()
-
-    def lend(self, attempt: Attempt) -> list[Any]:
-        """What stands for the subjects of an attempt, which the worker loads.
-
-        Raises LoadError when its code does not run, and WorkerEnded.
-        """
-        def deliver(request: Message) -> Message:
-            wire.write(self._writer, request)
-            return wire.read(self._reader)
-
-        told = self._alive(deliver)(Message(dataclasses.asdict(attempt))).data
-        if "error" in told:
-            raise LoadError(str(told["error"]))
-        return [self._peer.take(data) for data in told["subjects"]]
-
-    def seconds(self) -> float:
-        """The processor time that it has used, with that of processes it has waited for."""
-        with suppress(psutil.Error):
-            times = self._process.cpu_times()
-            self._seconds = (times.user + times.system + getattr(times, "children_user", 0.0)
-                             + getattr(times, "children_system", 0.0))
-        return self._seconds
-
-    def end(self) -> None:
-        """End it, with all processes of its group."""
-        self.has_ended = True
-        if hasattr(os, "killpg"):
-            with suppress(OSError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-        with suppress(psutil.Error):
-            self._process.kill()
-
-    def _alive(self, ask: Callable[[Message], Message]) -> Callable[[Message], Message]:
-        def asked(request: Message) -> Message:
-            try:
-                return ask(request)
-            except (EOFError, OSError, WireError, KeyError, TypeError) as error:
-                self.has_ended = True
-                raise WorkerEnded(str(error)) from error
-        return asked
-
-
 class Workers:
     """Starts workers, one after the other. Use it in a `with` block.
 
-    Where forking is safe, a process that has loaded the engine forks them. Elsewhere each is a
-    process that starts from nothing.
+    sandbox: what the workers are in (see `autograder.sandbox.choice`); None for code of whoever
+    runs this, on their own machine. Where forking is safe, a process that has loaded the engine
+    forks them. Elsewhere each is a process that starts from nothing.
     """
 
-    def __init__(self):
+    def __init__(self, sandbox: Sandbox | None = None):
+        self._sandbox = sandbox
+        self._guard: Guard | None = None
         self._forker: subprocess.Popen | None = None
         self._control: socket.socket | None = None
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self.given: Path | None = None      # where workers read what checks give them as files
+        if sandbox is not None:
+            self.given = Path(self._folder.name, "given")
+            self.given.mkdir()
+            self.given.chmod(0o755)         # workers are other users; nobody else gets there
 
     def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, *details: object) -> None:
         self._end_forker()
+        self._end_guard()
         self._folder.cleanup()
 
     def _end_forker(self) -> None:
@@ -127,7 +63,15 @@ class Workers:
         self._forker = self._control = None
 
     def start(self, module: str) -> Worker:
-        """A worker for an attempt of a module of the reference, by its short name."""
+        """A worker for an attempt of a module of the reference, by its short name.
+
+        One that was started before must have ended. Raises NotSandboxed where the sandbox does
+        not start; that says nothing about anybody's code.
+        """
+        if isinstance(self._sandbox, Bubblewrap):
+            return self._guarded(module)
+        if self._sandbox is not None:
+            return self._contained()
         if not FORKS:
             return self._spawned()
         try:
@@ -135,6 +79,36 @@ class Workers:
         except (OSError, ValueError):       # what a learner's code can end, it may have ended
             self._end_forker()
             return self._forked(module)
+
+    def process_namespace(self) -> str:
+        """The name of the namespace that all processes of a sandbox are in; "" without one."""
+        return "" if self._guard is None else self._guard.process_namespace()
+
+    def _guarded(self, module: str) -> Worker:
+        """A worker from the sandbox that is there, else from a new one."""
+        for _ in range(2):          # an earlier worker may have left files: that one closes
+            if self._guard is None:
+                self._guard = Guard(self._sandbox, self.given)
+            try:
+                return self._guard.start(module)
+            except (OSError, ValueError) as error:
+                self._end_guard()
+                why = error
+        raise NotSandboxed("the sandbox does not start", str(why) or type(why).__name__,
+                           "autograder doctor") from why
+
+    def _contained(self) -> Worker:
+        try:
+            process, hold = self._sandbox.start(MODULE, self.given)
+        except OSError as error:
+            raise NotSandboxed("the sandbox does not start", str(error),
+                               "autograder doctor") from error
+        return Worker(process.stdout, process.stdin, hold, self.given)
+
+    def _end_guard(self) -> None:
+        if self._guard is not None:
+            self._guard.end()
+            self._guard = None
 
     def _forked(self, module: str) -> Worker:
         if self._forker is None:
@@ -156,7 +130,7 @@ class Workers:
         finally:
             os.close(calls)
             os.close(answers)
-        return Worker(open(reading, "rb"), open(writing, "wb"), process)
+        return Worker(open(reading, "rb"), open(writing, "wb"), ProcessHold(process))
 
     def _line(self) -> bytes:
         line = b""
@@ -169,7 +143,7 @@ class Workers:
 
     def _spawned(self) -> Worker:
         process = self._process([], subprocess.PIPE, start_new_session=True)
-        return Worker(process.stdout, process.stdin, process.pid)
+        return Worker(process.stdout, process.stdin, ProcessHold(process.pid))
 
     def _process(self, arguments: list[str], streams: int, **more: Any) -> subprocess.Popen:
         """A Python that runs the worker's module, in a folder of its own, without secrets."""

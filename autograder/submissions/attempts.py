@@ -22,6 +22,9 @@ from autograder.submissions.intake import Notebook
 from gearworks.errors import GearworksError
 
 
+ABSENT = "no cell defines it"
+
+
 class State(StrEnum):
     """How far a component is."""
 
@@ -169,7 +172,7 @@ def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut,
         notes += [f"cell {cell.number} is no Python ({cell.error}): not used"
                   for cell in free_broken]
         if not attempts and not free_broken:
-            notes.append("no cell defines it")
+            notes.append(ABSENT)
     state = min((attempt.state for attempt in attempts), key=list(State).index,
                 default=State.NOT_STARTED)
     attempts = [attempt for attempt in attempts if attempt.state is state]
@@ -180,6 +183,8 @@ def _find(chapter: Chapter, exercise: Exercise, name: str, start: Cut,
         numbers = ", ".join(str(attempt.cell.number) for attempt in attempts)
         notes.append(f"cells {numbers} all define it: the last one counts")
     last = attempts[-1]
+    if not own and any(cell.ids for cell in notebook.cells):
+        notes.append(f"its own cell is gone: cell {last.cell.number} defines it")
     if last.cell.kind != "code":
         notes.append(f"cell {last.cell.number} has become a text cell: read as code")
     return replace(last, notes=tuple(notes))

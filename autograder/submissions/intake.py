@@ -11,20 +11,28 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from autograder.submissions.archives import ArchiveError, is_archive, unpacked
 from autograder.submissions.cells import Cell, problem_of
 from gearworks.errors import GearworksError
 
 CELL_START = re.compile(r'("nbgrader"\s*:\s*)?(\{)\s*"(?:cell_type|attachments)"\s*:')
 SOURCE_START = re.compile(r'"(?:source|input)"\s*:\s*')
+SCRIPT_CELL = re.compile(r"^# (?:In\[.*?\]:|%%.*)$", re.MULTILINE)     # nbconvert's, jupytext's
+SCRIPT = ".py"
+DAMAGED = "damaged or cut off"
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """What could be read of a notebook's file. notes: what was wrong, and what was done."""
+    """What could be read of a notebook's file. notes: what was wrong, and what was done.
+
+    is_damaged: whether the file was no whole JSON, so that cells may be lost.
+    """
 
     name: str
     cells: tuple[Cell, ...] = ()
     notes: tuple[str, ...] = ()
+    is_damaged: bool = False
 
 
 def notebook_paths(places: Iterable[Path]) -> list[Path]:
@@ -38,7 +46,7 @@ def notebook_paths(places: Iterable[Path]) -> list[Path]:
         if place.is_dir():
             found |= dict.fromkeys(path for path in sorted(place.iterdir())
                                    if path.is_file() and not path.name.startswith(".")
-                                   and ".ipynb" in path.name.lower())
+                                   and is_notebook_name(path.name))
         elif place.is_file():
             found[place] = None
         else:
@@ -47,14 +55,37 @@ def notebook_paths(places: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def read_notebook(path: Path) -> Notebook:
-    """Read a notebook, whatever has happened to its file. What it holds raises nothing."""
-    notes: list[str] = []
+def read_notebooks(path: Path) -> list[Notebook]:
+    """Read a file, whatever has happened to it: a notebook, or an archive of several.
+
+    What it holds raises nothing.
+    """
     try:
-        text = _text(path.read_bytes(), notes)
+        return notebooks_in(path.name, path.read_bytes())
     except OSError as error:
-        return Notebook(path.name, notes=(f"cannot be read: {error.strerror or error}",))
-    return _notebook(path.name, text, notes)
+        return [Notebook(path.name, notes=(f"cannot be read: {error.strerror or error}",))]
+
+
+def notebooks_in(name: str, data: bytes) -> list[Notebook]:
+    """The notebooks of a file with this name and content; one, unless it is an archive."""
+    if not is_archive(data):
+        notes: list[str] = []
+        return [_notebook(name, _text(data, notes), notes)]
+    try:
+        held = list(unpacked(data))
+    except ArchiveError as error:
+        return [Notebook(name, notes=(f"an archive that {error}",))]
+    chosen = [(path, content) for path, content in held if is_notebook_name(path)]
+    chosen = chosen or [(path, content) for path, content in held if path.endswith(SCRIPT)]
+    if not chosen:
+        return [Notebook(name, notes=("an archive without a notebook",))]
+    found = [notebooks_in(path.rpartition("/")[2], content)[0] for path, content in chosen]
+    return [replace(each, notes=(f"in an archive, {name}", *each.notes)) for each in found]
+
+
+def is_notebook_name(name: str) -> bool:
+    """Whether a file is called as notebooks are, be it with another ending after that."""
+    return ".ipynb" in name.lower()
 
 
 def notebook_of(name: str, text: str) -> Notebook:
@@ -63,9 +94,15 @@ def notebook_of(name: str, text: str) -> Notebook:
 
 
 def _notebook(name: str, text: str, notes: list[str]) -> Notebook:
-    cells = _cells(text, notes)
+    if name.endswith(SCRIPT):
+        cells = _cells_of_script(text, notes)
+    else:
+        cells = _cells(text, notes)
+    if cells and not name.endswith(SCRIPT) and not any(cell.ids for cell in cells):
+        notes.append("its cells have lost their ids: exercises are found by what is defined")
     numbered = [replace(cell, number=number) for number, cell in enumerate(cells, start=1)]
-    return Notebook(name, tuple(_rejoined(numbered, notes)), tuple(notes))
+    is_damaged = any(note.startswith(DAMAGED) for note in notes)
+    return Notebook(name, tuple(_rejoined(numbered, notes)), tuple(notes), is_damaged)
 
 
 def _text(data: bytes, notes: list[str]) -> str:
@@ -95,7 +132,7 @@ def _cells(text: str, notes: list[str]) -> list[Cell]:
         content = json.loads(text, strict=False)       # a raw line break in a string is no harm
     except (ValueError, RecursionError):
         cells = list(_salvaged(text))
-        notes.append(f"damaged or cut off: {len(cells)} cells could be read")
+        notes.append(f"{DAMAGED}: {len(cells)} cells could be read")
         return [_cell(cell) for cell in cells]
     if not isinstance(content, dict):
         notes.append("no notebook")
@@ -114,6 +151,13 @@ def _cells(text: str, notes: list[str]) -> list[Cell]:
     if strange:
         notes.append(f"with {strange} entries that are no cells: left out")
     return [_cell(cell) for cell in cells if isinstance(cell, dict)]
+
+
+def _cells_of_script(text: str, notes: list[str]) -> list[Cell]:
+    """The cells of a Python file in a notebook's place; one where none is marked."""
+    sources = list(filter(str.strip, SCRIPT_CELL.split(text)))
+    notes.append("a Python file, not a notebook: read all the same" if sources else "empty")
+    return [_cell({"source": source.strip("\n")}) for source in sources]
 
 
 def _salvaged(text: str) -> Iterator[dict]:

@@ -19,7 +19,9 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections import Counter
+from datetime import date
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -34,6 +36,7 @@ from autograder.chapters import editions
 from autograder.chapters.chapter import ChapterError, chapter_paths, read_chapter
 from autograder.checking import exercises
 from autograder.variants.mutation import accepted_of, mutants_of
+from gearworks import __version__
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOOK = REPOSITORY / "book"
@@ -423,6 +426,13 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
         return "running 98_small" in built.stdout, html.read_text(encoding="utf-8")
 
     ran, first = page()
+    assert (f"Gearworks {__version__}" in text_of(first)
+            and f"Last updated on {date.today():%Y-%m-%d}" in " ".join(text_of(first).split()))
+    with zipfile.ZipFile(tmp_path / "out" / "_build"
+                         / f"gearworks-book-{__version__}.zip") as archive:
+        assert archive.testzip() is None
+        names = {name.partition("/")[2] for name in archive.namelist()}
+        assert {"index.html", "chapters/98_small.html", "_static/book.css"} <= names
     assert (ran and "a number to change: 1" in text_of(first)
             and 'aria-label="A line that rises"' in first)
     assert "a chapter that is not written yet" in text_of(first) and "99_more" not in first
@@ -442,6 +452,19 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
     failed = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
     assert failed.returncode != 0 and "98_small.md does not run" in failed.stdout
     assert not list((tmp_path / "home" / "book").glob("*.new"))
+
+
+def test_who_cites_and_who_publishes_is_told_what_is_so():
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    config = yaml.safe_load((REPOSITORY / "_config.yml").read_text(encoding="utf-8"))
+    assert citation["version"] == __version__
+    assert citation["repository-code"] == config["repository"]["url"]
+    workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows"
+                               / "pages.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["build"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == ["python course.py book"]
+    paths = [step["with"]["path"] for step in steps if "artifact" in step.get("uses", "")]
+    assert paths == ["_build/html", "_build/gearworks-book-*.zip"]
 
 
 @pytest.fixture
@@ -480,7 +503,24 @@ def test_the_key_covers_the_model_the_checks_and_the_figures():
              if path.is_relative_to(packages["gearworks"])}
     assert {"hub/models.py", "viz/player.js", "viz/figure.css", "model.py",
             "config/model_config.py", "config/__init__.py", "accounting.py"} <= names
-    assert edition_cache.edition_key(chapter) == edition_cache.edition_key(chapter)
+    assert edition_cache.run_key(chapter) == edition_cache.run_key(chapter)
+
+
+def test_text_does_not_run_a_chapter_again_and_code_does(small, tmp_path):
+    """Nor do a hint, the minutes or the words for a plot: the page has them all the same."""
+    source = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
+    path = tmp_path / "98_small.md"
+
+    def key(*change):
+        assert not change or change[0] in source
+        path.write_text(source.replace(*change) if change else source, encoding="utf-8")
+        return edition_cache.run_key(read_chapter(path))
+    heading = next(line for line in source.splitlines() if line.startswith("# "))
+    minutes = re.search(r"minutes: \d+", source)[0]
+    code = "plt.show()"
+    assert key() == key(heading, "# Another title") == key(minutes, "minutes: 41")
+    assert key() == key("alt: A line that rises", "alt: A line that falls")
+    assert key() != key(code, f"plt.plot([1])\n{code}")
 
 
 def test_links_to_chapters_that_are_not_there_become_words():
@@ -549,6 +589,18 @@ def test_chinese_is_indexed_by_characters_and_pairs():
     split = bigram_search.BigramSearch({}).split
     assert split("llama推理 train_bpe") == ["llama", "推", "理", "推理", "train_bpe"]
     assert split("ひらがな")[-3:] == ["ひら", "らが", "がな"]
+
+
+@pytest.mark.parametrize("path", sorted((BOOK / "chapters").glob("*.md")),
+                         ids=lambda path: path.stem)
+def test_a_chapter_asks_five_questions_and_folds_each_answer_by_itself(path):
+    text = path.read_text(encoding="utf-8")
+    quiz = text.partition("### Questions to check yourself\n")[2].partition("\n## ")[0]
+    parts = re.findall(r"<details><summary>(\d)\. (.+?)</summary>\n\n(.+?)\n\n</details>", quiz,
+                       re.DOTALL)
+    assert [int(number) for number, _, _ in parts] == [*range(1, len(parts) + 1)]
+    assert len(parts) >= 5 and quiz.count("<details>") == len(parts)
+    assert all(question[-1] in ".?" and len(answer) > 15 for _, question, answer in parts)
 
 
 def test_the_kill_matrix_is_of_these_checks():

@@ -2,6 +2,7 @@
 refused with file and line when it is wrong. 20 s."""
 
 import ast
+import base64
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import nbformat
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from autograder import check, cli
 from autograder.chapters import editions
 from autograder.chapters.chapter import ChapterError, read_chapter
+from autograder.chapters.pictures import with_pictures
 from autograder.checking import checks_of
 from autograder.reference.cutting import BEGIN
 
@@ -137,6 +140,39 @@ def test_pictures_are_inside(learner):
     text = next(cell.source for cell in learner.cells if "<img" in cell.source)
     assert 'alt="A gear, &quot;drawn&quot;"' in text and "../" not in text
     assert re.search(r'src="data:image/svg\+xml;base64,[\w+/=]{100,}"', text)
+
+
+DIAGRAM = ('Before.\n\n<div class="flow" tabindex="0" role="group" aria-label="A box">\n'
+           '<svg role="img" aria-label="A box, &quot;drawn&quot;" viewBox="0 0 40 20" '
+           'width="80"><text x="1" y="9">&lt; one</text></svg>\n</div>\n\nAfter.\n')
+
+
+def test_a_diagram_is_a_picture_in_a_notebook():
+    """JupyterLab drops the elements of SVG from a text, and leaves the words in them."""
+    text = with_pictures("here", DIAGRAM, REPOSITORY)
+    assert re.fullmatch(r'Before\.\n\n<img alt="A box, &quot;drawn&quot;" src="data:image/svg'
+                        r'\+xml;base64,[\w+/=]+">\n\nAfter\.\n', text)
+    svg = base64.b64decode(re.search("base64,([^\"]+)", text)[1]).decode()
+    root = ElementTree.fromstring(svg)
+    assert root.get("viewBox") == "-10 -10 60 40" and root.get("width") == "120"
+    assert "&lt; one" in svg
+    assert {*re.findall("color: (#[0-9a-f]+); background: (#[0-9a-f]+)", svg)} == {
+        ("#1f2328", "#fff"), ("#e6e6e6", "#1c1e21")}
+
+
+@pytest.mark.parametrize("wrong", [' aria-label="A box, &quot;drawn&quot;"',
+                                   ' viewBox="0 0 40 20"', "</text>"])
+def test_a_diagram_that_not_all_can_read_is_refused(wrong):
+    with pytest.raises(ChapterError, match="cannot put this diagram"):
+        with_pictures("here", DIAGRAM.replace(wrong, ""), REPOSITORY)
+
+
+def test_no_notebook_has_elements_that_its_editor_drops():
+    for path in sorted((REPOSITORY / "chapters").glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            if cell.cell_type == "markdown":
+                prose = re.sub(r"```.*?```|`[^`]*`", "", cell.source, flags=re.DOTALL)
+                assert not re.search("<(svg|style|script|iframe|canvas|button)", prose), path
 
 
 def test_a_plot_is_followed_by_its_description_except_on_the_page(tmp_path):
@@ -298,8 +334,9 @@ def test_a_solved_notebook_differs_in_the_solution_cells_alone(chapter, learner)
 def test_the_book_shows_stubs_with_the_outputs_of_the_reference(chapter, tmp_path):
     (tmp_path / "chapters").mkdir()
     seen = []
-    page = editions.book_edition(chapter, tmp_path,
-                                 on_cell=lambda done, cells: seen.append((done, cells)))
+    outputs = editions.outputs_of(chapter, tmp_path,
+                                  on_cell=lambda done, cells: seen.append((done, cells)))
+    page = editions.book_edition(chapter, tmp_path, outputs)
     cells = {cell.id: cell for cell in page.cells}
     assert seen[-1][0] == seen[-1][1] == sum(cell.cell_type == "code" for cell in page.cells)
     assert "install" not in cells
@@ -323,15 +360,17 @@ def test_a_page_that_would_show_a_solution_is_refused(tmp_path):
     path = changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])',
                               "import inspect\nprint(inspect.getsource(parameter_count))"))
     (tmp_path / "chapters").mkdir()
+    chapter = read_chapter(path)
+    outputs = editions.outputs_of(chapter, tmp_path)
     with pytest.raises(ChapterError, match="an output shows a solution"):
-        editions.book_edition(read_chapter(path), tmp_path)
+        editions.book_edition(chapter, tmp_path, outputs)
 
 
 def test_a_chapter_that_does_not_run_is_named_with_the_cell(tmp_path):
     path = changed(tmp_path, ("math.sqrt(4)", "math.sqrt(-4)"))
     (tmp_path / "chapters").mkdir()
     with pytest.raises(ChapterError, match=r"98_small.md does not run") as caught:
-        editions.book_edition(read_chapter(path), tmp_path)
+        editions.outputs_of(read_chapter(path), tmp_path)
     assert "'math.sqrt(-4)'" in caught.value.why and "ValueError" in caught.value.why
 
 

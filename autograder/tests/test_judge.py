@@ -3,6 +3,7 @@ in one process and between two. Half a minute."""
 
 import io
 import os
+import struct
 import threading
 import time
 from collections import Counter, deque
@@ -25,6 +26,7 @@ from autograder.judge.peer import Handle, Peer, connect
 from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.wire import Message, WireError
 from autograder.judge.workers import FORKS, Workers
+from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.formats.gguf import TensorType
 from gearworks.kv_cache import BlockPool
@@ -82,7 +84,8 @@ def test_arrays_travel_bit_for_bit(array):
                           range(2, 9, 3), slice(None, 3), Ellipsis, bytearray(b"x" * 999),
                           Path("a") / "b", np.float32(0.1), np.int64(3), np.bool_(True),
                           np.dtype("float16"), np.float32, TensorType.F32, "\ud800 lone",
-                          float("inf"), [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
+                          float("inf"), "\0\ud800" * 2**16, ("x" * 2**17, 3),
+                          [(1, 2), (3, 4)], Completion([1], [2, 3], "x", "stop")])
 def test_other_values_travel_by_value(value):
     back = travel(value)
     assert back == value and type(back) is type(value)
@@ -175,6 +178,63 @@ def test_changes_in_place_come_back():
     untouched = np.ones(3)
     assert (proxies(lambda x: x + 1)[0](untouched).tolist() == [2, 2, 2]
             and untouched.tolist() == [1, 1, 1])
+
+
+def test_what_right_code_cannot_change_stays_as_it_is():
+    """Whatever the other side says that it has become: what is frozen, and what is locked."""
+    def change(config, array):
+        object.__setattr__(config, "num_hidden_layers", 0)
+        array.flags.writeable = True
+        array[:] = 0
+    config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2, intermediate_size=2,
+                         num_hidden_layers=7, num_attention_heads=1, num_key_value_heads=1,
+                         head_dim=2, max_position_embeddings=9, rms_norm_eps=1e-9,
+                         rope_theta=1e4, tie_word_embeddings=False)
+    array = np.ones(2)
+    array.flags.writeable = False
+    proxies(change)[0](config, array)
+    assert config.num_hidden_layers == 7 and array.tolist() == [1, 1]
+
+
+def test_no_other_side_interrupts_or_answers_for_python_and_numpy():
+    """An interrupt is the person's in front; `__array_interface__` is an address in here."""
+    class Address:
+        __array_interface__ = {"shape": (2,), "typestr": "<f8", "data": (4096, True),
+                               "version": 3}
+        plain = 3
+    address = proxies(lambda: Address())[0]()
+    assert address.plain == 3 and not hasattr(address, "__array_interface__")
+    assert np.asarray(address).dtype == object
+    ours = Peer(lambda request: Message({"error": {
+        "number": 0, "type": "KeyboardInterrupt", "text": "", "kinds": ["KeyboardInterrupt"],
+        "parts": None, "line": "", "not attempted": False}}), open_objects=False)
+    with pytest.raises(Exception) as raised:
+        ours.request({"op": "call", "handle": 0, "name": "__call__"})
+    assert not isinstance(raised.value, KeyboardInterrupt)
+
+
+@pytest.mark.parametrize("data", [
+    {"kind": "range", "items": [0, 10**18, 1]},
+    {"kind": "set", "items": [number * (2**61 - 1) for number in range(60_000)]},
+    {"kind": "dict", "keys": [[1]], "values": [1]}, {"kind": "dtype", "text": ["x"]},
+    {"kind": "str", "blob": 3}, {"kind": "generator", "state": {"bit_generator": "os"}}])
+def test_values_that_would_keep_the_judge_busy_are_refused(data):
+    start = time.process_time()
+    with pytest.raises(WireError):
+        wire.decode(data, [], refuse)
+    assert time.process_time() - start < 20
+
+
+def test_a_message_has_a_size():
+    for head in ((wire.LONGEST + 1, 0), (2, wire.MOST_BLOBS + 1)):
+        with pytest.raises(WireError):
+            wire.read(io.BytesIO(struct.pack("<II", *head) + b"{}"))
+    blobs = struct.pack("<I", wire.LARGEST - 2) + b"x" * 9
+    with pytest.raises(EOFError):
+        wire.read(io.BytesIO(struct.pack("<II", 2, 1) + b"{}" + blobs))
+    with pytest.raises(WireError):
+        wire.read(io.BytesIO(struct.pack("<II", 2, 2) + b"{}" + struct.pack("<I", 1) + b"x"
+                             + struct.pack("<I", wire.LARGEST)))
 
 
 class Counting:
@@ -469,7 +529,7 @@ def test_the_worker_receives_arguments_and_nothing_else(workers, monkeypatch):
     def listening(stream, message):
         sent.append(message)
         write(stream, message)
-    monkeypatch.setattr("autograder.judge.workers.wire.write", listening)
+    monkeypatch.setattr("autograder.judge.holds.wire.write", listening)
     monkeypatch.setenv("AUTOGRADER_SECRET", "canary-4711")
     nosy = norm("if 'canary' in str(os.environ) or any('autograder.checks' in name for name in "
                 "sys.modules):\n        os._exit(0)")

@@ -18,6 +18,7 @@ import pytest
 
 IDLE = ".jp-Notebook-ExecutionIndicator[data-status='idle']"
 ROOT = Path(__file__).resolve().parents[2]
+LAB_CONFIG = ROOT / "autograder" / "learner_lab"        # as `course.py lab` has it
 CHAPTER = ROOT / "chapters" / "01_overview.ipynb"
 
 # A right loop but for the classic slip: the token that ends the answer becomes part of it.
@@ -56,7 +57,8 @@ def lab(tmp_path):
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={work}",
          f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
-         "--ServerApp.disable_check_xsrf=True", "--allow-root"], env=os.environ | folders,
+         "--ServerApp.disable_check_xsrf=True", "--allow-root"],
+        env=os.environ | folders | {"JUPYTER_CONFIG_PATH": str(LAB_CONFIG)},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}/lab/tree/{CHAPTER.name}"
     try:
@@ -80,6 +82,9 @@ def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):
     notebook = page.locator(".jp-Notebook")
     notebook.wait_for()
     page.locator(IDLE).wait_for()
+    menus = page.locator(".lm-MenuBar-itemLabel").all_inner_texts()
+    assert "Kernel" in menus and "Nbgrader" not in menus            # it is an instructor's
+    assert page.get_by_text("Jupyter news").count() == 0
 
     def cell_with(text):
         return notebook.locator(".jp-CodeCell").filter(has=page.locator(".cm-content",

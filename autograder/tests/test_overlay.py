@@ -23,7 +23,7 @@ from autograder.reference.source import module_source
 from autograder.submissions import overlay
 from autograder.submissions.attempts import State, find_components
 from autograder.submissions.grafting import code_of, graft
-from autograder.submissions.intake import notebook_paths, read_notebook
+from autograder.submissions.intake import notebook_paths, read_notebooks
 import gearworks
 from gearworks import kv_cache, layers
 from gearworks.config import ModelConfig
@@ -74,7 +74,7 @@ def written(tmp_path, *cells, name="97_gears.ipynb"):
 
 
 def found(tmp_path, *cells, chapter=GEARS, **more):
-    notebook = read_notebook(written(tmp_path, *cells, **more))
+    notebook = read_notebooks(written(tmp_path, *cells, **more))[0]
     return {component.path: component for component in find_components([chapter], [notebook])}
 
 
@@ -477,7 +477,7 @@ def test_damaged_files_are_read_and_noted(damage, tmp_path):
     text = raw(code(f"# NOTE\n{GOOD}\n# END\n", SILU), code("last = 1"))
     path = tmp_path / "97_gears.ipynb"
     path.write_bytes(DAMAGED[damage](text))
-    notebook = read_notebook(path)
+    notebook = read_notebooks(path)[0]
     components = {component.path: component
                   for component in find_components([GEARS], [notebook])}
     assert components["layers.silu"].state is State.FINISHED, notebook.notes
@@ -491,7 +491,7 @@ def test_damaged_files_are_read_and_noted(damage, tmp_path):
                           b'{"cells": [{"cell_type": "code", "', b"<html>Sign in</html>"])
 def test_files_that_are_no_notebook_are_named(content, tmp_path):
     (tmp_path / "97_gears.ipynb").write_bytes(content)
-    notebook = read_notebook(tmp_path / "97_gears.ipynb")
+    notebook = read_notebooks(tmp_path / "97_gears.ipynb")[0]
     assert notebook.notes and notebook.cells == ()
 
 
@@ -515,7 +515,7 @@ def test_no_file_raises(tmp_path, data):
                    + text[start + data.draw(st.integers(0, 400)):])
     path = tmp_path / "97_gears.ipynb"
     path.write_bytes(content)
-    components = find_components([GEARS], [read_notebook(path)])
+    components = find_components([GEARS], read_notebooks(path))
     for component in components:
         if component.statements:
             graft(component.module, [component], components)
@@ -525,7 +525,8 @@ def test_a_renamed_stripped_notebook_is_known_by_its_checks_or_its_names(tmp_pat
     other = a_chapter("96_other", exercise("accounting", "parameter_count"))
     cells = [code(SETUP), code(GOOD), code('check("layers.silu", silu)')]
     for written_cells in (cells, cells[:2]):
-        notebook = read_notebook(written(tmp_path, *written_cells, name="final FINAL(2).ipynb"))
+        path = written(tmp_path, *written_cells, name="final FINAL(2).ipynb")
+        [notebook] = read_notebooks(path)
         components = {component.path: component
                       for component in find_components([other, GEARS], [notebook])}
         assert components["layers.silu"].state is State.FINISHED
@@ -538,7 +539,7 @@ def test_copies_come_after_the_notebook_itself(tmp_path):
             name="97_gears-Copy1.ipynb")
     written(tmp_path, code(SETUP), code(GOOD, SILU), stubs()["layers-softmax"])
     (tmp_path / ".hidden.ipynb").write_text("{", encoding="utf-8")
-    notebooks = list(map(read_notebook, notebook_paths([tmp_path])))
+    notebooks = [each for path in notebook_paths([tmp_path]) for each in read_notebooks(path)]
     assert len(notebooks) == 2
     components = {component.path: component
                   for component in find_components([GEARS], notebooks)}
@@ -554,7 +555,7 @@ def test_copies_come_after_the_notebook_itself(tmp_path):
 def assembled(tmp_path, chapter, notebook, folder="engine"):
     path = tmp_path / f"{chapter.stem}.ipynb"
     path.write_text(editions.to_text(notebook), encoding="utf-8")
-    gears = overlay.assemble(find_components([chapter], [read_notebook(path)]),
+    gears = overlay.assemble(find_components([chapter], read_notebooks(path)),
                              tmp_path / folder)
     return {gear.component.path: gear for gear in gears}
 

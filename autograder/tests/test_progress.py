@@ -15,7 +15,7 @@ from autograder.checking import checks_of
 from autograder.judge import judging
 from autograder.submissions import progress
 from autograder.submissions.attempts import find_components
-from autograder.submissions.intake import read_notebook
+from autograder.submissions.intake import read_notebooks
 from autograder.submissions.progress import Stage
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -35,7 +35,7 @@ def measure(tmp_path, chapter, learner):
     def run(sources):
         path = tmp_path / "98_small.ipynb"
         path.write_text(editions.to_text(editions.solve(learner, sources)), encoding="utf-8")
-        notebooks = [read_notebook(path)]
+        notebooks = read_notebooks(path)
         found = progress.measure([chapter], find_components([chapter], notebooks))
         text, data = progress.text(found, notebooks), progress.as_json(found, notebooks)
         json.dumps(data)
@@ -139,7 +139,7 @@ def test_half_of_an_exercise_of_two_names(tmp_path):
     cell = {"cell_type": "code", "id": two.grade_id, "source": half}
     path.write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
     [found] = progress.measure([chapter],
-                               find_components([chapter], [read_notebook(path)]))[0].exercises
+                               find_components([chapter], read_notebooks(path)))[0].exercises
     assert found.stage is Stage.FAILING and 0 <= found.points < found.total
     assert "not written" in found.found or "memory_bytes" in found.found
 

@@ -6,11 +6,12 @@ the reference. So page names, the Colab button and the download are the learner 
 the page has outputs.
 """
 
+import hashlib
 import re
 from pathlib import Path
 
 import nbformat
-from edition_cache import edition_key, executed_edition
+from edition_cache import executed_edition, run_key
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import SphinxError
@@ -53,9 +54,15 @@ def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], change
         chapters = {docname: chapter_of(app, docname)
                     for docname in env.found_docs - added - changed}
         return [docname for docname, chapter in chapters.items()
-                if chapter and env.metadata[docname].get(KEY) != edition_key(chapter)]
+                if chapter and env.metadata[docname].get(KEY) != page_key(chapter)]
     except GearworksError as error:
         raise EditionError(str(error)) from error
+
+
+def page_key(chapter: Chapter) -> str:
+    """A digest of what decides how a chapter's page looks: its text too."""
+    text = hashlib.sha256(chapter.path.read_bytes()).hexdigest()[:20]
+    return f"{run_key(chapter)}-{text}"
 
 
 def swap(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -64,16 +71,15 @@ def swap(app: Sphinx, docname: str, source: list[str]) -> None:
         chapter = chapter_of(app, docname)
         if chapter is None:
             return
-        key = edition_key(chapter)
         with Bar(chapter.stem) as bar:
-            notebook = executed_edition(chapter, key, Path(app.srcdir), hub.home() / "book",
-                                        bar.on_cell)
+            notebook = executed_edition(chapter, run_key(chapter), Path(app.srcdir),
+                                        hub.home() / "book", bar.on_cell)
     except GearworksError as error:
         raise EditionError(str(error)) from error
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = without_dead_links(cell.source, app.env.found_docs)
-    app.env.metadata[docname][KEY] = key
+    app.env.metadata[docname][KEY] = page_key(chapter)
     source[0] = nbformat.writes(notebook, version=4)
 
 

@@ -1,13 +1,16 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
     {engine-map}         the engine's map, with nothing built yet
+    {diagram}            a still picture of `autograder.diagrams`, by its name
     {kill-matrix}        how good the checks are, from book/kill_matrix.json
     {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
     {mutation-operators} by what operators those are made, and what became of them
+    {runs-where}         which families run on which engine, from gearworks.families.routes
 """
 
 import json
 from collections import Counter
+from html import escape
 from pathlib import Path
 
 from docutils import nodes
@@ -15,12 +18,14 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import autograder
+from autograder import diagrams
 from autograder.checking import checks_of
 from autograder.machine_mutants import results
 from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
 from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
 from gearworks import viz
+from gearworks.families import routes
 
 MATRIX = Path("book") / "kill_matrix.json"
 
@@ -32,6 +37,23 @@ class EngineMap(SphinxDirective):
         for path in filter(Path.is_file, Path(viz.__file__).parent.iterdir()):
             self.env.note_dependency(str(path))
         return [nodes.raw("", viz.engine_map().html, format="html")]
+
+
+class Diagram(SphinxDirective):
+    """A diagram of a chapter; on a phone it scrolls."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        for path in Path(diagrams.__file__).parent.glob("*.*"):
+            self.env.note_dependency(str(path))
+        try:
+            canvas = diagrams.draw(self.arguments[0])
+        except LookupError as error:
+            raise self.error(str(error.args[0])) from None
+        name = escape(canvas.words.partition(". ")[0])
+        frame = f'<div class="flow" tabindex="0" role="group" aria-label="{name}">'
+        return [nodes.raw("", f"{frame}{canvas.svg()}</div>", format="html")]
 
 
 class KillMatrix(SphinxDirective):
@@ -72,6 +94,16 @@ class MutationOperators(SphinxDirective):
                  f"{counts[operator.name][0] - counts[operator.name][1]}"]
                 for operator in OPERATORS]
         return [_table(["Operator", "What it changes", "Kind", "Mutants", "Killed"], body)]
+
+
+class RunsWhere(SphinxDirective):
+    """A table of families: by which ways each runs, and which refuse it."""
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(routes.__file__)
+        head, rows = routes.table()
+        return [_table([_with_code(title)[0] for title in head],
+                       [[nodes.literal("", name), *cells] for name, *cells in rows])]
 
 
 def _machine_rows(env) -> list[results.Row]:
@@ -159,7 +191,7 @@ def _details(row: dict) -> nodes.container:
     return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
 
 
-def _table(head: list[str], body: list[list[str | nodes.Node]]) -> nodes.container:
+def _table(head: list[str | nodes.Node], body: list[list[str | nodes.Node]]) -> nodes.container:
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in head), cols=len(head))
     group += nodes.thead("", _row(head))
     group += nodes.tbody("", *map(_row, body))
@@ -173,7 +205,9 @@ def _row(cells: list[str | nodes.Node]) -> nodes.row:
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("engine-map", EngineMap)
+    app.add_directive("diagram", Diagram)
     app.add_directive("kill-matrix", KillMatrix)
     app.add_directive("machine-mutants", MachineMutants)
     app.add_directive("mutation-operators", MutationOperators)
+    app.add_directive("runs-where", RunsWhere)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,8 +1,8 @@
-"""Executed chapters, kept: one runs again only when what can change its outputs has changed.
+"""What chapters show when they run, kept: one runs again only when that can have changed.
 
-What decides: the chapter, every module of `gearworks` and `autograder` that it imports,
-directly or through others, the checks and exhibits of its exercises, the pins of the model,
-which stand in a module, and the versions of other packages.
+What decides: the chapter's code, but not its text, every module of `gearworks` and `autograder`
+that it imports, directly or through others, the checks and exhibits of its exercises, the pins
+of the model, which stand in a module, and the versions of other packages.
 """
 
 import ast
@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
@@ -19,32 +20,36 @@ import nbformat
 from filelock import FileLock
 from inline_plots import KERNEL_ARGUMENTS, check_descriptions, with_inline_plots
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
+from autograder.chapters import editions
 from autograder.chapters.chapter import Chapter, python_of
-from autograder.chapters.editions import book_edition
 from autograder.reference.names import home_of
 
 PACKAGES = ("gearworks", "autograder")
-MAKERS = "import autograder.chapters.editions"          # what turns a chapter into an edition
-KEPT = 4                      # executed editions of one chapter, for switching between branches
+KEPT = 4                      # runs of one chapter, for switching between branches
 
 
-def edition_key(chapter: Chapter) -> str:
-    """A digest of everything that decides what a chapter's book edition looks like."""
+def run_key(chapter: Chapter) -> str:
+    """A digest of everything that decides what a chapter's code shows."""
     packages = {name: Path(importlib.util.find_spec(name).origin).parent for name in PACKAGES}
     cells = [python_of(cell.source) for cell in chapter.cells
              if cell.kind == "code" and "raises-exception" not in cell.tags]
     modules = {exercise.module for exercise in chapter.exercises}
     checks = [f"import {home_of(module)}, autograder.checks.{module}"
               for module in sorted(modules)]
-    files, others = imported_files([*cells, *checks, MAKERS, "from autograder import check"],
-                                   packages)
+    files, others = imported_files([*cells, *checks, "from autograder import check"], packages)
     files |= {packages["autograder"] / "mutants" / f"{exercise.module}.toml"
               for exercise in chapter.exercises if exercise.exhibit}
-    files |= {Path(__file__), Path(__file__).with_name("inline_plots.py")}
+    files |= {Path(__file__), Path(editions.__file__),
+              Path(__file__).with_name("inline_plots.py")}
 
     digest = hashlib.sha256(f"{sys.version_info[:2]} {chapter.stem}\n".encode())
-    digest.update(chapter.path.read_bytes())
+    for cell in chapter.cells:
+        if cell.kind == "code":
+            asked = cell.exercise and replace(cell.exercise, minutes=0, level=0, hints=(),
+                                              line=0)
+            digest.update(f"{cell.source}\n{cell.tags} {asked}\n".encode())
     for path in sorted(files):
         digest.update(f"{path.name}\n".encode() + path.read_bytes())
     for name in sorted(others):
@@ -101,9 +106,9 @@ def _imports(source: str) -> list[str]:
 
 def executed_edition(chapter: Chapter, key: str, root: Path, folder: Path,
                      on_cell: Callable[[int, int], None]) -> NotebookNode:
-    """A chapter's book edition from the cache, or executed now and kept there.
+    """A chapter's book edition; what its cells show is from the cache, or from a run now.
 
-    key: from `edition_key`. folder: of the cache; several builds may share it. on_cell: called
+    key: from `run_key`. folder: of the cache; several builds may share it. on_cell: called
     while the chapter runs, with how many code cells are done and how many there are. Raises
     ChapterError when the chapter does not run.
     """
@@ -112,13 +117,15 @@ def executed_edition(chapter: Chapter, key: str, root: Path, folder: Path,
     with FileLock(folder / f"{chapter.stem}.lock"):
         if not path.is_file():
             check_descriptions(chapter)
-            notebook = with_inline_plots(book_edition(chapter, root, on_cell, KERNEL_ARGUMENTS),
-                                         chapter)
+            shown = editions.outputs_of(chapter, root, on_cell, KERNEL_ARGUMENTS)
+            notebook = new_notebook(cells=[new_code_cell(outputs=outputs) for outputs in shown])
             _write(path, nbformat.writes(notebook, version=4))
             for old in sorted(folder.glob(f"{chapter.stem}-*.ipynb"),
                               key=lambda path: path.stat().st_mtime)[:-KEPT]:
                 old.unlink()
-        return nbformat.read(path, as_version=4)
+        run = nbformat.read(path, as_version=4)
+    edition = editions.book_edition(chapter, root, [cell.outputs for cell in run.cells])
+    return with_inline_plots(edition, chapter)
 
 
 def _write(path: Path, text: str) -> None:

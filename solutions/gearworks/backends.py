@@ -77,13 +77,12 @@ def _best(path: Path, say: Say) -> str:
 def what_runs(config: "ModelConfig") -> dict[str, str | None]:
     """Of each engine, why it does not run a model of this configuration; None if it does.
     Nothing is loaded for it."""
-    from gearworks.families.layouts import PLAIN
+    from gearworks.families.routes import runs
 
-    family = (None if config.architecture in PLAIN
-              else f"it does not run a {config.architecture}")
     missing = {name: f"{package} is missing" for name, package in NEEDED.items()
                if find_spec(package) is None}
-    return {name: None if name == "numpy" else missing.get(name, family) for name in LOADERS}
+    return {name: missing.get(name) if runs(ROUTE.get(name, name), config.architecture)
+            else f"it does not run a {config.architecture}" for name in LOADERS}
 
 
 def _in_codes(tensor: object) -> bool:
@@ -142,4 +141,5 @@ def _torch(path: Path, progress: Progress, say: Say) -> "Model":
 LOADERS: dict[str, Loader] = {"numpy": _numpy, "exact": _compiled("exact"),
                               "fast": _compiled("fast"), "torch": _torch}
 NAMES = ("auto", *LOADERS)
+ROUTE = {"exact": "compiled", "fast": "compiled"}       # of `families.routes`, else as here
 NEEDED = {"exact": "numba", "fast": "numba", "torch": "torch"}

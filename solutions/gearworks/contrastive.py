@@ -7,7 +7,7 @@ those before it.
 Shapes: V vocabulary, k candidates, S earlier tokens, D hidden size. All float32.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from gearworks.beam import branch
 from gearworks.decoding import Context
 from gearworks.errors import ModelError
+from gearworks.families.gemma import capped
 from gearworks.kv_cache import RaggedBatch
 from gearworks.layers import softmax
 from gearworks.model import Model
@@ -59,11 +60,12 @@ def contrastive_scores(probabilities: np.ndarray, candidates: np.ndarray, past: 
 
 
 def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int, k: int = 4,
-                       alpha: float = 0.6) -> list[int]:
+                       alpha: float = 0.6, eos_ids: Collection[int] = ()) -> list[int]:
     """Continue a prompt by contrastive search.
     k: candidates at each step; alpha as for `contrastive_scores`.
 
-    max_tokens: so many, or as many as the model's context has room for. Each step runs the
+    max_tokens: so many, or as many as the model's context has room for. eos_ids: any of them
+    ends the text, and is not part of it. Each step runs the
     model over all candidates. alpha 0 is greedy. Raises ModelError for an empty prompt, no
     candidates, and logits without a distribution.
     """
@@ -78,7 +80,7 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
     past = context.forward_all(prompt_ids, rows=len(prompt_ids))                        # (S, D)
     cache = context.cache
     for _ in range(max_tokens):
-        logits = past[-1] @ model.weights.lm_head.T
+        logits = capped(past[-1] @ model.weights.lm_head.T, model.config.logit_softcap)
         refuse_unusable(logits)
         candidates = np.argsort(-logits, kind="stable")[:k]
         branches = [branch(cache, model) for _ in candidates]
@@ -87,6 +89,8 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
         hidden = hidden_model.forward(candidates, positions, batch)                     # (k, D)
         scores = contrastive_scores(softmax(logits)[candidates], hidden, past, alpha)
         best = int(scores.argmax())
+        if candidates[best] in eos_ids:
+            break
         ids.append(int(candidates[best]))
         cache, past = branches[best], np.concatenate([past, hidden[[best]]])
     return ids
@@ -95,4 +99,5 @@ def contrastive_search(model: Model, prompt_ids: Sequence[int], max_tokens: int,
 def _hidden_model(model: Model) -> Model:
     """With a head that changes nothing: "logits" are the normed hidden states, (T, D)."""
     identity = np.eye(model.config.hidden_size, dtype=np.float32)
-    return Model(model.config, replace(model.weights, lm_head=identity))
+    return Model(replace(model.config, logit_softcap=None),
+                 replace(model.weights, lm_head=identity))

@@ -34,7 +34,8 @@ class Cache(Protocol):
 
 def attention_rules(config: ModelConfig) -> list[AttentionRules]:
     """The rules of each layer, as the configuration has them."""
-    return [AttentionRules(window=config.window(layer))
+    return [AttentionRules(window=config.window(layer), softcap=config.attention_softcap,
+                           sinks=config.sinks[layer] if config.sinks else None)
             for layer in range(config.num_hidden_layers)]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,16 @@ from gearworks.weights import open_checkpoint
 @dataclass(frozen=True)
 class LanguageModel:
     """Everything needed to answer a request.
-    `settings` is the content of tokenizer_config.json."""
+
+    `settings` is the content of tokenizer_config.json; `recommended`, how the publisher would
+    choose tokens: settings of `SamplingParams`, which nothing heeds by itself.
+    """
 
     model: Model
     tokenizer: Tokenizer
     settings: Mapping[str, Any]
     eos_ids: frozenset[int]
+    recommended: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path, progress: Callable[[Iterable], Iterable] = iter,
@@ -44,7 +48,7 @@ class LanguageModel:
         such file), and at the tokenizer's own EOS too, as in vLLM. Hugging Face's generate runs
         on past that where generation_config.json lists others only. A GGUF file's ends are its
         EOS, end of turn and end of message. How tokens are chosen, and how many, is up to each
-        request, whatever generation_config.json recommends.
+        request; what the model's files recommend is in `recommended`.
 
         Raises ModelError too for a setting of generation_config.json or tokenizer_config.json
         that would change the answers to all requests, and that the engine does not heed.
@@ -56,10 +60,12 @@ class LanguageModel:
                 tokenizer = AnyTokenizer.from_gguf(file.metadata)
                 settings = tokenizer_config_from_gguf(file.metadata)
                 eos_ids = gguf_eos_ids(file.metadata)
+                recommended = gguf_recommended(file.metadata)
             else:
                 tokenizer = AnyTokenizer.from_file(path / "tokenizer.json")
                 settings = read_settings(path)
                 eos_ids = _eos_ids(path, tokenizer)
+                recommended = recommended_settings(path)
                 _require_added_tokens(settings, tokenizer)
         wrong = [id for id in eos_ids if type(id) is not int or not 0 <= id < config.vocab_size]
         if wrong:
@@ -75,7 +81,7 @@ class LanguageModel:
         if chat:
             _chat_text(settings, [{"role": "user", "content": "?"}])
         return cls(load_model(path, engine, progress, say), tokenizer, settings,
-                   frozenset(eos_ids))
+                   frozenset(eos_ids), recommended)
 
     def chat_prompt(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
         """The text of a conversation as the model was trained to read it, ready for its answer.
@@ -115,6 +121,28 @@ def read_settings(folder: Path) -> dict[str, Any]:
                  if isinstance(entry, dict)}
         settings["chat_template"] = named.get("default")
     return settings
+
+
+RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def recommended_settings(folder: Path) -> dict[str, float]:
+    """How tokens are to be chosen by a model's generation_config.json, if it says so; what is
+    no number is left out. With do_sample false that is greedily."""
+    path = folder / "generation_config.json"
+    said = read_json(path) if path.exists() else {}
+    found = {name: said[name] for name in RECOMMENDED if type(said.get(name)) in (int, float)}
+    return found | ({"temperature": 0.0} if said.get("do_sample") is False else {})
+
+
+def gguf_recommended(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """The same of a GGUF file's metadata."""
+    keys = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
+    said = {name: metadata.get(f"general.sampling.{keys.get(name, name)}")
+            for name in RECOMMENDED}
+    # six digits restore the 0.6 that was meant
+    return {name: value if type(value) is int else float(f"{value:.6g}")
+            for name, value in said.items() if type(value) in (int, float)}
 
 
 def gguf_eos_ids(metadata: Mapping[str, Any]) -> list[Any]:

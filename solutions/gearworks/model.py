@@ -9,6 +9,7 @@ Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, 
 All float32.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families import deepseek, gemma3, gpt2
+from gearworks.families import deepseek, gemma, gpt2, gpt_oss, olmo2, smollm3
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
@@ -86,7 +87,8 @@ def rotations(config: ModelConfig, positions: np.ndarray) -> tuple[np.ndarray, n
 
     positions: (T,) integers; returns two arrays (T, 1, d), as `rope_angles`.
     """
-    return scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+    return scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling,
+                         config.rotary_dim)
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray,
@@ -141,8 +143,10 @@ def checked_ids(config: ModelConfig, input_ids: np.ndarray,
     return input_ids, positions
 
 
-_FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma3ForCausalLM": gemma3.forward,
-            "DeepseekV2ForCausalLM": deepseek.forward,
+_FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma2ForCausalLM": gemma.forward,
+            "Gemma3ForCausalLM": gemma.forward, "GptOssForCausalLM": gpt_oss.forward,
+            "Olmo2ForCausalLM": olmo2.forward, "DeepseekV2ForCausalLM": deepseek.forward,
+            "SmolLM3ForCausalLM": partial(smollm3.forward, decoder_layer),
             "DeepseekV3ForCausalLM": deepseek.forward}
 
 
@@ -152,7 +156,7 @@ class Model:
     has_fixed_shapes = True        # a row's products can be kept apart from its neighbours'
 
     def __init__(self, config: ModelConfig, weights: Weights):
-        self.config = config
+        self.config = gpt_oss.with_sinks(config, weights)
         self.weights = weights
 
     @classmethod

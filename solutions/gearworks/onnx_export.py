@@ -28,14 +28,15 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
 from gearworks.families.layouts import LayerWeights, Weights
+from gearworks.families.routes import ROUTES, runs
 from gearworks.kv_cache import Rows
 from gearworks.layers import linear, rms_norm
 from gearworks.model import Model, rotations
+from gearworks.rope_scaling import angles_in_layer
 
 if TYPE_CHECKING:
     import torch
 
-FAMILIES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 OPSET = 23                                  # the first with RMSNormalization and Attention
 INPUTS = ("x", "cos", "sin", "past_keys", "past_values")
 OUTPUTS = ("y", "keys", "values")
@@ -62,10 +63,12 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
     import torch
     from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-    if config.architecture not in FAMILIES or any(map(config.window,
-                                                      range(config.num_hidden_layers))):
-        raise ModelError("cannot export this model", "a layer of it is not like Llama's",
-                         "export a model of one of " + ", ".join(FAMILIES)
+    if not runs("onnx", config.architecture) or any(map(config.window,
+                                                        range(config.num_hidden_layers))):
+        raise ModelError("cannot export this model",
+                         f"it is a {config.architecture}, and a layer of it is not like "
+                         "Llama's",
+                         "export a model of one of " + ", ".join(ROUTES["onnx"].families)
                          + ", without a sliding window")
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     eps, F = config.rms_norm_eps, config.intermediate_size
@@ -178,10 +181,12 @@ class OnnxModel(Model):
     def run(self, input_ids: np.ndarray, positions: np.ndarray, cache: OnnxCache,
             logits_at: Rows) -> np.ndarray:
         """As `Model.run`."""
-        cos, sin = rotations(self.config, positions)
+        turning = rotations(self.config, positions)
         x = np.ascontiguousarray(self.weights.embed_tokens[input_ids])
         for index, session in enumerate(self.sessions):
-            x, keys, values = run_layer(session, x, cos, sin, *cache.layers[index])
+            x, keys, values = run_layer(
+                session, x, *angles_in_layer(self.config, index, *turning),
+                *cache.layers[index])
             cache.layers[index] = keys, values
         x = rms_norm(x[logits_at], self.weights.norm, self.config.rms_norm_eps)
         return linear(x, self.weights.lm_head)

@@ -9,8 +9,8 @@ heads.
 
 Shapes: T tokens, D hidden size, F feed-forward size, H query heads, K key/value heads, d head
 size, V vocabulary, n processes. All float32.
-Left out on purpose: families other than Llama's, heads that n does not divide (key/value heads
-can be copied), and how processes find each other (process_group.py).
+Left out on purpose: families whose layers are not Llama's, heads that n does not divide
+(key/value heads can be copied), and how processes find each other (process_group.py).
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 
@@ -25,15 +25,17 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families.layouts import LayerWeights, Weights
+from gearworks.families.layouts import LayerWeights, Weights, layout
+from gearworks.families.routes import ROUTES, runs
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
 from gearworks.model import Model, rotations
-from gearworks.weights import (expected_shapes, map_names, open_checkpoint, read_into, reserve)
+from gearworks.rope_scaling import angles_in_layer
+from gearworks.weights import map_names, open_checkpoint, read_into, reserve
 
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 # Cut by their outputs, the first axis; and by their inputs, the second. All else is whole.
-BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "embed_tokens", "lm_head"}
+BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj",
+              "embed_tokens", "lm_head"}
 BY_INPUTS = {"o_proj", "down_proj"}
 
 AllReduce = Callable[[np.ndarray], np.ndarray]
@@ -160,9 +162,10 @@ class ParallelModel(Model):
     def run(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
             logits_at: Rows = slice(None)) -> np.ndarray:
         """As `Model.run`, in all processes at once; each gets all logits."""
-        cos, sin = rotations(self.own, positions)
+        turning = rotations(self.own, positions)
         x = embed(self.weights.embed_tokens, input_ids, self.group)
         for index, layer in enumerate(self.weights.layers):
+            cos, sin = angles_in_layer(self.own, index, *turning)
             x = decoder_layer(x, layer, self.own, cos, sin, cache, index, self.group)
         hidden = rms_norm(x[logits_at], self.weights.norm, self.own.rms_norm_eps)
         return column_linear(hidden, self.weights.lm_head, all_gather=self.group.all_gather)
@@ -187,10 +190,11 @@ def own_config(config: ModelConfig, size: int) -> ModelConfig:
     Raises ModelError for a family that cannot be dealt out here, and when a number of heads,
     the feed-forward size or the vocabulary does not divide by `size`.
     """
-    if config.architecture not in FAMILIES:
+    if not runs("parallel", config.architecture):
         raise ModelError("cannot run this model in several processes",
                          f"its architecture is {config.architecture}",
-                         "run it in one, or a model of one of " + ", ".join(FAMILIES))
+                         "run it in one, or a model of one of "
+                         + ", ".join(ROUTES["parallel"].families))
     parts = {}
     for name, what in (("num_attention_heads", "query heads"),
                        ("num_key_value_heads", "key/value heads"),
@@ -218,19 +222,22 @@ def load_part(path: Path, rank: int, size: int) -> tuple[ModelConfig, Weights]:
     with closing(file):
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
         weights, places = reserve(own_config(config, size))
-        shapes = expected_shapes(config)
+        parts = {part.name: part for fields in (layout(config)[0], *layout(config)[1])
+                 for several in fields.values() for part in several}
         for name, file_name in names.items():
-            whole = np.empty(shapes[name], np.float32)
+            whole = np.empty(parts[name].shape, np.float32)
             read_into(whole, file, file_name, config)
-            places[name][...] = own_part(name, whole, rank, size)
+            places[name][...] = own_part(name, whole, rank, size, parts[name].pieces)
     return config, weights
 
 
-def own_part(name: str, whole: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """The part of a tensor that the process `rank` of `size` holds, a view.
+def own_part(name: str, whole: np.ndarray, rank: int, size: int,
+             pieces: Sequence[int] = ()) -> np.ndarray:
+    """The part of a tensor that the process `rank` of `size` holds, a view if it can be one.
 
     name: Hugging Face's, which says along which axis it is cut, if at all. Heads are whole:
-    their rows are neighbours, and their number divides by `size`.
+    their rows are neighbours, and their number divides by `size`. pieces: the rows of each
+    matrix where several are one tensor; each is cut.
 
     >>> own_part("model.layers.0.mlp.up_proj.weight", np.array([[1, 2], [3, 4]]), 1, 2)
     array([[3, 4]])
@@ -240,5 +247,7 @@ def own_part(name: str, whole: np.ndarray, rank: int, size: int) -> np.ndarray:
     """
     module = name.split(".")[-2]
     if module in BY_OUTPUTS:
-        return np.split(whole, size)[rank]
+        stacked = np.split(whole, np.cumsum(pieces)[:-1]) if pieces else [whole]
+        parts = [np.split(matrix, size)[rank] for matrix in stacked]
+        return np.concatenate(parts) if pieces else parts[0]
     return np.split(whole, size, axis=1)[rank] if module in BY_INPUTS else whole

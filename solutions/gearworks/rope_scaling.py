@@ -12,15 +12,15 @@ import math
 import numpy as np
 
 from gearworks.attention import rope_angles, rope_frequencies
-from gearworks.config import RopeScaling
+from gearworks.config import ModelConfig, RopeScaling
 
 
 def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
                        length: int = 0) -> tuple[np.ndarray, float]:
     """The frequencies of a model, and the factor by which its cosines and sines are multiplied.
 
-    length: tokens of the sequence so far, which only the dynamic kind looks at. Returns (d/2,)
-    float32, and 1.0 for every kind but yarn.
+    length: tokens of the sequence so far, at which dynamic and longrope look. Returns (d/2,)
+    float32, and 1.0 for every kind but yarn and longrope.
 
     >>> scaled_frequencies(4, 10000.0, RopeScaling("linear", 2.0, 64))
     (array([0.5  , 0.005], dtype=float32), 1.0)
@@ -31,15 +31,49 @@ def scaled_frequencies(head_dim: int, theta: float, scaling: RopeScaling | None,
 
 
 def scaled_angles(positions: np.ndarray, head_dim: int, theta: float,
-                  scaling: RopeScaling | None) -> tuple[np.ndarray, np.ndarray]:
+                  scaling: RopeScaling | None,
+                  rotary_dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The cosine and sine of every token's rotations, as `attention.rope_angles`, but scaled.
 
-    positions: (T,) integers; returns two arrays (T, 1, d), multiplied by the scaling's factor.
+    positions: (T,) integers; rotary_dim: how many elements of a head turn, by default all;
+    returns two arrays (T, 1, d), multiplied by the scaling's factor. Pairs that do not turn are
+    the last of each half. Where frequencies depend on a sequence's length, positions that
+    follow each other are taken for one sequence.
     """
-    length = int(positions.max(initial=-1)) + 1
-    frequencies, magnitude = scaled_frequencies(head_dim, theta, scaling, length)
-    cos, sin = rope_angles(positions, frequencies)
-    return (cos, sin) if magnitude == 1 else (cos * magnitude, sin * magnitude)
+    turning = head_dim if rotary_dim is None else rotary_dim
+    sequences = [positions]
+    if scaling is not None and scaling.kind in ("dynamic", "longrope"):
+        sequences = np.split(positions, np.flatnonzero(np.diff(positions) != 1) + 1)
+    cos, sin = (np.empty((len(positions), 1, turning), np.float32) for _ in range(2))
+    end = 0
+    for places in sequences:
+        start, end = end, end + len(places)
+        length = int(places.max(initial=-1)) + 1
+        frequencies, magnitude = scaled_frequencies(turning, theta, scaling, length)
+        cos[start:end], sin[start:end] = rope_angles(places, frequencies)
+        if magnitude != 1:
+            cos[start:end] *= magnitude
+            sin[start:end] *= magnitude
+    if turning == head_dim:
+        return cos, sin
+    return _with_still_pairs(cos, head_dim, 1), _with_still_pairs(sin, head_dim, 0)
+
+
+def _with_still_pairs(angles: np.ndarray, head_dim: int, still: int) -> np.ndarray:
+    """(T, 1, d) of (T, 1, rotary_dim): each half is filled up with pairs that do not turn."""
+    T, half = len(angles), angles.shape[-1] // 2
+    whole = np.full((T, 1, 2, head_dim // 2), still, np.float32)
+    whole[..., :half] = angles.reshape(T, 1, 2, half)
+    return whole.reshape(T, 1, head_dim)
+
+
+def angles_in_layer(config: ModelConfig, layer: int, cos: np.ndarray,
+                    sin: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cosine and sine of one layer's rotations: those of all, or of no turn at all.
+
+    cos, sin: (T, 1, d), which the layers share; returns two such arrays.
+    """
+    return (cos, sin) if config.turns(layer) else (np.ones_like(cos), np.zeros_like(sin))
 
 
 def _linear(head_dim: int, theta: float, scaling: RopeScaling,
@@ -53,9 +87,9 @@ def _dynamic(head_dim: int, theta: float, scaling: RopeScaling,
              length: int) -> tuple[np.ndarray, float]:
     """Beyond the trained context, theta grows with the sequence.
 
-    All tokens of a step turn by the longest sequence's frequencies, and cached keys keep those
-    of their own step, as in Hugging Face. So this kind alone does not give the same logits
-    however a sequence is cut into steps.
+    All that a sequence has in a step turns by the frequencies of its length then, and cached
+    keys keep those of their own step, as in Hugging Face. So this kind and longrope do not give
+    the same logits however a sequence is cut into steps.
     """
     context = scaling.original_max_position_embeddings
     stretch = scaling.factor * max(length, context) / context - (scaling.factor - 1)
@@ -95,6 +129,20 @@ def _factors(head_dim: int, theta: float, scaling: RopeScaling,
     return rope_frequencies(head_dim, theta) / divisors, 1.0
 
 
+def _longrope(head_dim: int, theta: float, scaling: RopeScaling,
+              length: int) -> tuple[np.ndarray, float]:
+    """Every pair has two factors of its own, found by a search: one for texts within the first
+    training's context, one for longer ones: see `_dynamic`.
+    Source: Ding et al. 2024, "LongRoPE"; Hugging Face's Phi3RotaryEmbedding.
+    """
+    context, factor = scaling.original_max_position_embeddings, scaling.attention_factor
+    if factor is None:
+        factor = math.sqrt(1 + math.log(max(scaling.factor, 1.0)) / math.log(context))
+    divisors = np.array(scaling.long_factor if length > context else scaling.short_factor,
+                        np.float32)
+    return rope_frequencies(head_dim, theta) / divisors, factor
+
+
 def _yarn(head_dim: int, theta: float, scaling: RopeScaling,
           length: int) -> tuple[np.ndarray, float]:
     """Slow pairs are slowed, fast ones not, with a ramp between; attention gets sharper for it.
@@ -129,4 +177,4 @@ def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
 
 
 _FREQUENCIES = {"linear": _linear, "dynamic": _dynamic, "llama3": _llama3, "yarn": _yarn,
-                "factors": _factors}
+                "factors": _factors, "longrope": _longrope}

@@ -7,7 +7,7 @@ Shapes: V vocabulary; logits are float32, (V,) for one sequence or (B, V) for se
 `process` applies them in Hugging Face's order: logit bias, repetition penalty, presence and
 frequency penalty, allowed tokens, temperature, top-k, top-p, min-p, typical. Presence and
 frequency penalties are OpenAI's, and Hugging Face has none; they stand beside the other
-penalty. Other engines differ: `ORDERS` says how.
+penalty. Other engines differ: `ORDERS` says how. What only they have is in `samplers`.
 """
 
 import math
@@ -19,6 +19,7 @@ import numpy as np
 
 from gearworks.errors import ModelError
 from gearworks.layers import softmax
+from gearworks.samplers import OtherSamplers
 
 # In which order engines apply what they have. From their sources:
 # `GenerationMixin._get_logits_processor` of transformers 5; `common_params_sampling.samplers`
@@ -26,8 +27,8 @@ from gearworks.layers import softmax
 ORDERS = {"Hugging Face": ("logit bias", "repetition penalty", "allowed tokens", "temperature",
                            "top-k", "top-p", "min-p", "typical"),
           "llama.cpp": ("logit bias", "allowed tokens",
-                        "repetition, presence, frequency penalty", "top-k", "typical", "top-p",
-                        "min-p", "temperature"),
+                        "repetition, presence, frequency penalty", "DRY", "top-n-sigma",
+                        "top-k", "typical", "top-p", "min-p", "XTC", "temperature"),
           "vLLM": ("allowed tokens", "logit bias", "repetition, frequency, presence penalty",
                    "temperature", "min-p", "top-k", "top-p")}
 
@@ -46,6 +47,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    others: OtherSamplers | None = None  # what other engines have besides
 
     def __post_init__(self):
         for name, valid, range_ in (
@@ -257,9 +259,14 @@ def process(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
                                     generated)
     if allowed is not None:
         logits = allow_only(logits, allowed)
+    if params.others is not None:
+        logits = params.others.penalized(logits, ids, generated)
     if params.temperature == 0:
         return logits
-    logits = temperature(logits, params.temperature)
+    heat = params.temperature
+    if params.others is not None:
+        heat = params.others.temperature(logits, heat)
+    logits = temperature(logits, heat)
     if not params.top_k:
         return truncate(logits, params)
     out = np.full_like(logits, -np.inf)
@@ -326,6 +333,8 @@ def choose(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
     if params.temperature == 0:
         refuse_unusable(processed)
         return int(processed.argmax())
+    if params.others is not None:
+        processed = params.others.without_top_choices(processed, rng)
     return sample(processed, rng)
 
 

@@ -217,21 +217,24 @@ def next_tokens(logits: np.ndarray, guesses: Sequence[int], draft: np.ndarray | 
             if len(kept) > len(guesses) or token != guesses[len(kept) - 1]:
                 break
         return kept
-    target = [distribution(row, params, [*text, *guesses[:place]], prompt_length)
+    target = [distribution(row, params, [*text, *guesses[:place]], prompt_length, rng)
               for place, row in enumerate(logits)]
     return accept(guesses, draft, np.stack(target), rng)
 
 
 def distribution(logits: np.ndarray, params: SamplingParams, ids: Sequence[int],
-                 prompt_length: int) -> np.ndarray:
+                 prompt_length: int, rng: np.random.Generator) -> np.ndarray:
     """The distribution of the token after `ids`, after every processor.
 
-    logits: (V,); prompt_length: so many of `ids` are the prompt; returns (V,).
+    logits: (V,); prompt_length: so many of `ids` are the prompt; rng: for XTC, which is left
+    to chance; returns (V,).
     Raises ModelError for logits without a distribution.
     """
     refuse_unusable(logits)                                 # before a processor hides a nan
     processed = process(logits, params, ids, ids[prompt_length:])
     refuse_unusable(processed)
+    if params.others is not None:
+        processed = params.others.without_top_choices(processed, rng)
     return softmax(processed)
 
 
@@ -267,7 +270,8 @@ class DraftModel:
             if self.params.temperature == 0:
                 text.append(choose(logits, self.params, text, rng, text[self.prompt_length:]))
             else:
-                rows.append(distribution(logits, self.params, text, self.prompt_length))
+                rows.append(distribution(logits, self.params, text, self.prompt_length,
+                                         rng))
                 text.append(draw(rows[-1].astype(np.float64), rng))
         return Proposal(text[len(ids):], np.stack(rows) if rows else None)
 
@@ -328,7 +332,7 @@ def skip_layers(model: Model, kept: Sequence[int]) -> Model:
     Source: Zhang et al. 2023, "Draft & Verify".
     """
     layers = tuple(model.weights.layers[layer] for layer in kept)
-    windows = (tuple(model.config.windows[layer] for layer in kept) if model.config.windows
-               else ())
+    of_layers = {name: tuple(getattr(model.config, name)[layer] for layer in kept)
+                 for name in ("windows", "rope_layers") if getattr(model.config, name)}
     weights: Weights = replace(model.weights, layers=layers)
-    return Model(replace(model.config, num_hidden_layers=len(layers), windows=windows), weights)
+    return Model(replace(model.config, num_hidden_layers=len(layers), **of_layers), weights)

@@ -110,7 +110,7 @@ class _Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Collection[int]):
         known = tokenizer.vocabulary
-        ids = {*known.tokens.values(), *(token.id for token in known.added_tokens)}
+        ids = known.ids
         self.eos_token_id = min(eos_ids)
         self.bos_token_id = None
         self.tokens = [tokenizer.token_bytes(id) if id in ids else b""

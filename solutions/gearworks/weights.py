@@ -17,7 +17,9 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError, ModelError, NotAvailableError
 from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS, arranged, gguf_name
-from gearworks.families.layouts import Fields, Part, Weights, layer_class, layout
+from gearworks.families.phi3 import row_order
+from gearworks.families.layouts import (
+    NORMS_FROM_ONE, Fields, Part, Weights, layer_class, layout)
 from gearworks.formats.gguf import GGUFFile
 from gearworks.formats.gguf_parts import open_gguf
 from gearworks.formats.pickled import PickledFile
@@ -92,7 +94,7 @@ def require_plausible(config: ModelConfig, tensors: int) -> None:
     """Refuse a configuration with more layers and experts than the file has tensors, so that
     a number in a file reserves no memory. Raises ModelError."""
     announced = config.num_hidden_layers
-    if config.experts is not None:
+    if config.experts is not None and config.architecture != "GptOssForCausalLM":
         announced += config.experts.num_experts * sum(config.experts.sparse_layers)
     if announced > tensors:
         raise ModelError("the checkpoint does not match its configuration",
@@ -111,8 +113,8 @@ def is_idle(name: str, config: ModelConfig) -> bool:
         return any(name.startswith(f"model.layers.{layer}.") for layer in layers)
     if config.architecture == "GPT2LMHeadModel":  # the causal mask, kept as if it were a weight
         return name.endswith((".attn.bias", ".attn.masked_bias"))
-    if config.rope_scaling is not None and config.rope_scaling.kind == "factors":
-        return name == ROPE_FACTORS                         # read with the configuration
+    if config.rope_scaling is not None and config.rope_scaling.of_pairs:
+        return name in ROPE_FACTORS                         # read with the configuration
     return name.endswith("rotary_emb.inv_freq")
 
 
@@ -156,20 +158,21 @@ def permute_rope(rows: np.ndarray, num_heads: int) -> np.ndarray:
 def named_tensors(config: ModelConfig, weights: Weights) -> dict[str, np.ndarray]:
     """Every tensor of a model by Hugging Face's name, as a view: the reverse of `reserve`.
 
-    Gemma-3's norms are as the engine has them, with the one added.
+    Gemma's norms are as the engine has them, with the one added, and Phi-3's rows in the
+    engine's order: `phi3.row_order`.
     """
     model, layers = layout(config)
     tensors: dict[str, np.ndarray] = {}
     for owner, fields in ((weights, model), *zip(weights.layers, layers)):
         for name, parts in fields.items():
             array = getattr(owner, name)
-            array = array.reshape(-1, *array.shape[2:]) if array.ndim == 3 else array
+            if array.ndim > len(parts[0].shape):                # of experts, one by one
+                array = array.reshape(-1, *array.shape[2:])
             row = 0
             for part in parts:
-                rows = part.shape[::-1][0] if part.transposed else part.shape[0]
-                place = array[row:row + rows]
-                tensors[part.name] = place.T if part.transposed else place
-                row += rows
+                place = array[row:row + part.in_engine[0]]
+                tensors[part.name] = place.swapaxes(-1, -2) if part.transposed else place
+                row += len(place)
     return tensors
 
 
@@ -243,7 +246,8 @@ def open_weights(folder: Path) -> Checkpoint:
 
 def gguf_config(file: GGUFFile) -> ModelConfig:
     """What a GGUF file says of its model. Raises ModelError as `ModelConfig.from_gguf`."""
-    factors = file.tensor(ROPE_FACTORS).ravel() if ROPE_FACTORS in file.tensors else None
+    factors = {name: file.tensor(name).ravel().tolist() for name in ROPE_FACTORS
+               if name in file.tensors}
     return ModelConfig.from_gguf(file.metadata, tied="output.weight" not in file.tensors,
                                  rope_factors=factors)
 
@@ -263,11 +267,11 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
 
     def field(parts: list[Part], experts: int) -> np.ndarray:
         nonlocal used
-        shapes = [part.shape[::-1] if part.transposed else part.shape for part in parts]
+        shapes = [part.in_engine for part in parts]
         rows, columns = sum(shape[0] for shape in shapes), shapes[0][1:]
         start, used = used, used + rows * prod(columns)
         array = block[start:used].reshape(rows, *columns)
-        if columns and rows >= columns[0] and not experts:
+        if len(columns) == 1 and rows >= columns[0] and not experts:
             # The longer side is contiguous: BLAS streams along it fastest when it multiplies
             # one token (seen: 28 against 20 GB/s for 3072 by 576). The shape is the same either
             # way.
@@ -275,9 +279,9 @@ def reserve(config: ModelConfig) -> tuple[Weights, dict[str, np.ndarray]]:
         row = 0
         for part, shape in zip(parts, shapes):
             place = array[row:row + shape[0]]
-            places[part.name] = place.T if part.transposed else place
+            places[part.name] = place.swapaxes(-1, -2) if part.transposed else place
             row += shape[0]
-        return array.reshape(experts, -1, *columns) if experts else array
+        return array.reshape(experts, -1, *columns) if experts and len(columns) == 1 else array
 
     def assemble_layer(fields: Fields) -> object:
         experts = config.experts.num_experts if "router" in fields else 0
@@ -296,9 +300,13 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
 
     Raises FormatError as the file does.
     In GGUF files of the llama architecture, and of no other, the rows of q and k are permuted.
-    Gemma-3's norms are stored as their distance from one, except in GGUF files, where the one
-    has been added.
+    Gemma's norms are stored as their distance from one, except in GGUF files, where the one
+    has been added. Phi-3's rows may be in another order.
     """
+    order = row_order(name, config)
+    if order is not None:
+        place[...] = file.tensor(name)[order]
+        return
     if isinstance(file, GGUFFile):
         if (config.architecture in PERMUTED
             and name.endswith((".attn_q.weight", ".attn_k.weight"))):
@@ -312,7 +320,7 @@ def read_into(place: np.ndarray, file: Checkpoint, name: str, config: ModelConfi
                           "fetch the model again, or use one whose weights are not quantized "
                           "in a way of its own")
     file.tensor(name, out=place)
-    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+    if config.architecture in NORMS_FROM_ONE and name.endswith("norm.weight"):
         place += 1
 
 

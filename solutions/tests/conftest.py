@@ -112,9 +112,19 @@ def tiny_model(tmp_path_factory) -> Callable:
     sizes = {"vocab_size": 211, "hidden_size": 48, "intermediate_size": 80,
              "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
              "max_position_embeddings": 256, "rms_norm_eps": 1e-5}
-    own = {"Gemma3": {"head_dim": 10, "query_pre_attn_scalar": 20, "sliding_window": 9},
+    own = {"Gemma2": {"head_dim": 10, "query_pre_attn_scalar": 20, "sliding_window": 9,
+                      "attn_logit_softcapping": 2.0, "final_logit_softcapping": 5.0},
+           "Gemma3": {"head_dim": 10, "query_pre_attn_scalar": 20, "sliding_window": 9},
            "GPT2": {"vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6,
                     "n_positions": 256},
+           "Phi3": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                        "partial_rotary_factor": 0.75}},
+           "GptOss": {"head_dim": 10, "num_local_experts": 5, "num_experts_per_tok": 2,
+                      "sliding_window": 9, "rope_parameters": {
+                          "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+                          "beta_fast": 8.0, "beta_slow": 0.5, "truncate": False,
+                          "original_max_position_embeddings": 64}},
+           "SmolLM3": {"no_rope_layer_interval": 2},
            "Mixtral": {"num_local_experts": 5, "num_experts_per_tok": 2},
            "Qwen3Moe": {"head_dim": 10, "moe_intermediate_size": 22, "num_experts": 7,
                         "num_experts_per_tok": 3}}
@@ -140,12 +150,14 @@ def tiny_model(tmp_path_factory) -> Callable:
         model = model_class(config).eval()
         with torch.no_grad():
             for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-                if family == "Gemma3" and "norm" in name:
+                if family.startswith("Gemma") and "norm" in name:
                     tensor.uniform_(-0.5, 0.5)                      # counted from one
                 elif "norm" in name or ".ln_" in name and name.endswith("weight"):
                     tensor.uniform_(0.5, 1.5)
-                elif name.endswith((".bias", "correction_bias")):
+                elif name.endswith((".bias", "correction_bias", "proj_bias")):
                     tensor.normal_(0, 0.3)
+                elif name.endswith("sinks"):
+                    tensor.normal_(0, 2)
                 elif name.endswith("gate.weight"):
                     tensor.normal_(0, 0.5)          # a router of zeros would choose by its ties
         folder = tmp_path_factory.mktemp(f"tiny-{family.lower()}")

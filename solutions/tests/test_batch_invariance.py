@@ -16,7 +16,8 @@ BLOCK = 8
 WIDE = {"num_hidden_layers": 2, "hidden_size": 204, "intermediate_size": 300, "head_dim": 10}
 FAMILIES = [("Llama", WIDE), ("Qwen2", WIDE), ("Qwen3", WIDE),
             ("Mistral", WIDE | {"sliding_window": 13}), ("Gemma3", WIDE), ("GPT2", {}),
-            ("Mixtral", WIDE), ("Qwen3Moe", WIDE)]
+            ("Mixtral", WIDE), ("Qwen3Moe", WIDE), ("SmolLM3", WIDE), ("Olmo2", WIDE),
+            ("Phi3", WIDE | {"head_dim": 16}), ("Gemma2", WIDE), ("GptOss", WIDE)]
 
 
 @pytest.fixture

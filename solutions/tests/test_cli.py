@@ -10,11 +10,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from gearworks import hub
+from gearworks.beam import beam_search
+from gearworks.cli import chat
 from gearworks.cli import commands as cli
-from gearworks.language_model import LanguageModel
+from gearworks.cli.sampling import OTHERS
+from gearworks.contrastive import contrastive_search
+from gearworks.language_model import LanguageModel, gguf_recommended
 
 GEARWORKS = [sys.executable, "-m", "gearworks"]
 
@@ -98,7 +103,29 @@ SAMPLING = [
     ("--frequency-penalty", "nan", 1), ("--frequency-penalty", "-", 2),
     ("--seed", "-1", 1), ("--seed", "x", 2),
     ("--max-tokens", "-3", 2), ("--max-tokens", "many", 2), ("--max-tokens", "9" * 5000, 2),
-    ("--stop", "", 2), ("--stop", BAD_TEXT, 2)]
+    ("--stop", "", 2), ("--stop", BAD_TEXT, 2), ("--dry-sequence-breaker", BAD_TEXT, 2),
+    *((f"--{name.replace('_', '-')}", "x", 2) for name, *_ in OTHERS)]
+
+GENERATE = [
+    (["x", "--prompt-file", "y"], 2, "PROMPT and --prompt-file say what to continue"),
+    (["x", "--batch", "y"], 2, "PROMPT and --batch"),
+    (["--prompt-file", "no-such-file"], 1, "cannot read the prompt no-such-file"),
+    (["--batch", os.path.dirname(__file__)], 1, "cannot read the prompt"),
+    (["--batch", os.devnull], 1, "prompt is empty"),
+    (["x", "--system", "y"], 2, "--chat"), (["x", "--system", BAD_TEXT], 2, "--system"),
+    (["x", "--logprobs", "-1"], 2, "--logprobs"), (["x", "--beams", "0"], 2, "--beams"),
+    (["x", "--length-penalty", "2"], 2, "it belongs to --beams"),
+    (["x", "--beams", "2", "--length-penalty", "long"], 2, "--length-penalty"),
+    (["x", "--candidates", "2"], 2, "it belongs to --contrastive"),
+    (["x", "--contrastive", "0.6", "--candidates", "0"], 2, "--candidates"),
+    (["x", "--contrastive", "1.1"], 2, "not between 0 and 1"),
+    (["x", "--contrastive", "nan"], 2, "not between 0 and 1"),
+    (["x", "--contrastive", "0.6", "--beams", "2"], 2, "one of the two"),
+    (["x", "--contrastive", "0.6", "--engine", "exact"], 2, "--engine numpy"),
+    *[(["x", "--beams", "2", flag, *value], 2, flag) for flag, *value in (
+        ("--temperature", "1"), ("--stop", "y"), ("--logprobs", "2"), ("--model-settings",),
+        ("--seed", "3"), ("--schema", "y"), ("--min-tokens", "3"))],
+    (["--beams", "2", "--batch", "y"], 2, "--batch")]
 
 LOCAL = "http://127.0.0.1:9"                            # where nobody is asked
 LOAD = {"--rate": ["0", "-1", "nan", "fast"], "--burstiness": ["0", "inf"],
@@ -126,10 +153,11 @@ TO = ["quantize", "smollm2", "--method"]
 
 @pytest.mark.parametrize("arguments, code, says", [
     ([], 2, "COMMAND is missing"),
+    *[(["generate", "smollm2", *arguments], code, says) for arguments, code, says in GENERATE],
     (["genrate", "smollm2"], 2, "Try  gearworks generate"),
     (["frobnicate"], 2, "Try  gearworks --help"),
     (["--versoin"], 2, "Try  --version"), (["", "x"], 2, "no command ''"),
-    (["generate"], 2, "MODEL and PROMPT are missing"),
+    (["generate"], 2, "MODEL is missing"),
     (["generate", "smollm2"], 2, "PROMPT is missing"),
     (["generate", "smollm2", "one", "two"], 2, "'two'"), (["fetch", "smollm2", "x"], 2, "'x'"),
     (["generate", "smollm2", "x", "--max-token", "3"], 2, "Try  --max-tokens"),
@@ -217,10 +245,13 @@ def test_what_needs_no_model_is_refused_without(no_model, capsys, arguments, cod
 def test_every_option_of_every_command_is_refused_somewhere_above():
     """A new option needs a line there: what of it can be refused, or that nothing can."""
     refused = {"--schema", "--engine", "--context", "--system", "--prompt", "--tolerance",
-               "--threads", "--only", "MODEL", "PROMPT", *(flag for flag, _, _ in SAMPLING),
+               "--threads", "--only", "MODEL", "PROMPT", "--prompt-file",
+               "--logprobs", "--beams", "--length-penalty", "--contrastive", "--candidates",
+               *(flag for flag, _, _ in SAMPLING),
                "--batch", "--prefill", "--rounds", "--figure", "URL", "--plot", "--record",
                "--compare", *LOAD, *SERVE, *QUANTIZE, *QUALITY, "--calibration", "--text"}
-    never = {"--help", "-h", "--version", "--chat", "--json", "--publish", "--ignore-eos",
+    never = {"--model-settings", "--help", "-h", "--version", "--chat", "--json", "--publish",
+             "--ignore-eos",
              "--allow-remote", "--no-prefix-caching", "--batch-invariant", "--all"}
     parser = cli._parser()
     for command in [parser, *parser._commands.values()]:
@@ -284,7 +315,7 @@ def test_chat_knows_its_commands_and_sends_none_of_them():
                  input="/help\n/foo bar\n/ \n /foo\n/quit now\nnever read\n")
     assert result.returncode == 0
     assert result.stderr.count("[2 tokens") == 1        # for the line that begins with a space
-    for command in cli.CHAT_COMMANDS:
+    for command in chat.COMMANDS:
         assert f"  {command}" in result.stderr
     assert "there is no command /foo\n  Why" in result.stderr
     assert "there is no command /\n" in result.stderr
@@ -360,6 +391,125 @@ def test_generate_stops_before_a_text_and_follows_a_schema(smollm2_folder, tmp_p
     answer = run("generate", str(smollm2_folder), "What colour is the sky?", "--chat",
                  "--schema", str(schema))
     assert answer.returncode == 0 and json.loads(answer.stdout)["sky"] in ("blue", "green")
+
+
+def said(capsys, *arguments) -> dict:
+    """What `generate … --json` prints."""
+    assert cli.main(["generate", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_generate_tells_log_probabilities(smollm2, capsys):
+    prompt = "The capital of France is"
+    expected = smollm2.generate(prompt, max_tokens=3, top_logprobs=2)
+    told = said(capsys, "smollm2", prompt, "--max-tokens", "3", "--logprobs", "2",
+                "--engine", "numpy")["logprobs"]
+    assert [(one["id"], one["logprob"]) for one in told] == [
+        (one.id, one.logprob) for one in expected.logprobs]
+    assert [[(one["id"], one["logprob"]) for one in each["top"]] for each in told] == [
+        list(each.top) for each in expected.logprobs]
+    assert told[0]["text"] == " Paris"
+    assert cli.main(["generate", "smollm2", prompt, "--max-tokens", "3", "--logprobs", "2"]
+                    ) == 0
+    output, error = capsys.readouterr()
+    assert output == expected.text + "\n" and '" Paris"' in error
+    assert len(error.splitlines()) == 3
+
+
+def test_generate_searches(tiny, capsys):
+    model = LanguageModel.load(tiny)
+    ids = model.tokenizer.encode("Once upon")
+    found = said(capsys, tiny, "Once upon", "--beams", "3", "--length-penalty", "0.5",
+                 "--max-tokens", "6")
+    expected = beam_search(model.model, ids, 3, 6, model.eos_ids, 0.5)
+    assert found["prompt_ids"] == ids
+    assert [(one["ids"], one["score"]) for one in found["found"]] == [
+        (list(each.ids), pytest.approx(each.score)) for each in expected]
+    found = said(capsys, tiny, "Once upon", "--contrastive", "0.4", "--candidates", "3",
+                 "--max-tokens", "6")["found"]
+    assert [one["ids"] for one in found] == [
+        contrastive_search(model.model, ids, 6, 3, 0.4, model.eos_ids)]
+    assert found[0]["text"] == model.tokenizer.decode(found[0]["ids"])
+
+
+def test_generate_reads_a_file_and_a_system_message(smollm2, tmp_path, capsys):
+    path = tmp_path / "prompt"
+    path.write_text("\ufeffThe capital\nof France is", encoding="utf-8")
+    assert (said(capsys, "smollm2", "--prompt-file", str(path), "--max-tokens", "2")
+            ["prompt_ids"] == smollm2.tokenizer.encode("The capital\nof France is"))
+    asked = said(capsys, "smollm2", "Hi", "--chat", "--system", "Be brief.", "--max-tokens",
+                 "2")["prompt_ids"]
+    assert asked == smollm2.chat([{"role": "system", "content": "Be brief."},
+                                  {"role": "user", "content": "Hi"}], max_tokens=1).prompt_ids
+
+
+def test_a_batch_is_answered_as_each_prompt_alone(tiny, tmp_path, capsys):
+    """In the order of the lines, whatever ends first; one that cannot run stops no other."""
+    prompts = ["Once upon a time", "x", "The gears of an engine turn", "word " * 400, "One two"]
+    files = tmp_path / "prompts.txt", tmp_path / "prompts.jsonl"
+    files[0].write_text("\n\n".join(prompts) + "\n", encoding="utf-8")
+    files[1].write_text("\n".join(json.dumps({"prompt": each} if number % 2 else each)
+                                  for number, each in enumerate(prompts)), encoding="utf-8")
+    options = ["--temperature", "1.1", "--seed", "5", "--max-tokens", "9", "--logprobs", "1"]
+    for path in files:
+        assert cli.main(["generate", tiny, "--batch", str(path), *options]) == 1
+        output, error = capsys.readouterr()
+        assert "1 of 5 prompts were not answered" in error
+        told = [json.loads(line) for line in output.splitlines()]
+        assert [one["prompt"] for one in told] == prompts
+        for one in told:
+            if one["prompt"].startswith("word"):
+                assert one["finish_reason"] == "error" and "400" not in one["text"]
+                continue
+            alone = said(capsys, tiny, one["prompt"], *options)
+            assert (one["ids"], one["text"], one["finish_reason"]) == (
+                alone["ids"], alone["text"], alone["finish_reason"])
+            assert [each["id"] for each in one["logprobs"]] == one["ids"]
+    files[1].write_text('"one"\n{"text": "two"}\n', encoding="utf-8")
+    assert cli.main(["generate", tiny, "--batch", str(files[1])]) == 1
+    assert "in line 2 of" in capsys.readouterr().err
+
+
+def test_the_models_own_settings_are_shown_and_taken_by_choice(tiny, tmp_path, capsys):
+    shutil.copytree(tiny, tmp_path / "model")
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps({
+        "do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95,
+        "repetition_penalty": None, "eos_token_id": 2}))
+    model = [str(tmp_path / "model"), "Once upon", "--max-tokens", "12", "--seed", "1"]
+    greedy, own = said(capsys, *model)["ids"], said(capsys, *model, "--model-settings")["ids"]
+    given = ["--temperature", "0.6", "--top-k", "20"]
+    assert own == said(capsys, *model, *given, "--top-p", "0.95")["ids"] != greedy
+    assert (said(capsys, *model, "--model-settings", "--temperature", "0")["ids"] == greedy)
+    result = run("chat", *model[:1], input="")
+    assert ("[the model's own settings: temperature 0.6, top_k 20, top_p 0.95; "
+            "--model-settings takes them]") in result.stderr
+    (tmp_path / "model" / "generation_config.json").write_text('{"do_sample": false}')
+    assert LanguageModel.load(tmp_path / "model").recommended == {"temperature": 0.0}
+    assert gguf_recommended({"general.sampling.temp": np.float32(0.6).item(),
+                             "general.sampling.top_k": 20}) == {"temperature": 0.6, "top_k": 20}
+
+
+def test_chat_takes_several_lines_and_saves(tmp_path, tiny):
+    path = tmp_path / "talk.json"
+    result = run("chat", "--max-tokens", "3", "--temperature", "0",
+                 input=f'"""\nOne\n\ntwo"""\n/save {path}\n/save\n/save {tmp_path}\n'
+                       '"""never ended\n')
+    assert result.returncode == 0
+    messages = json.loads(path.read_text(encoding="utf-8"))
+    assert messages[0] == {"role": "user", "content": "One\n\ntwo"}
+    assert messages[1] == {"role": "assistant", "content": result.stdout.rstrip("\n")}
+    assert f"[2 messages in {path}]" in result.stderr
+    assert result.stderr.count("cannot save the conversation") == 2
+    assert result.stderr.count("[3 tokens") == 1
+
+
+def test_generate_has_the_samplers_of_other_engines(smollm2_folder):
+    asked = ["generate", str(smollm2_folder), "1, 2, 1, 2, 1, 2,", "--max-tokens", "4"]
+    assert run(*asked).stdout.startswith(" 1,")
+    dry = run(*asked, "--dry-multiplier", "100", "--dry-sequence-breaker", r"\n")
+    assert dry.returncode == 0 and not dry.stdout.startswith(" 1,")
+    refused = run("generate", "no such model", "x", "--dry-base", "9")
+    assert refused.returncode == 1 and "dry_base is 9" in refused.stderr
 
 
 def test_json_that_a_limit_cuts_off_is_no_success(tiny, tmp_path):

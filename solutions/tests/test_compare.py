@@ -18,7 +18,7 @@ from gearworks.errors import ModelError
 from gearworks.model import Model
 
 FAMILIES = ["Llama", "Qwen2", "Qwen3", "Mistral", "GPT2", "Gemma3", "Mixtral", "Qwen3Moe",
-            "DeepseekV2", "DeepseekV3"]
+            "DeepseekV2", "DeepseekV3", "SmolLM3", "Phi3", "Olmo2", "GptOss", "Gemma2"]
 OPERATORS = {"queries", "keys", "values", "attention", "output", "final norm", "logits"}
 
 

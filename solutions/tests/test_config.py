@@ -135,6 +135,42 @@ PUBLISHED = {
                         "num_local_experts": 8, "rms_norm_eps": 1e-5, "rope_theta": 1000000.0,
                         "sliding_window": None, "tie_word_embeddings": False,
                         "vocab_size": 32000}),
+    "SmolLM3-3B": (3_075_098_624,
+                   LLAMA
+                   | {"architectures": ["SmolLM3ForCausalLM"], "hidden_size": 2048,
+                      "intermediate_size": 11008, "layer_types": ["full_attention"] * 36,
+                      "max_position_embeddings": 65536, "max_window_layers": 28,
+                      "mlp_bias": False, "no_rope_layer_interval": 4,
+                      "no_rope_layers": [1, 1, 1, 0] * 9, "num_attention_heads": 16,
+                      "num_hidden_layers": 36, "num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+                      "rope_scaling": None, "rope_theta": 5000000.0, "sliding_window": None,
+                      "use_sliding_window": False, "vocab_size": 128256}),
+    "Phi-3-mini-4k": (3_821_079_552,
+                      LLAMA
+                      | {"architectures": ["Phi3ForCausalLM"], "embd_pdrop": 0.0,
+                         "hidden_size": 3072, "intermediate_size": 8192,
+                         "max_position_embeddings": 4096, "num_attention_heads": 32,
+                         "num_hidden_layers": 32, "num_key_value_heads": 32,
+                         "original_max_position_embeddings": 4096, "resid_pdrop": 0.0,
+                         "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 10000.0,
+                         "sliding_window": 2047, "tie_word_embeddings": False,
+                         "vocab_size": 32064}),
+    "Phi-4": (14_659_507_200,
+              LLAMA
+              | {"architectures": ["Phi3ForCausalLM"], "hidden_size": 5120,
+                 "intermediate_size": 17920, "max_position_embeddings": 16384,
+                 "num_attention_heads": 40, "num_hidden_layers": 40, "num_key_value_heads": 10,
+                 "original_max_position_embeddings": 16384, "rms_norm_eps": 1e-5,
+                 "rope_scaling": None, "rope_theta": 250000, "sliding_window": None,
+                 "tie_word_embeddings": False, "vocab_size": 100352}),
+    "OLMo-2-7B": (7_298_617_344,
+                  LLAMA
+                  | {"architectures": ["Olmo2ForCausalLM"], "hidden_size": 4096,
+                     "intermediate_size": 11008, "max_position_embeddings": 4096,
+                     "num_attention_heads": 32, "num_hidden_layers": 32,
+                     "num_key_value_heads": 32, "rms_norm_eps": 1e-6, "rope_scaling": None,
+                     "rope_theta": 500000, "tie_word_embeddings": False,
+                     "vocab_size": 100352}),
     "GPT-2": (124_439_808,
               {"activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
                "layer_norm_epsilon": 1e-5, "n_ctx": 1024, "n_embd": 768, "n_head": 12,
@@ -226,7 +262,8 @@ def test_hostile_values_are_read_or_refused(architecture):
     names = [*fields, "rope_scaling", "sliding_window", "max_window_layers", "layer_types",
              "sliding_window_pattern", "rope_theta", "rope_local_base_freq", "mlp_only_layers",
              "n_inner", "quantization_config", "original_max_position_embeddings",
-             "partial_rotary_factor", "is_causal"]
+             "partial_rotary_factor", "is_causal", "no_rope_layers",
+             "no_rope_layer_interval"]
     read = refused = 0
     for name in names:
         for value in HOSTILE:
@@ -240,13 +277,13 @@ def test_hostile_values_are_read_or_refused(architecture):
     assert read > 200 and refused > 100
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn"])
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "llama3", "yarn", "longrope"])
 def test_hostile_rope_is_read_or_refused(kind):
     rope = {"rope_type": kind, "rope_theta": 1e4, "factor": 2.0,
             "original_max_position_embeddings": 32, "low_freq_factor": 1.0,
             "high_freq_factor": 4.0, "beta_fast": 32, "beta_slow": 1, "attention_factor": 1.0,
             "mscale": 1.0, "mscale_all_dim": 1.0, "truncate": True,
-            "partial_rotary_factor": 1.0}
+            "partial_rotary_factor": 1.0, "short_factor": [1.0] * 6, "long_factor": [2.0] * 6}
     fields = explicit("LlamaForCausalLM",
                       {"hidden_size": 48, "num_attention_heads": 4, "num_hidden_layers": 2})
     ModelConfig.from_hf(fields | {"rope_parameters": rope})

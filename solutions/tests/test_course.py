@@ -37,7 +37,7 @@ POSIX_ONLY = pytest.mark.skipif(os.name == "nt", reason="POSIX signals and permi
 STAND_IN = """\
 import json, os, sys
 call = {"prefix": sys.prefix, "version": VERSION, "path": os.environ["PATH"],
-        "argv": ["MODULE", *sys.argv[1:]]}
+        "argv": ["MODULE", *sys.argv[1:]], "jupyter": os.environ.get("JUPYTER_CONFIG_PATH")}
 print(json.dumps(call), file=sys.stderr)
 print("a path" if sys.argv[1:2] == ["fetch"] else "an answer")
 sys.exit(int(os.environ.get("FETCH_EXIT_CODE", 0)) if sys.argv[1:2] == ["fetch"] else 0)
@@ -669,13 +669,9 @@ def test_usage_errors(new, arguments, words):
     assert not new.venv.exists()
 
 
-@pytest.mark.parametrize("command, promise",
-                         [("grade", "the grader for whole classes comes later")])
-def test_commands_that_come_later(new, command, promise):
-    """They say so at once, and set nothing up for it."""
-    done = new.run(command)
-    assert done.returncode == 1 and promise in done.stderr
-    assert not new.venv.exists()
+def test_grade_asks_the_autograder(settled):
+    done = settled.run("grade", "submitted", "--jobs", "2")
+    assert done.calls[-1]["argv"] == ["autograder", "grade", "submitted", "--jobs", "2"]
 
 
 def test_progress_asks_the_autograder(settled):
@@ -695,6 +691,9 @@ def test_lab_opens_the_chapters(settled):
     done = settled.run("lab", "--no-browser")
     assert "There are no chapters here yet" in done.stdout
     assert {"--no-browser", "--LabApp.default_url=/lab"} < set(done.calls[-1]["argv"])
+    # a learner's, without the menus of nbgrader
+    assert (done.calls[-1]["jupyter"].split(os.pathsep)[0]
+            == str(settled.root / "autograder" / "learner_lab"))
     (settled.root / "chapters").mkdir()
     (settled.root / "chapters" / "01_overview.ipynb").write_text("{}", encoding="utf-8")
     argv = settled.run("lab", "--", "--port=9999").calls[-1]["argv"]

@@ -36,6 +36,8 @@ HELD = json.loads((Path(__file__).parent / "data" / "llamacpp_smollm2.json")
                   .read_text(encoding="utf-8"))["perplexity"]
 ROPE = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 4.0, "low_freq_factor": 1.0,
         "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0,
+            "short_factor": [1.0, 1.3, 0.9, 2.0], "long_factor": [1.5, 4.0, 9.0, 30.0]}
 FAMILIES = [
     ("Llama", {}), ("Llama", {"head_dim": 10, "hidden_size": 36, "vocab_size": 37}),
     ("Llama", {"rope_parameters": ROPE, "tie_word_embeddings": True}),
@@ -43,7 +45,10 @@ FAMILIES = [
     ("Qwen2", {}), ("Qwen2", {"use_sliding_window": True, "sliding_window": 7,
                               "max_window_layers": 1}),
     ("Qwen3", {"head_dim": 16}), ("Mistral", {"sliding_window": 5}),
-    ("Mistral", {"sliding_window": None, "num_attention_heads": 3, "num_key_value_heads": 1})]
+    ("Mistral", {"sliding_window": None, "num_attention_heads": 3, "num_key_value_heads": 1}),
+    ("SmolLM3", {}), ("SmolLM3", {"no_rope_layers": [0, 1, 0], "head_dim": 10}),
+    ("Phi3", {}), ("Phi3", {"rope_parameters": LONGROPE, "sliding_window": 9,
+                            "original_max_position_embeddings": 60})]
 
 
 def to_codes(weight: np.ndarray, bits: int, group: int) -> Codes:

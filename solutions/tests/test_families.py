@@ -1,6 +1,7 @@
 """Every family against Hugging Face, on tiny random models of odd shapes,
 and against itself."""
 
+import itertools
 import json
 import sys
 import warnings
@@ -11,19 +12,23 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from gearworks.accounting import latent_cache_bytes
 from gearworks.comparison.compare import load_hf
 from gearworks.config import SUPPORTED_ARCHITECTURES, ExpertsConfig, ModelConfig
-from gearworks.errors import ModelError
+from gearworks.errors import FormatError, ModelError
 from gearworks.families.deepseek import choose
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.model import Model
+from gearworks.quantization.mxfp4 import quantize_mxfp4
 
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0,
+            "short_factor": [1.0, 1.3, 0.9, 2.0], "long_factor": [1.5, 4.0, 9.0, 30.0]}
 # More experts than fit into one group, one group only, all groups; every kind of RoPE; one or
 # many key/value heads.
 CASES = [
@@ -67,6 +72,45 @@ CASES = [
     ("Mistral",
      {"sliding_window": 33, "num_attention_heads": 5, "num_key_value_heads": 5, "head_dim": 6}),
     ("Mistral", {"sliding_window": 70, "intermediate_size": 23, "rope_parameters": LLAMA3}),
+    ("Phi3", {}),
+    ("Phi3", {"rope_parameters": None, "tie_word_embeddings": True, "vocab_size": 37}),
+    ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 133,
+              "max_position_embeddings": 133, "num_key_value_heads": 6}),
+    ("Phi3", {"rope_parameters": LONGROPE | {"attention_factor": 1.7,
+                                             "partial_rotary_factor": 0.67},
+              "original_max_position_embeddings": 20, "hidden_size": 60,
+              "num_attention_heads": 5, "num_key_value_heads": 5}),
+    ("Phi3", {"rope_parameters": LONGROPE | {"factor": 3.0, "partial_rotary_factor": 0.5},
+              "original_max_position_embeddings": 10, "hidden_size": 80, "sliding_window": 9,
+              "num_attention_heads": 5, "num_key_value_heads": 1, "intermediate_size": 23}),
+    ("Phi3", {"sliding_window": 33, "rms_norm_eps": 1e-2, "num_key_value_heads": 1}),
+    ("GptOss", {}),
+    ("GptOss", {"swiglu_limit": 0.4, "swiglu_alpha": 3.0, "num_key_value_heads": 6}),
+    ("GptOss", {"num_local_experts": 7, "num_experts_per_tok": 1, "tie_word_embeddings": True,
+                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}),
+    ("GptOss", {"attention_bias": False, "num_experts_per_tok": 5, "head_dim": 16}),
+    ("GptOss", {"layer_types": ["full_attention"] * 3, "intermediate_size": 23,
+                "vocab_size": 37}),
+    ("GptOss", {"rope_parameters": None, "hidden_size": 40, "num_attention_heads": 5,
+                "num_key_value_heads": 1, "max_position_embeddings": 8192}),
+    ("GptOss", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+                "sliding_window": 64, "rms_norm_eps": 1e-2, "head_dim": 6}),
+    ("Olmo2", {}),
+    ("Olmo2", {"num_key_value_heads": 6, "tie_word_embeddings": True, "vocab_size": 37}),
+    ("Olmo2", {"num_attention_heads": 5, "num_key_value_heads": 1, "hidden_size": 50}),
+    ("Olmo2", {"head_dim": 10, "intermediate_size": 23, "rms_norm_eps": 1e-2}),
+    ("Olmo2", {"head_dim": 14, "num_attention_heads": 4, "rope_parameters": YARN}),
+    ("Olmo2", {"rope_parameters": LLAMA3, "num_hidden_layers": 1, "num_key_value_heads": 3}),
+    ("SmolLM3", {}),
+    ("SmolLM3", {"no_rope_layers": [0, 1, 1], "head_dim": 10, "vocab_size": 37}),
+    ("SmolLM3", {"no_rope_layers": [0, 0, 0, 0], "tie_word_embeddings": False}),
+    ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5, "head_dim": 14,
+                 "num_key_value_heads": 1, "num_attention_heads": 5, "hidden_size": 36}),
+    ("SmolLM3", {"use_sliding_window": True, "sliding_window": 9, "rms_norm_eps": 1e-2}),
+    ("SmolLM3", {"use_sliding_window": True, "sliding_window": 13, "num_key_value_heads": 6,
+                 "layer_types": ["full_attention", "full_attention", "sliding_attention"]}),
+    ("SmolLM3", {"rope_parameters": YARN, "head_dim": 22, "intermediate_size": 23}),
     ("GPT2", {}),
     ("GPT2", {"n_inner": 50}),
     ("GPT2", {"n_head": 16}),
@@ -96,6 +140,12 @@ CASES = [
     ("Gemma3",
      {"tie_word_embeddings": False, "hidden_size": 36, "num_key_value_heads": 6,
       "rms_norm_eps": 1e-2}), ("Mixtral", {}),
+    ("Gemma2", {}), ("Gemma2", {"attn_logit_softcapping": None, "num_hidden_layers": 5}),
+    ("Gemma2", {"final_logit_softcapping": None, "head_dim": 16, "num_key_value_heads": 1}),
+    ("Gemma2", {"layer_types": ["full_attention"] * 2 + ["sliding_attention"],
+                "query_pre_attn_scalar": 7, "attn_logit_softcapping": 0.5}),
+    ("Gemma2", {"rope_parameters": LLAMA3, "vocab_size": 37, "intermediate_size": 23}),
+    ("Gemma2", {"tie_word_embeddings": False, "num_key_value_heads": 6, "rms_norm_eps": 1e-2}),
     ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 1}),
     ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3, "head_dim": 10}),
     ("Mixtral", {"sliding_window": 10, "tie_word_embeddings": True}),
@@ -213,7 +263,8 @@ def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
     finally:
         sys.setprofile(None)
     assert found == set() and logits.dtype == np.float32
-    assert {"attend", "attention", "linear", "forward", "decoder_layer"} <= looked_at
+    assert {"attend", "linear", "forward", "decoder_layer"} <= looked_at
+    assert looked_at & {"attention", "attention_over_views"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -271,6 +322,34 @@ def test_older_files_and_missing_fields_are_read_as_hf_reads_them(tiny_model, rn
     with torch.no_grad():
         expected = load_hf(folder)(torch.from_numpy(ids)[None]).logits[0].numpy()
     np.testing.assert_allclose(whole(Model.load(folder), ids), expected, rtol=0, atol=1e-4)
+
+
+def test_gpt_oss_as_it_was_published(tiny_model, rng):
+    """Experts in MXFP4, whose matrices lie the other way round than in a plain file."""
+    hf_model, folder = tiny_model("GptOss", 42, hidden_size=64, intermediate_size=96)
+    state = {key: tensor.clone() for key, tensor in hf_model.state_dict().items()}
+    for key in [key for key in state if key.endswith(("gate_up_proj", "experts.down_proj"))]:
+        packed = [quantize_mxfp4(expert.T.contiguous().numpy()) for expert in state.pop(key)]
+        for part, arrays in zip(("blocks", "scales"), zip(*packed)):
+            state[f"{key}_{part}"] = torch.from_numpy(np.stack(arrays))
+        hf_model.get_parameter(key).data = convert_moe_packed_tensors(
+            state[f"{key}_blocks"], state[f"{key}_scales"], dtype=torch.float32)
+    save_file(state, folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8")) | {
+        "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]},
+        "experts_per_token": 2, "initial_context_length": 64}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ids = rng.integers(0, 211, 50)
+    with torch.no_grad():
+        expected = hf_model(torch.from_numpy(ids)[None]).logits[0].numpy()
+    np.testing.assert_allclose(whole(Model.load(folder), ids), expected, rtol=0, atol=1e-4)
+    for part, wrong, says in (("scales", (5, 192, 3), "expected"),
+                              ("blocks", (5, 192, 2, 15), "not of 16 bytes")):
+        key = f"model.layers.1.mlp.experts.gate_up_proj_{part}"
+        save_file(state | {key: torch.zeros(wrong, dtype=torch.uint8)},
+                  folder / "model.safetensors")
+        with pytest.raises(FormatError, match=says):
+            Model.load(folder)
 
 
 def test_gpt2_as_it_was_published(tiny_model, rng, tmp_path):
@@ -385,3 +464,26 @@ def test_what_would_be_computed_wrongly_is_refused(tiny_model, family, change, s
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ModelError, match=says):
         Model.load(folder)
+
+
+def test_long_factors_are_chosen_for_each_sequence(tiny_model, rng):
+    """A sequence in steps is what Hugging Face makes of the same steps, across the border of
+    the trained context; and what else is in the batch changes nothing."""
+    hf_model, folder = tiny_model("Phi3", 9, rope_parameters=LONGROPE,
+                                  original_max_position_embeddings=40)
+    model = Model.load(folder)
+    ids, short = rng.integers(0, 211, 90), rng.integers(0, 211, 18)
+    *caches, alone = (model.new_cache(99) for _ in range(3))
+    hf_cache = None
+    for number, (start, end) in enumerate(itertools.pairwise([0, 20, 39, 40, 41, 42, 90])):
+        with torch.no_grad():
+            said = hf_model(torch.from_numpy(ids[start:end])[None], cache=hf_cache,
+                            use_cache=True)
+        hf_cache = said.cache
+        places = np.arange(3 * number, 3 * number + 3)
+        logits = model.forward(np.concatenate([ids[start:end], short[places]]),
+                               np.concatenate([np.arange(start, end), places]),
+                               RaggedBatch(caches, [end - start, 3]))
+        np.testing.assert_allclose(logits[:-3], said.logits[0].numpy(), rtol=0, atol=1e-4)
+        np.testing.assert_allclose(logits[-3:], model.forward(short[places], places, alone),
+                                   rtol=0, atol=2e-5)

@@ -1,6 +1,7 @@
 """GGUF files of every architecture that is read from them,
 written with the `gguf` package and its own tensor names."""
 
+import math
 import re
 from pathlib import Path
 
@@ -28,6 +29,9 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 ARCHITECTURES = {"Llama": gguf.MODEL_ARCH.LLAMA, "Mistral": gguf.MODEL_ARCH.LLAMA,
                  "Mixtral": gguf.MODEL_ARCH.LLAMA, "Qwen2": gguf.MODEL_ARCH.QWEN2,
                  "Qwen3": gguf.MODEL_ARCH.QWEN3, "Qwen3Moe": gguf.MODEL_ARCH.QWEN3MOE,
+                 "Phi3": gguf.MODEL_ARCH.PHI3, "SmolLM3": gguf.MODEL_ARCH.SMOLLM3,
+                 "Olmo2": gguf.MODEL_ARCH.OLMO2, "GptOss": gguf.MODEL_ARCH.GPT_OSS,
+                 "Gemma2": gguf.MODEL_ARCH.GEMMA2,
                  "Gemma3": gguf.MODEL_ARCH.GEMMA3, "GPT2": gguf.MODEL_ARCH.GPT2,
                  "DeepseekV2": gguf.MODEL_ARCH.DEEPSEEK2,
                  "DeepseekV3": gguf.MODEL_ARCH.DEEPSEEK2}
@@ -65,13 +69,36 @@ def add_settings(writer, family, config):
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(config.head_dim if getattr(config, "head_dim", None)
                           else config.hidden_size // config.num_attention_heads)
-    if family == "Gemma3" or family in ("Mistral", "Mixtral") and config.sliding_window:
+    if family in ("Gemma2", "Gemma3", "GptOss") or (family in ("Mistral", "Mixtral", "Phi3")
+                                          and config.sliding_window):
         writer.add_sliding_window(config.sliding_window)
-    if family in ("Mixtral", "Qwen3Moe"):
+    if family == "Gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if family == "Phi3":
+        add_phi3(writer, config, rope)
+    if family in ("Mixtral", "Qwen3Moe", "GptOss"):
         writer.add_expert_count(config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
+    if family == "GptOss":
+        writer.add_expert_feed_forward_length(config.intermediate_size)
     if family == "Qwen3Moe":
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+
+
+def add_phi3(writer, config, rope):
+    """What of a head turns, and how; whose factors are tensors, converters give no type."""
+    context = config.original_max_position_embeddings
+    writer.add_rope_scaling_orig_ctx_len(context)
+    writer.add_rope_dimension_count(int(config.hidden_size // config.num_attention_heads
+                                        * rope["partial_rotary_factor"]))
+    if rope["rope_type"] == "longrope":
+        stretch = config.max_position_embeddings / context
+        writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(stretch)
+                                                       / math.log(context)))
+        for texts in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{texts}.weight",
+                              np.array(rope[f"{texts}_factor"], np.float32))
 
 
 def add_deepseek(writer, family, config):
@@ -113,11 +140,21 @@ def as_converted(family, hf_model, folder, permute=None, mla=True, stacked=True)
             experts.setdefault(expert[1] + expert[3], {})[int(expert[2])] = tensors.pop(name)
     tensors |= {name: np.stack([each[number] for number in range(len(each))])
                 for name, each in experts.items()}
-    is_permuted = (family in ("Llama", "Mistral", "Mixtral")) if permute is None else permute
+    is_permuted = (family in ("Llama", "Mistral", "Mixtral", "SmolLM3") if permute is None
+                   else permute)
+    for name in [name for name in tensors if family == "GptOss" and ".experts." in name]:
+        array, bias = tensors.pop(name), name.endswith("_bias")
+        array = array if bias else array.swapaxes(1, 2)
+        whole = name.removesuffix("_bias") + (".bias" if bias else ".weight")
+        parts = {whole: array}
+        if "gate_up" in whole:
+            parts = {whole.replace("gate_up", "gate"): array[:, ::2],
+                     whole.replace("gate_up", "up"): array[:, 1::2]}
+        tensors |= parts
     names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     converted = {}
     for name, array in tensors.items():
-        if family == "Gemma3" and name.endswith("norm.weight"):
+        if family.startswith("Gemma") and name.endswith("norm.weight"):
             array = array + 1
         if family == "GPT2":
             if name.endswith((".attn.bias", ".attn.masked_bias")):
@@ -129,6 +166,8 @@ def as_converted(family, hf_model, folder, permute=None, mla=True, stacked=True)
             if is_permuted and name.endswith(f"{part}.weight"):
                 array = permuted(array, getattr(config, heads))
         parts = {name.replace("e_score_correction_bias", "e_score_correction.bias"): array}
+        if name.endswith("sinks"):
+            parts = {f"{name}.weight": array}
         if name.endswith("kv_b_proj.weight") and mla:
             heads = array.reshape(config.num_attention_heads, -1, config.kv_lora_rank)
             still = config.qk_nope_head_dim
@@ -192,8 +231,14 @@ def hf_logits(model, ids):
         return model[0](torch.from_numpy(ids)[None]).logits[0].numpy()
 
 
+GPT_OSS_ROPE = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "truncate": False,
+                "original_max_position_embeddings": 64}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
         "original_max_position_embeddings": 64}
+
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+            "short_factor": [1.0, 1.3, 0.9], "long_factor": [1.5, 4.0, 9.0]}
 
 
 def yarn_keys(settings):
@@ -219,6 +264,16 @@ def yarn_keys(settings):
      ("Qwen3Moe", {"norm_topk_prob": True}),
      ("Qwen3Moe", {"norm_topk_prob": True, "num_experts": 4, "num_key_value_heads": 1,
                    "moe_intermediate_size": 90, "tie_word_embeddings": True}),
+     ("Phi3", {}), ("Phi3", {"tie_word_embeddings": True, "sliding_window": 9}),
+     ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 131}),
+     ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5}),
+     ("SmolLM3", {"no_rope_layer_interval": 4, "head_dim": 14, "tie_word_embeddings": False}),
+     ("GptOss", {"rope_parameters": GPT_OSS_ROPE}),
+     ("GptOss", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5},
+                 "num_hidden_layers": 4, "num_local_experts": 3, "num_experts_per_tok": 3,
+                 "tie_word_embeddings": True}),
+     ("Gemma2", {"query_pre_attn_scalar": 10}),
+     ("Olmo2", {}), ("Olmo2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
      ("GPT2", {}), ("GPT2", {"n_inner": 48}), ("GPT2", {"tie_word_embeddings": False}),
      ("DeepseekV2", {"topk_method": "greedy"}),
      ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
@@ -247,6 +302,10 @@ def test_logits_equal_hf(tmp_path, tiny_model, rng, family, settings):
     ("Llama", {"head_dim": 10, "rope_parameters": YARN}), ("Mistral", {"sliding_window": 9}),
     ("Mixtral", {}), ("Qwen2", {}), ("Qwen3", {"head_dim": 14}),
     ("Qwen3Moe", {"norm_topk_prob": True}), ("GPT2", {"n_inner": 48}),
+    ("SmolLM3", {"no_rope_layer_interval": 4, "num_hidden_layers": 5}), ("Olmo2", {}),
+    ("Gemma2", {"query_pre_attn_scalar": 10}),
+    ("GptOss", {"rope_parameters": GPT_OSS_ROPE}), ("Phi3", {"sliding_window": 9}),
+    ("Phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 40}),
     ("Gemma3", {"num_hidden_layers": 7, "query_pre_attn_scalar": 10}),
     ("DeepseekV2", {"topk_method": "group_limited_greedy", "routed_scaling_factor": 3.0}),
     ("DeepseekV2", {"topk_method": "greedy", "q_lora_rank": None}),
@@ -315,6 +374,23 @@ def test_quantized_experts_are_the_matrices_that_the_package_reads(tmp_path, tin
         np.testing.assert_array_equal(array, expected)
         looked_at += 1
     assert looked_at >= len(file.tensors) - 3
+
+
+def test_gpt_oss_as_it_is_published(tmp_path, tiny_model, rng):
+    """Experts in MXFP4, gate and up apart."""
+    mxfp4 = gguf.GGMLQuantizationType.MXFP4
+    model = tiny_model("GptOss", 28, hidden_size=64, intermediate_size=96,
+                       rope_parameters=GPT_OSS_ROPE)
+    write_gguf(tmp_path / "model.gguf", "GptOss", model, types=[("_exps.weight", mxfp4)],
+               **yarn_keys({"rope_parameters": GPT_OSS_ROPE}))
+    for layer in model[0].model.layers:
+        for weights in (layer.mlp.experts.gate_up_proj, layer.mlp.experts.down_proj):
+            rows = weights.detach().swapaxes(1, 2).contiguous().numpy()
+            rounded = gguf.quants.dequantize(gguf.quants.quantize(rows, mxfp4), mxfp4)
+            weights.data = torch.from_numpy(rounded).swapaxes(1, 2)
+    ids = rng.integers(0, 211, 60)
+    np.testing.assert_allclose(logits(Model.load(tmp_path / "model.gguf"), ids),
+                               hf_logits(model, ids), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2"])
@@ -584,7 +660,7 @@ SMALLEST = {"context_length": 64, "embedding_length": 32, "block_count": 2,
 EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 8}
 LATENT = {"attention.kv_lora_rank": 12, "attention.key_length": 10,
           "attention.value_length": 6, "rope.dimension_count": 4}
-OWN = {"qwen3moe": EXPERTS, "deepseek2": EXPERTS | LATENT}
+OWN = {"qwen3moe": EXPERTS, "gpt-oss": EXPERTS, "deepseek2": EXPERTS | LATENT}
 
 
 def smallest(name):

@@ -20,6 +20,7 @@ SIZES = {"vocab_size": 216, "num_attention_heads": 12, "num_key_value_heads": 6,
          "intermediate_size": 84, "head_dim": 10}
 CASES = [("Llama", {}, 2), ("Llama", {"num_key_value_heads": 12, "head_dim": 4}, 3),
          ("Mistral", {"sliding_window": 7}, 2), ("Qwen2", {"tie_word_embeddings": True}, 3),
+         ("SmolLM3", {"no_rope_layers": [1, 0, 0]}, 2), ("Phi3", {"head_dim": 16}, 3),
          ("Qwen3", {}, 6), ("Qwen3", {"tie_word_embeddings": True}, 2)]
 
 

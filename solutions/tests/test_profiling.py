@@ -89,7 +89,9 @@ def test_each_operator_has_its_own(tiny):
 
 @pytest.mark.parametrize("family, others", [
     ("GPT2", {"up_proj"}), ("Gemma3", {"gate_up_proj"}), ("Mixtral", {"router", "routing"}),
-    ("Qwen3Moe", {"router", "routing"}),
+    ("Qwen3Moe", {"router", "routing"}), ("Olmo2", {"gate_up_proj", "activation"}),
+    ("SmolLM3", {"qkv_proj", "rope"}), ("Phi3", {"qkv_proj", "rope"}),
+    ("Gemma2", {"gate_up_proj"}), ("GptOss", {"router", "routing", "activation"}),
     ("DeepseekV3", {"router", "routing", "kv_a_proj", "q_a_proj", "q_b_proj", "o_proj",
                     "shared_gate_up_proj"})])
 def test_every_family_has_a_profile_without_strangers(tiny, family, others):

@@ -300,6 +300,20 @@ def test_a_body_of_50_mb_is_refused_while_it_comes(server, client, length):
     assert_error(client.post("/v1/completions", content=pieces(), headers=headers), 413)
 
 
+@pytest.mark.parametrize("body", [
+    '{"prompt": [1' + ",1" * 300_000 + "]}", '{"prompt": [' + "[1]," * 140_000 + "[1]]}",
+    '{"prompt": "a", "logit_bias": {"1": 1' + ',"1":1' * 300_000 + "}}",
+    '{"prompt": "a", "x": [{}' + ",{}" * 140_000 + "]}"],
+    ids=["ids", "lists", "an object", "objects"])
+def test_a_body_of_many_values_is_refused_before_it_is_read(client, monkeypatch, body):
+    """To read it would take long, and nobody else would be answered meanwhile."""
+    def reached(*arguments, **options):
+        raise AssertionError("it is read")
+    monkeypatch.setattr("gearworks.server.body.from_json", reached)
+    assert_error(client.post("/v1/completions", content=body,
+                             headers={"content-type": "application/json"}), 413)
+
+
 def test_a_text_beyond_the_context_is_refused_before_it_is_encoded(client, monkeypatch,
                                                                   tiny_chat):
     def reached(*arguments, **options):

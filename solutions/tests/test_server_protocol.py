@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from gearworks.decoding import generate
 from gearworks.errors import ModelError
+from gearworks.samplers import SETTINGS, breaking_ids
 from gearworks.sampling import TokenLogprob, logprobs
 from gearworks.server.api_error import APIError
 from gearworks.server.engine_request import InputProcessor
@@ -114,6 +115,11 @@ BAD = [("messages", []), ("messages", "Hi"), ("messages", {}), ("messages", [7])
        ("max_completion_tokens", 10 ** 30), ("max_completion_tokens", True),
        ("logprobs", 5), ("top_logprobs", -1), ("top_logprobs", 21), ("top_logprobs", True),
        ("response_format", "json"), ("response_format", {"type": "xml"}),
+       ("min_tokens", -1), ("min_tokens", 101), ("dry_multiplier", -1), ("dry_base", 0.5),
+       ("dry_allowed_length", 0), ("dry_penalty_last_n", -2), ("dry_sequence_breakers", [""]),
+       ("dry_sequence_breakers", ["x"] * 65), ("xtc_probability", 1.1),
+       ("xtc_threshold", "0.1"), ("top_n_sigma", -1), ("dynatemp_range", 3),
+       ("dynatemp_exponent", -1),
        ("tools", {}), ("tools", TOOLS * 2), ("tool_choice", "maybe"),
        ("tool_choice", "required"), ("stream_options", True), ("model", 7)]
 
@@ -555,9 +561,24 @@ def test_parameters_reach_the_engine(smollm2):
     assert smollm2.tokenizer.decode(request.prompt_ids) == smollm2.chat_prompt(HI["messages"])
 
 
+def test_samplers_of_other_engines_reach_the_engine(smollm2):
+    settings = {"min_tokens": 3, "dry_multiplier": 0.8, "dry_base": 2.0,
+                "dry_allowed_length": 3, "dry_penalty_last_n": 64, "xtc_probability": 0.5,
+                "xtc_threshold": 0.2, "top_n_sigma": 1.5, "dynatemp_range": 0.25,
+                "dynatemp_exponent": 2.0}
+    assert {*settings} == {*SETTINGS}
+    (request,) = made(smollm2, HI | settings | {"dry_sequence_breakers": [":"],
+                                                "stop_token_ids": [4]})
+    others = request.params.others
+    assert {name: getattr(others, name) for name in settings} == settings
+    assert others.ending_ids == {4, *smollm2.eos_ids}
+    assert others.dry_breakers == breaking_ids(smollm2.tokenizer, [":"])
+
+
 def test_defaults_are_openais(smollm2):
     (request,) = made(smollm2, HI)
     assert request.params.temperature == 1 and request.params.seed is None
+    assert request.params.others is None
     assert request.max_tokens == 100 - len(request.prompt_ids)      # what room there is
     assert request.top_logprobs is None and request.prompt_logprobs is None
     (request,) = made(smollm2, {"prompt": "Hi"}, CompletionRequest)
@@ -640,3 +661,15 @@ def test_a_hostile_schema_is_refused(smollm2, schema):
         made(smollm2, HI | {"response_format": {
             "type": "json_schema", "json_schema": {"name": "x", "schema": schema}}})
     assert (caught.value.status, caught.value.param) == (400, "response_format")
+
+
+def test_ids_are_bounded_by_their_ends_alone():
+    """One by one, a hundred thousand took longer than to read them."""
+    limits = replace(LIMITS, vocab_size=10)
+    few, many = (len([*CompletionRequest(prompt=[3] * count).bounded(limits)])
+                 for count in (2, 100_000))
+    assert few == many
+    for tokens in ([10, 1, 1], [1, 10, 1], [1, 1, 10]):
+        for kind, name in ((CompletionRequest, "prompt"), (DetokenizeRequest, "tokens")):
+            with pytest.raises(APIError, match=f"{name} is 10; it can be from 0 to 9"):
+                validate_request({name: tokens}, kind, limits)

@@ -158,7 +158,8 @@ def test_the_cache_holds_what_was_kept_and_no_more(model, rng):
 
 FAMILIES = {"Llama": {}, "Mistral": {"sliding_window": 7}, "Gemma3": {},
             "GPT2": {"n_positions": 64}, "Qwen3": {"head_dim": 10}, "Mixtral": {},
-            "DeepseekV2": {}, "DeepseekV3": {}}
+            "DeepseekV2": {}, "DeepseekV3": {}, "SmolLM3": {}, "Olmo2": {}, "Phi3": {},
+            "Gemma2": {}, "GptOss": {}}
 
 
 def one_by_one(model, ids, params, capacity, eos_ids, enough):

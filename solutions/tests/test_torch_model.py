@@ -28,12 +28,22 @@ from gearworks.weights import load_checkpoint, reserve
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
         "original_max_position_embeddings": 64}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10_000.0,
+            "short_factor": [1.0, 1.3, 0.9, 2.0], "long_factor": [1.5, 4.0, 9.0, 30.0]}
 FAMILIES = [
     ("Llama", {}), ("Llama", {"head_dim": 10, "num_attention_heads": 6,
                               "num_key_value_heads": 1, "tie_word_embeddings": True}),
     ("Llama", {"rope_parameters": YARN}), ("Qwen2", {}), ("Qwen3", {"head_dim": 10}),
     ("Mistral", {"sliding_window": 9}),
-    ("Qwen2", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1})]
+    ("Qwen2", {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1}),
+    ("Olmo2", {}), ("Olmo2", {"head_dim": 10, "num_key_value_heads": 1}), ("Gemma2", {}),
+    ("Gemma2", {"head_dim": 16, "num_key_value_heads": 1, "final_logit_softcapping": None}),
+    ("Gemma3", {}), ("Gemma3", {"num_hidden_layers": 7, "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}),
+    ("SmolLM3", {}), ("SmolLM3", {"no_rope_layers": [0, 1, 0], "head_dim": 10}),
+    ("Phi3", {}), ("Phi3", {"rope_parameters": LONGROPE, "sliding_window": 9,
+                            "original_max_position_embeddings": 20})]
 BOTH = pytest.mark.parametrize("options", [
     {}, {"graphs": True}, pytest.param({"use_triton": True}, marks=pytest.mark.skipif(
         find_spec("triton") is None, reason="Triton exists for Linux only"))], ids=str)
@@ -60,9 +70,16 @@ def test_logits_equal_the_numpy_engines(tiny_model, rng, family, settings):
 
 
 @BOTH
-def test_however_a_sequence_is_cut(tiny_model, rng, options):
+@pytest.mark.parametrize("family, settings", [
+    ("Mistral", {"sliding_window": 20}), ("SmolLM3", {}), ("Olmo2", {}),
+    ("Gemma3", {"sliding_window": 20}), ("Gemma2", {"sliding_window": 20})], ids=str)
+def test_however_a_sequence_is_cut(tiny_model, rng, options, family, settings):
     """Prompts in pieces, single tokens, rewound in between, chosen rows."""
-    _, folder = tiny_model("Mistral", 6, sliding_window=20)
+    _, folder = tiny_model(family, 6, **settings)
+    if family == "Gemma2" and options.get("use_triton"):
+        with pytest.raises(ModelError, match="no soft cap"):
+            pair(folder, **options)
+        return
     ours, theirs = pair(folder, **options)
     ids = rng.integers(0, 211, 60 + 2 * PATIENCE)
     expected, cache = whole(ours, ids), theirs.new_cache(len(ids))
@@ -222,7 +239,7 @@ def test_random_weights_have_a_checkpoints_shapes(tied):
 
 
 def test_other_families_are_refused(tiny_model):
-    for family in ("GPT2", "Mixtral", "Gemma3"):
+    for family in ("GPT2", "Mixtral", "DeepseekV3"):
         _, folder = tiny_model(family, 1)
         with pytest.raises(ModelError, match=f"does not run a {family}"):
             TorchModel.of(*load_checkpoint(folder), torch.device("cpu"), torch.float32)

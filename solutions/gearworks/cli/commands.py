@@ -13,7 +13,8 @@ from pathlib import Path
 
 from gearworks import __version__
 from gearworks.backends import NAMES
-from gearworks.cli import console, inspect, load, profile, quantize, serve
+from gearworks.cli import (
+    chat, console, generate, inspect, load, profile, quantize, serve)
 from gearworks.errors import GearworksError, NotAvailableError, UsageError
 
 MODEL_HELP = ("smollm2, the path of a GGUF file or of a Hugging Face folder, or an id on the "
@@ -41,29 +42,16 @@ def _parser() -> console.Parser:
 
     command = parser.add_command("generate", "continue a prompt", "Continue a prompt.")
     command.add_argument("model", metavar="MODEL", help=MODEL_HELP)
-    command.add_argument("prompt", metavar="PROMPT", type=console.text,
-                         help="the text to continue; - reads standard input")
-    command.add_argument("--chat", action="store_true",
-                         help="treat the prompt as a user's message")
-    command.add_argument("--json", action="store_true",
-                         help="print one JSON object instead of the text")
-    command.add_argument("--schema", type=Path, metavar="FILE",
-                         help="answer in JSON that this JSON schema accepts")
     _add_engine(command)
-    _add_sampling(command, temperature=0.0)
-    command.set_defaults(run=_generate)
+    generate.add_options(command)
+    command.set_defaults(run=lambda options: generate.run(options, _load))
 
     command = parser.add_command("chat", "talk with a model", "Talk with a model.")
     command.add_argument("model", metavar="MODEL", nargs="?", default="smollm2",
                          help=MODEL_HELP)
-    command.add_argument("--system", metavar="TEXT", type=console.text,
-                         help="what the model is told before the conversation")
-    command.add_argument("--context", type=console.positive_count, default=8192, metavar="N",
-                         help="longest conversation in tokens "
-                              "(default %(default)s, or what the model was made for)")
     _add_engine(command)
-    _add_sampling(command, temperature=0.7)
-    command.set_defaults(run=_chat)
+    chat.add_options(command)
+    command.set_defaults(run=lambda options: chat.run(options, _load))
 
     command = parser.add_command(
         "serve", "serve a model through an OpenAI-compatible API",
@@ -219,49 +207,6 @@ def _prompt(argument: str) -> str:
     return console.text(argument)
 
 
-def _stop(argument: str) -> str:
-    r"""A text that ends an answer; \n, \t and \\ mean in any shell what they mean in Python."""
-    import re
-
-    if not argument:
-        raise argparse.ArgumentTypeError("an empty text would end every answer at once; "
-                                         "another text, or no --stop")
-    escapes = {"n": "\n", "t": "\t", "\\": "\\"}
-    return re.sub(r"\\([nt\\])", lambda escape: escapes[escape[1]], console.text(argument))
-
-
-def _add_sampling(command: argparse.ArgumentParser, temperature: float) -> None:
-    command.add_argument("--max-tokens", type=console.count, default=256, metavar="N",
-                         help="longest answer (default %(default)s)")
-    command.add_argument("--temperature", type=console.number, default=temperature, metavar="T",
-                         help="0 is greedy; higher is more varied (default %(default)s)")
-    command.add_argument("--top-k", type=console.whole_number, default=0, metavar="K",
-                         help="choose among the K likeliest; 0 among all")
-    command.add_argument("--top-p", type=console.number, default=1.0, metavar="P",
-                         help="choose among the likeliest that have probability P together")
-    command.add_argument("--min-p", type=console.number, default=0.0, metavar="P",
-                         help="choose among tokens at least P times as likely as the likeliest")
-    command.add_argument("--repetition-penalty", type=console.number, default=1.0, metavar="R",
-                         help="above 1, tokens that occurred become less likely")
-    command.add_argument("--presence-penalty", type=console.number, default=0.0, metavar="R",
-                         help="subtracted from tokens that were generated")
-    command.add_argument("--frequency-penalty", type=console.number, default=0.0, metavar="R",
-                         help="subtracted from tokens for each time that they were generated")
-    command.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", type=_stop,
-        help=r"end the answer before this text (\n is a line break); may be repeated")
-    command.add_argument("--seed", type=console.whole_number, metavar="S",
-                         help="the same seed gives the same text")
-
-
-def _sampling_params(options: argparse.Namespace):
-    from gearworks.sampling import SamplingParams
-    return SamplingParams(options.temperature, options.top_k, options.top_p,
-                          options.repetition_penalty, options.seed, min_p=options.min_p,
-                          presence_penalty=options.presence_penalty,
-                          frequency_penalty=options.frequency_penalty)
-
-
 def _load(name: str, chat: bool, backend: str):
     """Find and load a model, with a progress bar on standard error.
     chat: if it is to chat; backend: what runs it, as `backends` names it."""
@@ -278,142 +223,6 @@ def _load(name: str, chat: bool, backend: str):
         return tqdm(tensors, desc="Loading", unit=" tensors", leave=False)
     return LanguageModel.load(path, bar, chat, backend,
                               lambda line: print(line, file=sys.stderr, flush=True))
-
-
-def _generate(options: argparse.Namespace) -> None:
-    # What can be refused without the model is refused before it is looked for
-    params = _sampling_params(options)
-    prompt = _read_stdin() if options.prompt == "-" else options.prompt
-    if not prompt and not options.chat:
-        raise GearworksError("cannot generate", "the prompt is empty",
-                             "give the model at least one character to continue")
-    schema = None if options.schema is None else _read_schema(options.schema)
-    model = _load(options.model, options.chat, options.backend)
-    grammar = None if schema is None else _follow(schema, model)
-    settings = {"params": params, "max_tokens": options.max_tokens, "stop": options.stop,
-                "grammar": grammar, "on_text": None if options.json else _print_now}
-    if options.chat:
-        generation = model.chat([{"role": "user", "content": prompt}], **settings)
-    else:
-        generation = model.generate(prompt, **settings)
-    if not options.json:
-        print()
-        if grammar is not None and not grammar.may_end():
-            raise GearworksError("this is only the beginning of an answer in JSON",
-                                 f"it was cut off after {len(generation.ids)} tokens",
-                                 "raise --max-tokens, or let the schema bound what is long")
-        return
-    print(json.dumps({"prompt_ids": generation.prompt_ids,
-                      "ids": generation.ids,
-                      "text": generation.text,
-                      "finish_reason": generation.finish_reason,
-                      "usage": generation.usage,
-                      "seconds": {"prefill": round(generation.prefill_seconds, 6),
-                                  "decode": round(generation.decode_seconds, 6)}}))
-
-
-def _read_schema(path: Path) -> str:
-    """The grammar of the answers that the JSON schema in a file accepts."""
-    from gearworks.structured import json_grammar
-
-    try:
-        # Editors on Windows put a byte order mark in front
-        schema = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise GearworksError(f"cannot read the schema {path}", str(error),
-                             "give a file that holds a JSON schema") from None
-    return json_grammar(schema)
-
-
-def _follow(grammar: str, model):
-    from gearworks.structured import GrammarVocabulary, TokenGrammar
-
-    vocabulary = GrammarVocabulary(model.tokenizer, model.model.config.vocab_size,
-                                   model.eos_ids)
-    return TokenGrammar(vocabulary, grammar)
-
-
-CHAT_COMMANDS = {"/help": "shows these commands", "/reset": "forgets the conversation",
-                 "/quit": "ends it, as Ctrl-D does"}
-
-
-def _chat(options: argparse.Namespace) -> None:
-    params = _sampling_params(options)
-    model = _load(options.model, True, options.backend)
-    with console.interrupts_raise():
-        _converse(model, params, options)
-
-
-def _converse(model, params, options: argparse.Namespace) -> None:
-    from gearworks.decoding import Context
-
-    context = Context(model.model, options.context)
-    beginning = [{"role": "system", "content": options.system}] if options.system else []
-    messages = list(beginning)
-    print("Type a message. /help lists what else you can do; Ctrl-C stops an answer.",
-          file=sys.stderr)
-    while True:
-        try:
-            message = input("> " if sys.stdin.isatty() else "")
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            print(file=sys.stderr)
-            continue
-        if not message.strip():
-            continue
-        if message.startswith("/"):
-            command = message.split()[0]
-            if command == "/quit":
-                return
-            if command == "/reset":
-                messages = list(beginning)
-            elif command == "/help":
-                print(_chat_help(), file=sys.stderr)
-            else:
-                print(GearworksError(f"there is no command {command}",
-                                     "a line that begins with / is no message",
-                                     "/help, or a space before the /"), file=sys.stderr)
-            continue
-        pieces: list[str] = []
-
-        def show(text: str) -> None:
-            pieces.append(text)
-            _print_now(text)
-        try:
-            generation = model.chat([*messages, {"role": "user", "content": message}],
-                                    params=params, max_tokens=options.max_tokens,
-                                    stop=options.stop, on_text=show, context=context)
-            print()
-            print(f"[{_summary(generation)}]", file=sys.stderr)
-        except KeyboardInterrupt:               # what was said so far stays in the conversation
-            print()
-        except GearworksError as error:
-            print(f"{error}\n  (the conversation is as before this message; /reset starts a "
-                  "new one)", file=sys.stderr)
-            continue
-        messages += [{"role": "user", "content": message},
-                     {"role": "assistant", "content": "".join(pieces)}]
-
-
-def _chat_help() -> str:
-    lines = [f"  {command:<8}{what}" for command, what in CHAT_COMMANDS.items()]
-    return "\n".join([*lines, "  Ctrl-C  stops an answer; what was said so far is remembered",
-                      "All else is a message. One that begins with / needs a space before it."])
-
-
-def _summary(generation) -> str:
-    """One line on what an answer took.
-
-    Such as `12 tokens at 41.0/s after 0.25 s; 30 of 42 prompt tokens were cached`.
-    """
-    count = len(generation.ids)
-    speed = (f" at {count / generation.decode_seconds:.1f}/s"
-             if count > 1 and generation.decode_seconds else "")
-    cut = ", cut off at the limit" if generation.finish_reason == "length" else ""
-    return (f"{count} tokens{speed} after {generation.prefill_seconds:.2f} s{cut}; "
-            f"{generation.cached_tokens} of {len(generation.prompt_ids)} prompt tokens were "
-            "cached")
 
 
 def _serve(options: argparse.Namespace) -> int:
@@ -531,12 +340,3 @@ def _fetch(options: argparse.Namespace) -> None:
 
     with console.interrupts_raise():
         print(find_model(options.model))
-
-
-def _read_stdin() -> str:
-    sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-    return sys.stdin.read()
-
-
-def _print_now(text: str) -> None:
-    print(text, end="", flush=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gearworks.errors import ModelError, NotAvailableError
+from gearworks.families.phi3 import head_order
 from gearworks.kv_cache import Cache
 from gearworks.model import Model
 
@@ -140,7 +141,10 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
 
     trail: Trail = {}
     latent = getattr(network.config, "kv_lora_rank", None) is not None
-    attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
+    # PyTorch's own attention has no sinks, and no soft caps
+    kind = "sdpa" if network._supports_sdpa else "eager"
+    attend = (ALL_ATTENTION_FUNCTIONS["sdpa"] if kind == "sdpa"
+              else sys.modules[type(network).__module__].eager_attention_forward)
 
     def attend_and_record(module, query, key, value, mask, **options):
         out, weights = attend(module, query, key, value, mask, **options)
@@ -172,7 +176,7 @@ def record_hf(network: "torch.nn.Module", ids: Sequence[int]) -> Trail:
     hooks.append(final_norm.register_forward_hook(record(None, "final norm")))
     before = network.config._attn_implementation
     AttentionInterface.register("gearworks_recording", attend_and_record)
-    AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+    AttentionMaskInterface.register("gearworks_recording", ALL_MASK_ATTENTION_FUNCTIONS[kind])
     network.set_attn_implementation("gearworks_recording")
     try:
         with torch.no_grad():
@@ -243,6 +247,10 @@ def compare(model: Model, network: "torch.nn.Module", ids: Sequence[int],
     truth to compare with.
     """
     expected = record_hf(network, ids)
+    order = head_order(model.config)
+    if order is not None:
+        expected = {(layer, operator): truth[..., order] if operator in ("queries", "keys")
+                    else truth for (layer, operator), truth in expected.items()}
     for (layer, operator), truth in expected.items():
         if not np.isfinite(truth).all():
             raise ModelError("there is nothing to compare with",

@@ -19,6 +19,7 @@ class ExpertsConfig:
     scoring: "softmax" or "sigmoid", what makes weights of the router's scores. groups,
     kept_groups, best_of_group: as for `moe.keep_best_groups`; a single group means no limit.
     scale: multiplies the weights of the chosen experts.
+    swiglu_alpha, swiglu_limit: of gpt-oss, as for `gpt_oss.limited_swiglu`.
     shared_size: the feed-forward size of the network that every token visits besides, 0 for
     none.
     """
@@ -34,11 +35,14 @@ class ExpertsConfig:
     best_of_group: int = 1
     scale: float = 1.0
     shared_size: int = 0
+    swiglu_alpha: float | None = None
+    swiglu_limit: float | None = None
 
     def __post_init__(self):
         require_sizes(self, "num_experts", "num_experts_per_tok", "intermediate_size", "groups",
                       "kept_groups")
-        require_positive(self, "scale")
+        require_positive(self, "scale", *(name for name in ("swiglu_alpha", "swiglu_limit")
+                                          if getattr(self, name) is not None))
         if not isinstance(self.normalize, bool):
             raise bad_config(f"norm_topk_prob is {self.normalize!r:.80}, where true or false "
                              "is needed")
@@ -109,13 +113,16 @@ def _decoder(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _swish_decoder(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that all families have in common but GPT-2 and Gemma-3."""
+    """The fields of Llama, which most families have in common."""
     return _decoder(config) | _rope(config)
 
 
-def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
-    """transformers 5 has theta and scaling in `rope_parameters`, older files in two fields."""
-    newer, older = _object(config, "rope_parameters"), _object(config, "rope_scaling")
+def _rope(config: Mapping[str, Any], understood: Callable[[dict[str, Any]], dict[str, Any]]
+          = lambda parameters: parameters) -> dict[str, Any]:
+    """transformers 5 has theta and scaling in `rope_parameters`, older files in two fields.
+    understood: makes of such an object what other families would say."""
+    newer, older = (understood(_object(config, name))
+                    for name in ("rope_parameters", "rope_scaling"))
     if newer and older and newer != older:
         raise bad_config("rope_parameters and rope_scaling contradict each other")
     parameters = {"rope_theta": config["rope_theta"]} | (newer or older)
@@ -191,12 +198,77 @@ def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
     return _swish_decoder(config) | _qwen_windows(config) | {"qk_norm": True}
 
 
+def _phi3(config: Mapping[str, Any]) -> dict[str, Any]:
+    fields, partial = _decoder(config), config["partial_rotary_factor"]
+
+    def longrope(parameters: dict[str, Any]) -> dict[str, Any]:
+        nonlocal partial
+        kind = parameters.pop("rope_type", parameters.pop("type", "default"))
+        if kind not in ("default", "longrope", "su", "yarn"):    # two old names of longrope
+            raise not_computed(f"the RoPE scaling {kind!r:.80} is not supported in this family")
+        partial = parameters.pop("partial_rotary_factor", None) or partial
+        return parameters if kind == "default" else parameters | {"rope_type": "longrope"}
+
+    fields |= _rope(config, longrope)
+    if type(partial) not in (int, float) or not 0 < partial <= 1:
+        raise bad_config(f"partial_rotary_factor is {partial!r:.80}, where a number up to 1 is "
+                         "needed")
+    if partial != 1:
+        fields["rotary_dim"] = int(size("head_dim", fields["head_dim"]) * partial)
+    window, layers = config["sliding_window"], layer_range(config["num_hidden_layers"])
+    kind = "full_attention" if window is None else "sliding_attention"
+    return fields | _windows([kind] * len(layers), window)
+
+
+def _smollm3(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, turning = layer_range(config["num_hidden_layers"]), config.get("no_rope_layers")
+    if turning is None:                 # the list says which layers do turn, for all its name
+        interval = size("no_rope_layer_interval", config["no_rope_layer_interval"])
+        turning = [(layer + 1) % interval != 0 for layer in layers]
+    if not isinstance(turning, list) or len(turning) < len(layers) or not all(
+            each in (0, 1) for each in turning):
+        raise bad_config(f"no_rope_layers is {turning!r:.120}, where 1 or 0 is needed for each "
+                         "layer")
+    turns = tuple(map(bool, turning[:len(layers)]))
+    window, types = config["sliding_window"], config.get("layer_types")
+    if types is None:                   # the layers that do not turn have it, if any
+        slides = flag(config, "use_sliding_window") and window is not None
+        types = ["sliding_attention" if slides and not each else "full_attention"
+                 for each in turns]
+    return (_swish_decoder(config) | _windows(_layer_types(types, len(layers)), window)
+            | {"rope_layers": () if all(turns) else turns})
+
+
 def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
     fields = _mistral(config)
     everywhere = (True,) * len(layer_range(config["num_hidden_layers"]))
     experts = ExpertsConfig(config["num_local_experts"], config["num_experts_per_tok"],
                             config["intermediate_size"], True, everywhere)
     return fields | {"experts": experts}
+
+
+# What a file without settings of its RoPE means, in this family alone.
+_GPT_OSS_ROPE = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                 "truncate": False, "original_max_position_embeddings": 4096}
+
+
+def _gpt_oss(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
+    if types is None:
+        types = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
+    silent = not config.get("rope_parameters") and not config.get("rope_scaling")
+    everywhere = (True,) * len(layers)
+    experts = ExpertsConfig(config["num_local_experts"], config["num_experts_per_tok"],
+                            config["intermediate_size"], True, everywhere,
+                            swiglu_alpha=config["swiglu_alpha"],
+                            swiglu_limit=config["swiglu_limit"])
+    for name in ("swiglu_alpha", "swiglu_limit"):
+        if config[name] is None:
+            raise bad_config(f"{name} is None, where a number is needed")
+    return (_decoder(config)
+            | _rope(config, lambda parameters: dict(_GPT_OSS_ROPE) if silent else parameters)
+            | _windows(_layer_types(types, len(layers)), config["sliding_window"])
+            | {"qkv_bias": flag(config, "attention_bias"), "experts": experts})
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,6 +317,17 @@ def _deepseek(config: Mapping[str, Any], version: int) -> dict[str, Any]:
         "head_dim": latent.qk_rope_head_dim, "latent": latent, "experts": experts,
         "rope_interleaved": version == 2 or flag(config, "rope_interleave"),
         "prediction_layers": count(config, "num_nextn_predict_layers") if version == 3 else 0}
+
+
+def _gemma2(config: Mapping[str, Any]) -> dict[str, Any]:
+    layers, types = layer_range(config["num_hidden_layers"]), config.get("layer_types")
+    if types is None:
+        types = ["full_attention" if layer % 2 else "sliding_attention" for layer in layers]
+    return (_decoder(config) | _rope(config)
+            | _windows(_layer_types(types, len(layers)), config["sliding_window"])
+            | {"query_pre_attn_scalar": config["query_pre_attn_scalar"],
+               "attention_softcap": config["attn_logit_softcapping"],
+               "logit_softcap": config["final_logit_softcapping"]})
 
 
 def _gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,9 +385,14 @@ _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "MistralForCausalLM": _mistral,
+    "Olmo2ForCausalLM": _swish_decoder,
+    "Phi3ForCausalLM": _phi3,
+    "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral,
+    "GptOssForCausalLM": _gpt_oss,
     "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2,
+    "Gemma2ForCausalLM": _gemma2,
     "Gemma3ForCausalLM": _gemma3,
     "DeepseekV2ForCausalLM": lambda config: _deepseek(config, 2),
     "DeepseekV3ForCausalLM": lambda config: _deepseek(config, 3),
@@ -323,14 +411,29 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Qwen2ForCausalLM": _QWEN_DEFAULTS,
     "Qwen3ForCausalLM": _QWEN_DEFAULTS | {"head_dim": 128},
     "MistralForCausalLM": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "Olmo2ForCausalLM": {"rms_norm_eps": 1e-5},
+    "Phi3ForCausalLM": {"rms_norm_eps": 1e-5, "sliding_window": None,
+                        "partial_rotary_factor": 1.0,
+                        "original_max_position_embeddings": 4096},
+    "SmolLM3ForCausalLM": {"num_key_value_heads": 4, "sliding_window": None,
+                           "no_rope_layer_interval": 4, "rope_theta": 2e6,
+                           "tie_word_embeddings": True},
     "MixtralForCausalLM": {"num_key_value_heads": 8, "sliding_window": None,
                            "rms_norm_eps": 1e-5, "rope_theta": 1e6, "num_local_experts": 8,
                            "num_experts_per_tok": 2},
+    "GptOssForCausalLM": {"num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128,
+                          "rms_norm_eps": 1e-5, "rope_theta": 150_000.0,
+                          "num_local_experts": 128, "num_experts_per_tok": 4,
+                          "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
     "Qwen3MoeForCausalLM": {"num_key_value_heads": 4, "sliding_window": 4096,
                             "decoder_sparse_step": 1, "num_experts": 128,
                             "moe_intermediate_size": 768, "num_experts_per_tok": 8,
                             "norm_topk_prob": False},
     "GPT2LMHeadModel": {"layer_norm_epsilon": 1e-5, "tie_word_embeddings": True},
+    "Gemma2ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256,
+                          "query_pre_attn_scalar": 256, "sliding_window": 4096,
+                          "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+                          "tie_word_embeddings": True},
     "Gemma3ForCausalLM": {"num_key_value_heads": 4, "head_dim": 256,
                           "query_pre_attn_scalar": 256, "sliding_window": 4096,
                           "sliding_window_pattern": 6, "rope_theta": 1e6,

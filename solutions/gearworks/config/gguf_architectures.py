@@ -5,7 +5,7 @@ Llama, Mistral (with a window) and Mixtral (with experts), `deepseek2` is DeepSe
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gearworks.config.architectures import ExpertsConfig, LatentConfig, gemma3_windows
@@ -42,11 +42,11 @@ class Keys:
 
 
 def gguf_fields(architecture: str, metadata: Mapping[str, Any],
-                rope_factors: Sequence[float] | None) -> dict[str, Any]:
+                rope_factors: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """The fields of a `ModelConfig` but `tie_word_embeddings`, from a GGUF file's metadata.
 
-    architecture: GGUF's. rope_factors: (d/2,), what the file's tensor `rope_freqs.weight`
-    divides each pair's frequency by; None if there is none. Raises ModelError for what is
+    architecture: GGUF's. rope_factors: what those of the file's tensors hold that
+    `gguf_layouts.ROPE_FACTORS` names, a number for each pair. Raises ModelError for what is
     missing, impossible, or not computed.
     """
     keys = Keys(architecture, heeded(architecture, metadata))
@@ -55,8 +55,11 @@ def gguf_fields(architecture: str, metadata: Mapping[str, Any],
         raise bad_config("the metadata key tokenizer.ggml.tokens is missing, or no list of "
                          "strings")
     fields = {"vocab_size": len(tokens)} | _ARCHITECTURES[architecture](keys)
-    if rope_factors is not None and "rope_scaling" in fields:
-        fields["rope_scaling"] = _by_factors(keys, fields, rope_factors)
+    if "rope_freqs.weight" in rope_factors and "rope_scaling" in fields:
+        fields["rope_scaling"] = _by_factors(keys, fields, rope_factors["rope_freqs.weight"])
+    if architecture == "phi3":
+        fields["rope_scaling"] = _longrope(keys, fields, *(
+            rope_factors.get(f"rope_factors_{texts}.weight") for texts in ("short", "long")))
     return fields
 
 
@@ -79,7 +82,8 @@ def _decoder(keys: Keys) -> dict[str, Any]:
                 or divide(fields["hidden_size"], fields["num_attention_heads"]))
     if keys.read("attention.value_length", int, head_dim) != head_dim:
         raise not_computed("keys and values of different sizes are not supported", True)
-    if keys.read("rope.dimension_count", int, head_dim) != head_dim:
+    if (keys.read("rope.dimension_count", int, head_dim) != head_dim
+            and keys.architecture != "phi3"):
         raise not_computed("RoPE over a part of each head is not supported", True)
     return fields | {"head_dim": head_dim} | _norms_and_rope(keys)
 
@@ -134,6 +138,20 @@ def _by_factors(keys: Keys, fields: Mapping[str, Any],
                                     1.0 if scaling is None else scaling.factor)
 
 
+def _longrope(keys: Keys, fields: Mapping[str, Any], short: Sequence[float] | None,
+              long: Sequence[float] | None) -> RopeScaling | None:
+    """The factors of Phi-3's long contexts, which a file has in place of a type of scaling."""
+    attention = keys.read("rope.scaling.attn_factor", float, None)
+    if short is None and long is None and attention in (None, 1.0):
+        return fields["rope_scaling"]
+    context = keys.read("context_length", int)
+    return RopeScaling.from_hf({
+        "type": "longrope", "short_factor": short, "long_factor": long,
+        "original_max_position_embeddings": keys.read("rope.scaling.original_context_length",
+                                                      int),
+        "attention_factor": attention}, context)
+
+
 def _require_no_window(keys: Keys, context: int) -> None:
     window = keys.read("attention.sliding_window", int, 0)
     if window and window < context:
@@ -175,6 +193,29 @@ def _qwen3(keys: Keys) -> dict[str, Any]:
     return fields | {"architecture": "Qwen3ForCausalLM", "qk_norm": True}
 
 
+def _olmo2(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    _require_no_window(keys, fields["max_position_embeddings"])
+    return fields | {"architecture": "Olmo2ForCausalLM"}
+
+
+def _phi3(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    window = keys.read("attention.sliding_window", int, 0)
+    turning = keys.read("rope.dimension_count", int, fields["head_dim"])
+    windows = (window,) * len(layer_range(fields["num_hidden_layers"])) if window else ()
+    return fields | {"architecture": "Phi3ForCausalLM", "windows": windows,
+                     "rotary_dim": None if turning == fields["head_dim"] else turning}
+
+
+def _smollm3(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    _require_no_window(keys, fields["max_position_embeddings"])
+    turns = tuple((layer + 1) % 4 != 0 for layer in layer_range(fields["num_hidden_layers"]))
+    return fields | {"architecture": "SmolLM3ForCausalLM",   # which layers, the file leaves out
+                     "rope_layers": () if all(turns) else turns}
+
+
 def _qwen3_moe(keys: Keys) -> dict[str, Any]:
     fields = _qwen3(keys)
     # all published models of this family normalize, and llama.cpp does
@@ -184,16 +225,42 @@ def _qwen3_moe(keys: Keys) -> dict[str, Any]:
     return fields | {"architecture": "Qwen3MoeForCausalLM", "experts": experts}
 
 
+def _gpt_oss(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    layers, window = fields["num_hidden_layers"], keys.read("attention.sliding_window", int)
+    scaling = fields["rope_scaling"]
+    if scaling is not None:             # as these models were trained; the file does not say so
+        fields["rope_scaling"] = replace(scaling, truncate=False)
+    experts = _experts(keys, layers, keys.read("expert_feed_forward_length", int),
+                       normalize=True, swiglu_alpha=1.702, swiglu_limit=7.0)
+    return fields | gemma3_windows(window, layers, 2) | {
+        "architecture": "GptOssForCausalLM", "qkv_bias": True, "experts": experts,
+        "intermediate_size": experts.intermediate_size}
+
+
+def _gemma2(keys: Keys) -> dict[str, Any]:
+    fields = _decoder(keys)
+    return (fields | gemma3_windows(keys.read("attention.sliding_window", int, 4096),
+                                    fields["num_hidden_layers"], 2)
+            | {"architecture": "Gemma2ForCausalLM",
+               "query_pre_attn_scalar": _scalar(fields, 46),
+               "attention_softcap": keys.read("attn_logit_softcapping", float, 50.0),
+               "logit_softcap": keys.read("final_logit_softcapping", float, 30.0)})
+
+
+def _scalar(fields: Mapping[str, Any], most_layers: int) -> int:
+    """What scales Gemma's scores, which the file leaves to its reader: d in all sizes but the
+    largest, which has so many layers."""
+    return (divide(fields["hidden_size"], fields["num_attention_heads"])
+            if fields["num_hidden_layers"] == most_layers else fields["head_dim"])
+
+
 def _gemma3(keys: Keys) -> dict[str, Any]:
     fields = _decoder(keys)
     layers = fields["num_hidden_layers"]
-    # The file leaves the scale of the scores to its reader: d in all sizes but the largest,
-    # which has 62 layers
-    scalar = (divide(fields["hidden_size"], fields["num_attention_heads"]) if layers == 62
-              else fields["head_dim"])
     return (fields | gemma3_windows(keys.read("attention.sliding_window", int, 0), layers, 6)
             | {"architecture": "Gemma3ForCausalLM", "qk_norm": True,
-               "query_pre_attn_scalar": scalar,
+               "query_pre_attn_scalar": _scalar(fields, 62),
                "rope_local_theta": keys.read("rope.freq_base_swa", float, 10_000.0)})
 
 
@@ -256,6 +323,8 @@ def _deepseek(keys: Keys) -> dict[str, Any]:
 
 _ARCHITECTURES: Mapping[str, Callable[[Keys], dict[str, Any]]] = {
     "llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3, "gemma3": _gemma3,
+    "olmo2": _olmo2, "phi3": _phi3, "smollm3": _smollm3,
+    "gpt-oss": _gpt_oss, "gemma2": _gemma2,
     "qwen3moe": _qwen3_moe, "gpt2": _gpt2, "deepseek2": _deepseek}
 
 GGUF_ARCHITECTURES = tuple(_ARCHITECTURES)

@@ -29,8 +29,13 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(keys) for name, keys in {
     "llama": _DECODER | _WINDOW | _EXPERTS,
     "qwen2": _DECODER | _WINDOW,
     "qwen3": _DECODER | _WINDOW,
+    "gpt-oss": _DECODER | _WINDOW | _EXPERTS | {"expert_feed_forward_length"},
+    "olmo2": _DECODER | _WINDOW,
+    "phi3": _DECODER | _WINDOW | {"rope.scaling.attn_factor"},
+    "smollm3": _DECODER | _WINDOW,
     "qwen3moe": _DECODER | _WINDOW | _EXPERTS | {
         "expert_feed_forward_length", "expert_weights_norm"},
+    "gemma2": _DECODER | _WINDOW | {"attn_logit_softcapping", "final_logit_softcapping"},
     "gemma3": _DECODER | _WINDOW | {"rope.freq_base_swa"},
     "gpt2": _SIZES | {"attention.layer_norm_epsilon"},
     "deepseek2": _DECODER | _EXPERTS | {

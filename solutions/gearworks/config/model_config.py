@@ -6,8 +6,10 @@ speaks English.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from gearworks.config.architectures import (
     SUPPORTED_ARCHITECTURES, ExpertsConfig, LatentConfig, family_fields)
@@ -15,6 +17,10 @@ from gearworks.config.fields import bad_config, require_positive, require_sizes,
 from gearworks.config.gguf_architectures import GGUF_ARCHITECTURES, gguf_fields
 from gearworks.config.rope import RopeScaling
 from gearworks.errors import ModelError
+
+# The families that are written to GGUF files, and what such a file calls each.
+GGUF_NAMES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama",
+              "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 
 
 @dataclass(frozen=True)
@@ -50,12 +56,24 @@ class ModelConfig:
     # Gemma-3: scores are divided by its root instead of that of d
     query_pre_attn_scalar: float | None = None
     rope_interleaved: bool = False                  # DeepSeek: rows of a pair are neighbours
+    # Phi-3: how many of a head's elements turn, the first ones; None for all
+    rotary_dim: int | None = None
+    # SmolLM3: for each layer, whether its heads turn; () if all do
+    rope_layers: tuple[bool, ...] = ()
+    attention_softcap: float | None = None          # Gemma-2: of the scores
+    logit_softcap: float | None = None              # Gemma-2: of the logits
+    # gpt-oss: each layer's (H,), which `Model` takes from its weights
+    sinks: tuple[np.ndarray | None, ...] = field(default=(), repr=False, compare=False)
     # DeepSeek-V3: layers after the last, for guessing ahead; never run
     prediction_layers: int = 0
 
     def window(self, layer: int) -> int | None:
         """How many tokens a query of this layer looks back, itself included; None for all."""
         return self.windows[layer] if self.windows else None
+
+    def turns(self, layer: int) -> bool:
+        """Whether the heads of this layer turn with their positions, by RoPE."""
+        return self.rope_layers[layer] if self.rope_layers else True
 
     def __post_init__(self):
         require_sizes(self, "vocab_size", "hidden_size", "intermediate_size",
@@ -70,6 +88,16 @@ class ModelConfig:
                              f"{self.num_key_value_heads} key/value heads evenly")
         if self.head_dim % 2 and self.architecture != "GPT2LMHeadModel":
             raise bad_config(f"head_dim is {self.head_dim}, and RoPE rotates pairs")
+        if self.rotary_dim is not None and (
+                size("the number of elements that turn", self.rotary_dim) % 2
+                or self.rotary_dim > self.head_dim):
+            raise bad_config(f"of a head of {self.head_dim}, {self.rotary_dim} elements cannot "
+                             "turn in pairs")
+        turning = self.head_dim if self.rotary_dim is None else self.rotary_dim
+        for name, factors in (self.rope_scaling.of_pairs if self.rope_scaling else {}).items():
+            if len(factors) != turning // 2:
+                raise bad_config(f"{name} of the RoPE has {len(factors)} factors, and of "
+                                 f"{turning} elements that turn there are {turning // 2} pairs")
         if (self.rope_scaling is not None and self.rope_scaling.kind == "dynamic"
             and self.head_dim == 2):
             raise bad_config("dynamic RoPE scaling needs heads of more than one pair")
@@ -80,7 +108,8 @@ class ModelConfig:
         for window in self.windows:
             if window is not None:
                 size("sliding_window", window)
-        for name in ("rope_local_theta", "query_pre_attn_scalar"):
+        for name in ("rope_local_theta", "query_pre_attn_scalar", "attention_softcap",
+                     "logit_softcap"):
             if getattr(self, name) is not None:
                 require_positive(self, name)
 
@@ -106,11 +135,11 @@ class ModelConfig:
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any], tied: bool,
-                  rope_factors: Sequence[float] | None = None) -> "ModelConfig":
+                  rope_factors: Mapping[str, Sequence[float]] = {}) -> "ModelConfig":
         """Read a GGUF file's metadata.
 
-        tied: whether the file has no `output.weight` of its own. rope_factors: what its
-        `rope_freqs.weight` holds, if it has one.
+        tied: whether the file has no `output.weight` of its own. rope_factors: what those of
+        its tensors hold that `gguf_layouts.ROPE_FACTORS` names.
         Raises ModelError as `from_hf` does.
         """
         name = metadata.get("general.architecture")
@@ -128,13 +157,11 @@ class ModelConfig:
         Raises ModelError for a family that has no name there. What the keys cannot say is not
         told here: read them back to see.
         """
-        names = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama",
-                 "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
-        if self.architecture not in names:
+        if self.architecture not in GGUF_NAMES:
             raise ModelError(f"cannot write a model of the architecture {self.architecture} to "
-                             "a GGUF file", "this engine writes " + ", ".join(names),
+                             "a GGUF file", "this engine writes " + ", ".join(GGUF_NAMES),
                              "save it as a folder")
-        name = names[self.architecture]
+        name = GGUF_NAMES[self.architecture]
         settings = {"block_count": self.num_hidden_layers,
                     "context_length": self.max_position_embeddings,
                     "embedding_length": self.hidden_size,
@@ -152,12 +179,12 @@ class ModelConfig:
 
 def _refuse_other_weights(config: Mapping[str, Any]) -> None:
     """Weights that mean nothing without their scales must not be taken for plain numbers."""
-    for field in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
-        quantization = config.get(field)
+    for name in ("quantization_config", "compression_config", "quantization"):  # the last: MLX
+        quantization = config.get(name)
         if quantization is not None:
             method = (quantization.get("quant_method") if isinstance(quantization, Mapping)
                       else None)
             raise ModelError(
                 "the model's weights are quantized",
-                f"{field} names the method {method!r:.80}, which this engine does not read",
+                f"{name} names the method {method!r:.80}, which this engine does not read",
                 "use the publisher's BF16 or FP16 weights, or a GGUF file of the model")

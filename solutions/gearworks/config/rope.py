@@ -9,7 +9,7 @@ from typing import Any
 
 from gearworks.errors import ModelError
 
-SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn")
+SCALING_KINDS = ("linear", "dynamic", "llama3", "yarn", "longrope")
 # To Hugging Face, a zero here is as if it were missing.
 _ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}
 
@@ -18,10 +18,12 @@ _ZERO_IS_NONE = {"mscale", "mscale_all_dim", "beta_fast", "beta_slow"}
 class RopeScaling:
     """What a configuration says about its RoPE, in Hugging Face's names.
 
-    kind: "linear", "dynamic", "llama3" or "yarn"; or "factors", which GGUF files have in place
-    of llama3. original_max_position_embeddings: the context of the first training. The other
-    fields belong to llama3 (low_freq_factor, high_freq_factor), to yarn (from beta_fast to
-    truncate), and to factors: what the frequency of each pair is divided by.
+    kind: "linear", "dynamic", "llama3", "yarn" or "longrope"; or "factors", which GGUF files
+    have in place of llama3. original_max_position_embeddings: the context of the first
+    training. The other fields belong to llama3 (low_freq_factor, high_freq_factor), to yarn
+    (from beta_fast to truncate), to factors (what the frequency of each pair is divided by),
+    and to longrope: the same in texts up to that context, and in longer ones; and
+    attention_factor.
     """
 
     kind: str
@@ -36,6 +38,8 @@ class RopeScaling:
     mscale_all_dim: float | None = None
     truncate: bool = True
     factors: tuple[float, ...] = ()
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
     @classmethod
     def from_hf(cls, parameters: Mapping[str, Any],
@@ -52,11 +56,16 @@ class RopeScaling:
             raise _bad_scaling(f"the RoPE scaling {kind!r:.80} is not supported; this engine "
                                "computes " + ", ".join(SCALING_KINDS))
         values: dict[str, Any] = {"original_max_position_embeddings": max_position_embeddings}
-        if (kind == "yarn" and parameters.get("factor") is None
-            and "original_max_position_embeddings" in parameters):
-            values["factor"] = (max_position_embeddings
-                                / _number(parameters, "original_max_position_embeddings"))
-        for name in cls.__dataclass_fields__.keys() - {"kind", "truncate", "factors"}:
+        if (parameters.get("factor") is None and (
+                kind == "longrope"
+                or kind == "yarn" and "original_max_position_embeddings" in parameters)):
+            values["factor"] = max_position_embeddings / _number(
+                values | parameters, "original_max_position_embeddings")
+        if kind == "longrope":
+            values |= {name: _factors(name, parameters.get(name))
+                       for name in ("short_factor", "long_factor")}
+        for name in cls.__dataclass_fields__.keys() - {"kind", "truncate", "factors",
+                                                       "short_factor", "long_factor"}:
             given = parameters.get(name)
             if given is not None and not (name in _ZERO_IS_NONE and given in (0, False)):
                 values[name] = _number(parameters, name)
@@ -69,6 +78,8 @@ class RopeScaling:
         # whatever the file says: Hugging Face measures from the whole context
         if kind == "dynamic":
             values["original_max_position_embeddings"] = max_position_embeddings
+        if kind == "longrope" and values["original_max_position_embeddings"] <= 1:
+            raise _bad_scaling("longrope needs an original context of several tokens")
         if "factor" not in values:
             raise _bad_scaling("its factor is missing")
         if kind == "llama3":
@@ -87,10 +98,22 @@ class RopeScaling:
 
         Raises ModelError for a factor that is not a positive number.
         """
-        named = {f"factor {pair} of the RoPE": float(factor)
-                 for pair, factor in enumerate(factors)}
         return cls("factors", factor, max_position_embeddings,
-                   factors=tuple(_number(named, name) for name in named))
+                   factors=_factors("factor", list(map(float, factors))))
+
+    @property
+    def of_pairs(self) -> dict[str, tuple[float, ...]]:
+        """The lists that have a factor for each pair, by name; only those that are there."""
+        return {name: getattr(self, name) for name in ("factors", "short_factor", "long_factor")
+                if getattr(self, name)}
+
+
+def _factors(name: str, factors: Any) -> tuple[float, ...]:
+    if not isinstance(factors, list) or not factors:
+        raise _bad_scaling(f"the longrope scaling has {factors!r:.80} for its {name}, where "
+                           "a list of numbers is needed")
+    named = {f"{name} {pair} of the RoPE": factor for pair, factor in enumerate(factors)}
+    return tuple(_number(named, each) for each in named)
 
 
 def _number(parameters: Mapping[str, Any], name: str) -> float:

@@ -34,12 +34,21 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "Qwen3ForCausalLM": _DECODER | _QWEN_WINDOWS,
     "MistralForCausalLM": _DECODER | _ONE_WINDOW,
     "MixtralForCausalLM": _DECODER | _ONE_WINDOW | {"num_local_experts", "num_experts_per_tok"},
+    "GptOssForCausalLM": _DECODER | _ONE_WINDOW | {
+        "num_local_experts", "num_experts_per_tok", "swiglu_alpha", "swiglu_limit",
+        "attention_bias"},
     "Qwen3MoeForCausalLM": _DECODER | _ONE_WINDOW | {
         "use_sliding_window", "decoder_sparse_step", "mlp_only_layers", "num_experts",
         "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"},
+    "Olmo2ForCausalLM": _DECODER,
+    "Phi3ForCausalLM": _DECODER | {"sliding_window", "partial_rotary_factor"},
+    "SmolLM3ForCausalLM": _DECODER | _ONE_WINDOW | {
+        "use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
     "GPT2LMHeadModel": {
         "vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions",
         "layer_norm_epsilon", "tie_word_embeddings"},
+    "Gemma2ForCausalLM": _DECODER | _ONE_WINDOW | {
+        "query_pre_attn_scalar", "attn_logit_softcapping", "final_logit_softcapping"},
     "Gemma3ForCausalLM": _DECODER - {"original_max_position_embeddings"} | _ONE_WINDOW | {
         "sliding_window_pattern", "rope_local_base_freq", "query_pre_attn_scalar"},
     "DeepseekV2ForCausalLM": _DEEPSEEK - {"head_dim"},
@@ -50,6 +59,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
 # Other names of the same settings, as transformers maps them.
 ALIASES: Mapping[str, Mapping[str, str]] = {
     "MixtralForCausalLM": {"num_experts": "num_local_experts"},
+    "GptOssForCausalLM": {"num_experts": "num_local_experts"},
     "Qwen3MoeForCausalLM": {"num_local_experts": "num_experts"},
     "GPT2LMHeadModel": {"hidden_size": "n_embd", "max_position_embeddings": "n_positions",
                         "num_attention_heads": "n_head", "num_hidden_layers": "n_layer"},
@@ -72,8 +82,9 @@ COMPUTED: Mapping[str, tuple[Any, ...]] = {
 COMPUTED_BY_FAMILY: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "GPT2LMHeadModel": {"activation_function": GELU_TANH, "scale_attn_weights": (True,),
                         "scale_attn_by_inverse_layer_idx": (False,)},
-    "Gemma3ForCausalLM": {"hidden_activation": GELU_TANH, "hidden_act": GELU_TANH,
-                          "use_bidirectional_attention": (False,)},
+    **{name: {"hidden_activation": GELU_TANH, "hidden_act": GELU_TANH,
+              "use_bidirectional_attention": (False,)}
+       for name in ("Gemma2ForCausalLM", "Gemma3ForCausalLM")},
     # DeepSeek's own code heeds norm_topk_prob in version 2, that of transformers does not
     "DeepseekV2ForCausalLM": {"moe_layer_freq": (1,), "scoring_func": ("softmax",),
                               "norm_topk_prob": (False,), "rope_interleave": (True,)},
@@ -114,6 +125,7 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {reason: frozenset(settings) for reason
 # Settings of one family that others of its settings decide, or that transformers overwrites.
 DECIDED_BY_OTHERS: Mapping[str, frozenset[str]] = {
     "GPT2LMHeadModel": frozenset({"n_ctx"}),                              # n_positions
+    "GptOssForCausalLM": frozenset({"experts_per_token"}),                # num_experts_per_tok
     "Gemma3ForCausalLM": frozenset({"_sliding_window_pattern"}),          # layer_types
     "DeepseekV2ForCausalLM": frozenset({"head_dim", "qk_head_dim"}),      # qk_rope_head_dim
     "DeepseekV3ForCausalLM": frozenset({"qk_head_dim"}),
@@ -180,7 +192,7 @@ def sounds_computed(name: str) -> bool:
 ROPE_READ = frozenset({
     "rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings",
     "low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "attention_factor",
-    "mscale", "mscale_all_dim", "truncate"})
+    "mscale", "mscale_all_dim", "truncate", "short_factor", "long_factor"})
 ROPE_COMPUTED: Mapping[str, tuple[Any, ...]] = {"partial_rotary_factor": (1.0,)}
 ROPE_LEFT_OUT = frozenset({"finetuned"})                 # the model was trained with it
 

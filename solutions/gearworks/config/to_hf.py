@@ -54,11 +54,14 @@ def _rope(theta: float, scaling: RopeScaling | None) -> Settings:
     used = {"linear": ("factor",), "dynamic": ("factor",),
             "llama3": ("factor", "original_max_position_embeddings", "low_freq_factor",
                        "high_freq_factor"),
+            "longrope": ("factor", "original_max_position_embeddings", "short_factor",
+                         "long_factor", "attention_factor"),
             "yarn": ("factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
                      "attention_factor", "mscale", "mscale_all_dim", "truncate")}
     values = {name: getattr(scaling, name) for name in used[scaling.kind]}
     return {"rope_type": scaling.kind, "rope_theta": theta} | {
-        name: value for name, value in values.items() if value is not None}
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items() if value is not None}
 
 
 def _without_windows(config: ModelConfig) -> Settings:
@@ -71,10 +74,44 @@ def _window(config: ModelConfig) -> Settings:
     return {"sliding_window": config.windows[0] if config.windows else None}
 
 
+def _kinds_of_layers(config: ModelConfig) -> tuple[list[str], int | None]:
+    """Which layers have a window, and the window; None if no layer has one."""
+    kinds = ["full_attention" if config.window(layer) is None else "sliding_attention"
+             for layer in range(config.num_hidden_layers)]
+    return kinds, next((window for window in config.windows if window is not None), None)
+
+
+def _phi3(config: ModelConfig) -> Settings:
+    settings = _decoder(config) | _window(config) | {"model_type": "phi3", "pad_token_id": None}
+    if config.rope_scaling is not None:
+        settings["original_max_position_embeddings"] = (
+            config.rope_scaling.original_max_position_embeddings)
+    if config.rotary_dim is not None:
+        settings["rope_parameters"]["partial_rotary_factor"] = (config.rotary_dim
+                                                                / config.head_dim)
+    return settings
+
+
+def _smollm3(config: ModelConfig) -> Settings:
+    return _without_windows(config) | {
+        "model_type": "smollm3", "pad_token_id": None,
+        "no_rope_layers": [int(config.turns(layer))
+                           for layer in range(config.num_hidden_layers)]}
+
+
 def _mixtral(config: ModelConfig) -> Settings:
     return _decoder(config) | _window(config) | {
         "model_type": "mixtral", "num_local_experts": config.experts.num_experts,
         "num_experts_per_tok": config.experts.num_experts_per_tok}
+
+
+def _gpt_oss(config: ModelConfig) -> Settings:
+    experts, (kinds, window) = config.experts, _kinds_of_layers(config)
+    return _decoder(config) | {
+        "model_type": "gpt_oss", "num_local_experts": experts.num_experts,
+        "num_experts_per_tok": experts.num_experts_per_tok, "layer_types": kinds,
+        "sliding_window": window, "swiglu_alpha": experts.swiglu_alpha,
+        "swiglu_limit": experts.swiglu_limit, "attention_bias": config.qkv_bias}
 
 
 def _qwen3_moe(config: ModelConfig) -> Settings:
@@ -95,15 +132,23 @@ def _gpt2(config: ModelConfig) -> Settings:
         "layer_norm_epsilon": config.rms_norm_eps, "activation_function": "gelu_new"}
 
 
+def _gemma2(config: ModelConfig) -> Settings:
+    settings, (kinds, window) = _decoder(config), _kinds_of_layers(config)
+    del settings["hidden_act"], settings["mlp_bias"], settings["rope_theta"]
+    return settings | {
+        "model_type": "gemma2", "hidden_activation": "gelu_pytorch_tanh", "layer_types": kinds,
+        "sliding_window": window, "query_pre_attn_scalar": config.query_pre_attn_scalar,
+        "attn_logit_softcapping": config.attention_softcap,
+        "final_logit_softcapping": config.logit_softcap}
+
+
 def _gemma3(config: ModelConfig) -> Settings:
     settings = _decoder(config)
     del settings["hidden_act"], settings["mlp_bias"], settings["rope_theta"]
-    kinds = ["full_attention" if window is None else "sliding_attention"
-             for window in config.windows]
-    windows = [window for window in config.windows if window is not None]
+    kinds, window = _kinds_of_layers(config)
     return settings | {
         "model_type": "gemma3_text", "hidden_activation": "gelu_pytorch_tanh",
-        "layer_types": kinds, "sliding_window": windows[0] if windows else None,
+        "layer_types": kinds, "sliding_window": window,
         "query_pre_attn_scalar": config.query_pre_attn_scalar,
         "rope_parameters": {"full_attention": settings["rope_parameters"],
                             "sliding_attention": _rope(config.rope_local_theta, None)}}
@@ -136,6 +181,9 @@ _FAMILIES: Mapping[str, Callable[[ModelConfig], Settings]] = {
     "Qwen3ForCausalLM": lambda config: _without_windows(config) | {"model_type": "qwen3"},
     "MistralForCausalLM": lambda config: (_decoder(config) | _window(config)
                                           | {"model_type": "mistral"}),
+    "GptOssForCausalLM": _gpt_oss, "Gemma2ForCausalLM": _gemma2,
+    "Olmo2ForCausalLM": lambda config: _without_windows(config) | {"model_type": "olmo2"},
+    "Phi3ForCausalLM": _phi3, "SmolLM3ForCausalLM": _smollm3,
     "MixtralForCausalLM": _mixtral, "Qwen3MoeForCausalLM": _qwen3_moe,
     "GPT2LMHeadModel": _gpt2, "Gemma3ForCausalLM": _gemma3,
     "DeepseekV2ForCausalLM": _deepseek, "DeepseekV3ForCausalLM": _deepseek}

@@ -4,6 +4,8 @@ The engine asks for the tensors of `layouts`, with Hugging Face's names and shap
     all experts' matrices of a layer are one tensor, (E, out, in): `blk.0.ffn_up_exps.weight`.
         Here they come apart, under the names that older files have: `blk.0.ffn_up.3.weight`;
     GPT-2's matrices are (out, in), as everyone else's;
+    gpt-oss's gate and up are two tensors, (E, F, D), and its biases likewise, (E, F); its down
+        is (E, D, F);
     DeepSeek's `kv_b_proj` may be two tensors: of each head the part for the keys, transposed,
         (H, r, n), and the part for the values, (H, value, r).
 What is not listed stands in the file as the engine wants it, but for the rows of q and k in the
@@ -33,6 +35,9 @@ _DECODER = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down"}
+_GEMMA = _DECODER | {
+    "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm"}
 _EXPERTS = {
     "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate",
     "mlp.experts.up_proj": "ffn_up", "mlp.experts.down_proj": "ffn_down"}
@@ -51,22 +56,33 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
         "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate",
         "block_sparse_moe.experts.w3": "ffn_up", "block_sparse_moe.experts.w2": "ffn_down"},
     "Qwen3MoeForCausalLM": _DECODER | _EXPERTS,
+    "GptOssForCausalLM": _DECODER | {
+        "post_attention_layernorm": "post_attention_norm", "mlp.router": "ffn_gate_inp",
+        "self_attn.sinks": "attn_sinks.weight",
+        "mlp.experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "mlp.experts.gate_up_proj_bias": "ffn_gate_up_exps.bias",
+        "mlp.experts.down_proj": "ffn_down_exps.weight",
+        "mlp.experts.down_proj_bias": "ffn_down_exps.bias"},
+    "Olmo2ForCausalLM": _DECODER | {"post_attention_layernorm": "post_attention_norm",
+                                    "post_feedforward_layernorm": "post_ffw_norm"},
+    "Phi3ForCausalLM": _DECODER | {"self_attn.qkv_proj": "attn_qkv",
+                                   "mlp.gate_up_proj": "ffn_up"},
     "GPT2LMHeadModel": {
         "transformer.wte": "token_embd", "transformer.wpe": "position_embd",
         "transformer.ln_f": "output_norm", "lm_head": "output", "ln_1": "attn_norm",
         "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"},
-    "Gemma3ForCausalLM": _DECODER | {
-        "post_attention_layernorm": "post_attention_norm",
-        "pre_feedforward_layernorm": "ffn_norm",
-        "post_feedforward_layernorm": "post_ffw_norm"},
+    "Gemma2ForCausalLM": _GEMMA, "Gemma3ForCausalLM": _GEMMA,
     "DeepseekV2ForCausalLM": _DEEPSEEK, "DeepseekV3ForCausalLM": _DEEPSEEK,
 }
 
-# The families of GGUF's architecture llama, whose files have the rows of q and k permuted.
-PERMUTED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"})
+# The families of GGUF's architectures llama and smollm3, whose files have the rows of q and k
+# permuted.
+PERMUTED = frozenset({"LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM",
+                      "SmolLM3ForCausalLM"})
 
-ROPE_FACTORS = "rope_freqs.weight"      # no weight: by how much each pair is slowed
+# No weights: by how much each pair is slowed, always, or in short texts and in long ones.
+ROPE_FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 
 _LAYER = re.compile(r"(?:model\.layers|transformer\.h)\.(\d+)\.(.+)")
 _STACKED = re.compile(r"(.+)_exps\.weight")
@@ -145,7 +161,16 @@ def arranged(file: GGUFFile, config: ModelConfig) -> GGUFFile:
     taken: set[str] = set()
     for name, row in file.tensors.items():
         stacked = _STACKED.fullmatch(name)
-        if stacked and config.experts is not None:
+        if config.architecture == "GptOssForCausalLM":
+            if name.endswith((".ffn_gate_exps.weight", ".ffn_gate_exps.bias")):
+                up = name.replace("_gate_", "_up_")
+                joined = _by_turns(file, name, up)
+                if joined is not None:
+                    made[name.replace("_gate_", "_gate_up_")] = joined
+                    taken |= {name, up}
+            elif name.endswith(".ffn_down_exps.weight"):
+                made |= _turned_experts(file, name)
+        elif stacked and config.experts is not None:
             made |= _experts(file, row, stacked[1], config.experts.num_experts)
             taken.add(name)
     if config.architecture == "GPT2LMHeadModel":
@@ -177,6 +202,30 @@ def _experts(file: GGUFFile, row: TensorRow, before: str, experts: int) -> dict[
             file.release(row.name)
     return {f"{before}.{expert}.weight": Made(row.shape[1:], partial(fill, expert))
             for expert in range(experts)}
+
+
+def _by_turns(file: GGUFFile, gate: str, up: str) -> Made | None:
+    """gpt-oss's gate and up as one tensor, its rows by turns: (E, D, 2F), or (E, 2F) of biases;
+    None where the two do not make it."""
+    shape = file.tensors[gate].shape
+    if up not in file.tensors or file.tensors[up].shape != shape or len(shape) not in (2, 3):
+        return None
+
+    def fill(out: np.ndarray) -> None:
+        rows = out.swapaxes(1, -1)                                      # (E, 2F) or (E, 2F, D)
+        rows[:, ::2], rows[:, 1::2] = file.tensor(gate), file.tensor(up)
+    return Made((shape[0], *shape[:1:-1], 2 * shape[1]), fill)
+
+
+def _turned_experts(file: GGUFFile, name: str) -> dict[str, Made]:
+    """gpt-oss's down, (E, F, D) of (E, D, F)."""
+    E, *matrix = file.tensors[name].shape
+    if len(matrix) != 2:
+        return {}
+
+    def fill(out: np.ndarray) -> None:
+        out.swapaxes(1, 2)[...] = file.tensor(name)
+    return {name: Made((E, *matrix[::-1]), fill)}
 
 
 def _turned(file: GGUFFile, config: ModelConfig) -> dict[str, Made]:

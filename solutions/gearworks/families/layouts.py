@@ -8,7 +8,7 @@ Shapes: V vocabulary, D hidden size, F feed-forward size, H query heads, K key/v
 head size, E experts. Names and shapes are Hugging Face's, in a file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,12 +36,36 @@ class LayerWeights:
 
 
 @dataclass(frozen=True)
-class Gemma3Layer(LayerWeights):
-    """A layer with a norm before and after each half.
-    The weights of all norms are counted from zero, not from one."""
+class GemmaLayer(LayerWeights):
+    """A layer with a norm before and after each half."""
 
     pre_feedforward_layernorm: np.ndarray | None = None         # (D,), as the three others
     post_feedforward_layernorm: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class GptOssLayer(LayerWeights):
+    """A layer whose experts have biases, and whose gate and up are rows by turns."""
+
+    router_bias: np.ndarray | None = None                       # (E,)
+    gate_up_bias: np.ndarray | None = None                      # (E, 2F)
+    down_bias: np.ndarray | None = None                         # (E, D)
+    sinks: np.ndarray | None = None                             # (H,)
+    o_bias: np.ndarray | None = None                            # (D,)
+
+
+@dataclass(frozen=True)
+class Olmo2Layer:
+    """A layer whose norms come after what they belong to."""
+
+    qkv_proj: np.ndarray                        # ((H + 2K) · d, D): queries, keys, values
+    q_norm: np.ndarray                          # (H · d,): of all heads at once
+    k_norm: np.ndarray                          # (K · d,)
+    o_proj: np.ndarray                          # (D, H · d)
+    post_attention_layernorm: np.ndarray        # (D,)
+    gate_up_proj: np.ndarray                    # (2F, D): gate, then up
+    down_proj: np.ndarray                       # (D, F)
+    post_feedforward_layernorm: np.ndarray      # (D,)
 
 
 @dataclass(frozen=True)
@@ -94,7 +118,7 @@ class Weights:
     """All weights of a decoder, in float32. `layers` holds the family's kind of layer."""
 
     embed_tokens: np.ndarray                    # (V, D)
-    layers: tuple[LayerWeights | LatentLayer | GPT2Layer, ...]
+    layers: tuple[LayerWeights | Olmo2Layer | LatentLayer | GPT2Layer, ...]
     norm: np.ndarray                            # (D,)
     lm_head: np.ndarray                         # (V, D); tied, the very array `embed_tokens`
     embed_positions: np.ndarray | None = None   # (max_position_embeddings, D): GPT-2
@@ -109,16 +133,17 @@ class Weights:
         return sum(array.nbytes for array in {id(array): array for array in arrays}.values())
 
 
-# The families whose layers are those of `model.decoder_layer`, without experts.
-PLAIN = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+# Families that store the weights of their norms as distances from one; and GGUF does not.
+NORMS_FROM_ONE = ("Gemma2ForCausalLM", "Gemma3ForCausalLM")
 
 
 def layer_class(config: ModelConfig) -> type:
     """The kind of layer that a model of this configuration is made of."""
     if config.latent is not None:
         return LatentLayer
-    return {"GPT2LMHeadModel": GPT2Layer,
-            "Gemma3ForCausalLM": Gemma3Layer}.get(config.architecture, LayerWeights)
+    return {"GPT2LMHeadModel": GPT2Layer, "GptOssForCausalLM": GptOssLayer,
+            "Olmo2ForCausalLM": Olmo2Layer,
+            **dict.fromkeys(NORMS_FROM_ONE, GemmaLayer)}.get(config.architecture, LayerWeights)
 
 
 Shape = tuple[int, ...]
@@ -126,12 +151,19 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """One tensor of a checkpoint.
-    transposed: the file keeps (in, out), and the engine (out, in)."""
+    """One tensor of a checkpoint, of one matrix or, in (E, in, out), of all experts'.
+    transposed: the file keeps (in, out), and the engine (out, in). pieces: the rows of each
+    matrix, where the tensor is several, one below the other."""
 
     name: str
     shape: Shape
     transposed: bool = False
+    pieces: Shape = ()
+
+    @property
+    def in_engine(self) -> Shape:
+        """Its shape as the engine has it."""
+        return (*self.shape[:-2], *self.shape[:-3:-1]) if self.transposed else self.shape
 
 
 Fields = dict[str, list[Part]]
@@ -156,12 +188,14 @@ def layout(config: ModelConfig) -> tuple[Fields, list[Fields]]:
     elif config.latent is not None:
         of_layer = _latent_layer
     else:
-        of_layer = _decoder_layer
+        of_layer = {"Phi3ForCausalLM": _phi3_layer, "Olmo2ForCausalLM": _olmo2_layer,
+                    "GptOssForCausalLM": _gpt_oss_layer}.get(config.architecture,
+                                                             _decoder_layer)
     return model, [of_layer(config, layer) for layer in range(config.num_hidden_layers)]
 
 
 def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
-    """Llama, Mistral, Qwen2, Qwen3, Mixtral, Qwen3-MoE, Gemma-3."""
+    """Llama, Mistral, Qwen2, Qwen3, SmolLM3, Mixtral, Qwen3-MoE, Gemma-2 and Gemma-3."""
     D, d = config.hidden_size, config.head_dim
     queries, keys = config.num_attention_heads * d, config.num_key_value_heads * d
     prefix = f"model.layers.{layer}."
@@ -178,10 +212,51 @@ def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
     if config.qk_norm:
         fields |= {f"{name}_norm": [Part(f"{prefix}self_attn.{name}_norm.weight", (d,))]
                    for name in "qk"}
-    if config.architecture == "Gemma3ForCausalLM":
+    if config.architecture in NORMS_FROM_ONE:
         fields |= {name: [Part(f"{prefix}{name}.weight", (D,))]
                    for name in ("pre_feedforward_layernorm", "post_feedforward_layernorm")}
     return fields | _feed_forward(config, layer)
+
+
+def _phi3_layer(config: ModelConfig, layer: int) -> Fields:
+    """As Llama's, with one tensor for q, k and v, and one for gate and up."""
+    fields = _decoder_layer(config, layer)
+    for module, field in (("self_attn", "qkv_proj"), ("mlp", "gate_up_proj")):
+        pieces = tuple(part.shape[0] for part in fields[field])
+        fields[field] = [Part(f"model.layers.{layer}.{module}.{field}.weight",
+                              (sum(pieces), config.hidden_size), pieces=pieces)]
+    return fields
+
+
+def _gpt_oss_layer(config: ModelConfig, layer: int) -> Fields:
+    """All experts in one tensor, with rows for inputs; biases everywhere."""
+    D, E, F = config.hidden_size, config.experts.num_experts, config.intermediate_size
+    prefix = f"model.layers.{layer}."
+    experts = f"{prefix}mlp.experts."
+    fields = _decoder_layer(replace(config, experts=None), layer)
+    fields |= {
+        "router": [Part(f"{prefix}mlp.router.weight", (E, D))],
+        "router_bias": [Part(f"{prefix}mlp.router.bias", (E,))],
+        "gate_up_proj": [Part(f"{experts}gate_up_proj", (E, D, 2 * F), transposed=True)],
+        "gate_up_bias": [Part(f"{experts}gate_up_proj_bias", (E, 2 * F))],
+        "down_proj": [Part(f"{experts}down_proj", (E, F, D), transposed=True)],
+        "down_bias": [Part(f"{experts}down_proj_bias", (E, D))],
+        "sinks": [Part(f"{prefix}self_attn.sinks", (config.num_attention_heads,))]}
+    if config.qkv_bias:
+        fields["o_bias"] = [Part(f"{prefix}self_attn.o_proj.bias", (D,))]
+    return fields
+
+
+def _olmo2_layer(config: ModelConfig, layer: int) -> Fields:
+    fields = _decoder_layer(config, layer)
+    del fields["input_layernorm"]
+    queries, keys, _ = (part.shape for part in fields["qkv_proj"])
+    prefix = f"model.layers.{layer}."
+    return fields | {
+        "q_norm": [Part(f"{prefix}self_attn.q_norm.weight", queries[:1])],
+        "k_norm": [Part(f"{prefix}self_attn.k_norm.weight", keys[:1])],
+        "post_feedforward_layernorm": [Part(f"{prefix}post_feedforward_layernorm.weight",
+                                            (config.hidden_size,))]}
 
 
 def _feed_forward(config: ModelConfig, layer: int) -> Fields:

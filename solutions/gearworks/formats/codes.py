@@ -4,7 +4,7 @@ GGUF's blocks, int8 rows, int4 groups: all of them say scale · code + minimum, 
 (and perhaps one minimum) for some neighbours of a row. Kernels are written for this one form.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,11 @@ class Codes:
     def group_size(self) -> int:
         """How many neighbours of a row share a scale."""
         return self.codes.shape[1] // self.scales.shape[1]
+
+    def rows(self, rows: slice | np.ndarray) -> "Codes":
+        """A matrix that has some rows of this one, or all in another order."""
+        return replace(self, codes=self.codes[rows], scales=self.scales[rows],
+                       minimums=None if self.minimums is None else self.minimums[rows])
 
     def dequantize(self) -> np.ndarray:
         """The matrix, (out, in) float32.

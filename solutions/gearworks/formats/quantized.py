@@ -8,6 +8,7 @@ linear layer X the file then holds, in place of X.weight (out, in):
     fp8                   X.weight (E4M3), X.weight_scale_inv        a scale for each tile
     compressed-tensors    X.weight (int8 or E4M3), X.weight_scale, or
                           X.weight_packed, X.weight_scale, …         codes packed along inputs
+    mxfp4                 X_blocks, X_scales, of all experts         codes packed along inputs
 
 A weight is scale · (code - zero point), with one scale and one zero point for each group of
 neighbouring inputs of an output. What a file leaves unquantized (embedding, norms, head) stands
@@ -70,6 +71,13 @@ class PackedMatrix:
         grouped *= scales[..., None]
         return values
 
+    def read(self, out: np.ndarray) -> None:
+        """Dequantize all of it, in place. out: (out, in) float32."""
+        step = max(1, PIECE_VALUES // max(1, self.shape[1]))
+        for row in range(0, self.shape[0], step):
+            rows = slice(row, min(row + step, self.shape[0]))
+            out[rows] = self.dequantize(rows)
+
     def codes(self, rows: slice = slice(None)) -> Codes | None:
         """Some rows in the form that kernels take; None if there is none for this matrix:
         codes that are floats, or groups that are no neighbours."""
@@ -81,24 +89,43 @@ class PackedMatrix:
                      minimums, self.bits)
 
 
+@dataclass(frozen=True)
+class PackedExperts:
+    """A quantized matrix of each of E experts, which files of plain weights keep as one tensor,
+    (E, in, out).
+
+    expert(number): the matrix of one, (out, in).
+    """
+
+    shape: tuple[int, int, int]
+    expert: Callable[[int], PackedMatrix]
+    dtype: str = "F32"
+
+    def read(self, out: np.ndarray) -> None:
+        """Dequantize all of them, in place. out: (E, in, out) float32."""
+        for number, place in enumerate(out):
+            self.expert(number).read(place.T)
+
+
 class QuantizedFile:
     """An open checkpoint whose quantized matrices are read as plain ones: a context manager.
 
     path: the file or the index; tensors: shape and dtype by name, of what is quantized as
-    float32; matrices: a PackedMatrix by name, such as "model.layers.0.self_attn.q_proj.weight".
+    float32; matrices: a PackedMatrix, or PackedExperts, by name, such as
+    "model.layers.0.self_attn.q_proj.weight".
     """
 
     def __init__(self, file: SafetensorsFile | ShardedSafetensors, layout: "Layout",
                  expected: Set[str]):
         self._file = file
         self.path = file.path
-        self.matrices: dict[str, PackedMatrix] = {}
+        self.matrices: dict[str, PackedMatrix | PackedExperts] = {}
         taken = set()
         for name in file.tensors:
-            module, _, part = name.rpartition(".")
+            module, _, part = name.rpartition(layout.joint)
             if part == layout.mark:
-                self.matrices[f"{module}.weight"] = layout.read(file, module)
-                taken |= {f"{module}.{each}" for each in layout.parts}
+                self.matrices[module + layout.plain] = layout.read(file, module)
+                taken |= {f"{module}{layout.joint}{each}" for each in layout.parts}
                 # AutoGPTQ gives every layer a bias, of zeros where the model has none
                 bias = f"{module}.bias"
                 idle = bias in file.tensors and bias not in expected
@@ -123,11 +150,8 @@ class QuantizedFile:
                                   "the file has no tensor of that name",
                                   names_like(name, self.tensors))
             return self._file.tensor(name, out)
-        rows, columns = matrix.shape
         out = np.empty(matrix.shape, np.float32) if out is None else out
-        step = max(1, PIECE_VALUES // max(1, columns))
-        for row in range(0, rows, step):
-            out[row:row + step] = matrix.dequantize(slice(row, min(row + step, rows)))
+        matrix.read(out)
         return out
 
     def close(self) -> None:
@@ -146,12 +170,15 @@ class Layout:
     """How a program lays a quantized linear layer out: the tensors that replace its weight.
 
     mark: the one that only a quantized layer has; parts: all of them; read(file, module): the
-    matrix of one layer, its shapes checked.
+    matrix of one layer, its shapes checked. joint: what stands between the layer's name and the
+    part's; plain: what follows it in a file of plain weights.
     """
 
     mark: str
     parts: tuple[str, ...]
-    read: Callable[[Any, str], PackedMatrix]
+    read: Callable[[Any, str], PackedMatrix | PackedExperts]
+    joint: str = "."
+    plain: str = ".weight"
 
 
 def split_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], Layout | None]:
@@ -353,24 +380,44 @@ def _compressed_packed(bits: int, group_size: int, symmetric: bool) -> Layout:
                                     "weight_zero_point"), read)
 
 
+def _mxfp4_matrix(packed: np.ndarray, exponents: np.ndarray) -> PackedMatrix:
+    """Codes of E2M1, two to a byte, the first in the low bits; scales are powers of two.
+    packed: (out, in/2); exponents: (out, in/32), both uint8."""
+    inputs = packed.shape[1] * 2
+    # the codes stand for twice their values, so the scales for half of theirs
+    scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
+    scales[exponents == 255] = np.nan
+
+    def unpack(rows: slice) -> Rows:
+        nibbles = np.stack([packed[rows] & 15, packed[rows] >> 4], axis=-1)
+        return TWICE_E2M1[nibbles.reshape(-1, inputs)], scales[rows], None
+    return PackedMatrix((len(packed), inputs), 5, unpack)       # from -12 to 12
+
+
 def _mxfp4_layout() -> Layout:
-    """Codes of E2M1, two to a byte, the first in the low bits; scales are powers of two."""
     def read(file, module: str) -> PackedMatrix:
         packed = _tensor(file, f"{module}.weight_packed", ("U8",), 2)
         out, inputs = packed.shape[0], packed.shape[1] * 2
         if inputs % 32:
             raise _damaged(file, f"{module}.weight_packed", f"it is {packed.shape}: its rows "
                            "are not whole blocks of 32 values")
-        exponents = _tensor(file, f"{module}.weight_scale", ("U8",), (out, inputs // 32))
-        # the codes stand for twice their values, so the scales for half of theirs
-        scales = np.ldexp(np.float32(1), exponents.astype(np.int32) - 128)
-        scales[exponents == 255] = np.nan
-
-        def unpack(rows: slice) -> Rows:
-            nibbles = np.stack([packed[rows] & 15, packed[rows] >> 4], axis=-1)
-            return TWICE_E2M1[nibbles.reshape(-1, inputs)], scales[rows], None
-        return PackedMatrix((out, inputs), 5, unpack)       # from -12 to 12
+        return _mxfp4_matrix(packed, _tensor(file, f"{module}.weight_scale", ("U8",),
+                                             (out, inputs // 32)))
     return Layout("weight_packed", ("weight_packed", "weight_scale"), read)
+
+
+def _gpt_oss_layout(settings: Mapping[str, Any]) -> Layout:
+    """MXFP4 as OpenAI's models have it: of experts only, whatever else a file may list."""
+    def read(file, module: str) -> PackedExperts:
+        blocks = _tensor(file, f"{module}_blocks", ("U8",), 4, raw=True)
+        E, out, groups, size = blocks.shape
+        if size != 16 or min(blocks.shape) < 1:
+            raise _damaged(file, f"{module}_blocks", f"it is {blocks.shape}: its blocks are "
+                           "not of 16 bytes")
+        exponents = _tensor(file, f"{module}_scales", ("U8",), (E, out, groups), raw=True)
+        return PackedExperts((E, groups * 32, out), lambda expert: _mxfp4_matrix(
+            blocks[expert].reshape(out, -1), exponents[expert]))
+    return Layout("blocks", ("blocks", "scales"), read, joint="_", plain="")
 
 
 def _scaled_layout(scale_name: str, tile: tuple[int, int] | None, zero_name: str | None,
@@ -405,7 +452,7 @@ def _scaled_layout(scale_name: str, tile: tuple[int, int] | None, zero_name: str
 
 
 READERS: Mapping[str, Callable[[Mapping[str, Any]], Layout]] = {
-    "gptq": _gptq_layout, "awq": _awq_layout, "fp8": _fp8_layout,
+    "gptq": _gptq_layout, "awq": _awq_layout, "fp8": _fp8_layout, "mxfp4": _gpt_oss_layout,
     "compressed-tensors": _compressed_layout}
 
 

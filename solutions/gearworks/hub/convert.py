@@ -17,6 +17,7 @@ from gearworks.formats.safetensors import LazyTensor
 from gearworks.language_model import gguf_eos_ids
 from gearworks.vocabularies.vocabulary import (tokenizer_config_from_gguf,
                                                tokenizer_json_from_gguf)
+from gearworks.families.layouts import NORMS_FROM_ONE
 from gearworks.weights import expected_shapes, gguf_tensor, map_names, open_checkpoint
 
 
@@ -35,7 +36,7 @@ def convert_gguf(gguf: Path, folder: Path,
         def load(name: str) -> np.ndarray:
             on_tensor()
             weight = gguf_tensor(file, names[name], config)
-            if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+            if config.architecture in NORMS_FROM_ONE and name.endswith("norm.weight"):
                 weight = weight - 1                 # as such folders count from zero
             return weight
 

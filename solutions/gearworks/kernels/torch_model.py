@@ -2,14 +2,14 @@
 
 It has the interface of `model.Model`, so `generate`, speculation, beam search and the serving
 engine run it as they run NumPy's. Ids and logits are NumPy arrays, everything between lies on
-the device. Llama, Mistral, Qwen2 and Qwen3.
+the device. Which families it runs, `families.routes` says.
 
 Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, F feed-forward
 size, V vocabulary.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -18,28 +18,19 @@ import torch.nn.functional as F
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
-from gearworks.families.layouts import PLAIN, LayerWeights, Weights
+from gearworks.families.layouts import LayerWeights, Weights
+from gearworks.families.routes import PLAIN, ROUTES, runs
 from gearworks.kernels.torch_attention import TorchBatch, TorchKVCache, TorchPagedCache
+from gearworks.kernels.torch_families import LAYERS
 from gearworks.kernels.torch_graphs import DecodeGraphs
+from gearworks.kernels.torch_operators import TORCH, Operators
 from gearworks.kernels.triton import LARGEST_HEAD, has_triton_gpu
 from gearworks.kv_cache import Cache, Rows
 from gearworks.model import checked_ids, rotations
+from gearworks.rope_scaling import scaled_angles
 from gearworks.weights import load_checkpoint
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Operators:
-    """What is between the products of a layer: torch's, or a kernel for each.
-
-    norm: (x, weight, eps), or with a residual, to which x is added first, in place. turn: (x,
-    cos, sin), as `attention.apply_rope`. swiglu: of (T, 2F), gate, then up.
-    """
-
-    norm: Callable[..., torch.Tensor]
-    turn: Callable[..., torch.Tensor]
-    swiglu: Callable[..., torch.Tensor]
 
 
 class TorchModel:
@@ -61,12 +52,17 @@ class TorchModel:
         is_cuda = self.device.type == "cuda"
         self.graphs = is_cuda if graphs is None else graphs
         if use_triton is None:
-            use_triton = is_cuda and has_triton_gpu() and config.head_dim <= LARGEST_HEAD
+            use_triton = (is_cuda and has_triton_gpu() and config.head_dim <= LARGEST_HEAD
+                          and config.attention_softcap is None)
+        elif use_triton and config.attention_softcap is not None:
+            raise ModelError(f"Triton's kernels do not run a {config.architecture}",
+                             "their attention has no soft cap", "leave use_triton out")
         self.use_triton = use_triton
-        self._before, self._after = before_attention, after_attention
-        self._operators = Operators(_norm, _turn, _swiglu)
+        self._before, self._after = LAYERS.get(config.architecture,
+                                               (before_attention, after_attention))
+        self._operators = TORCH
         if compile:                                    # it makes kernels of its own of these
-            self._before, self._after = map(torch.compile, (before_attention, after_attention))
+            self._before, self._after = map(torch.compile, (self._before, self._after))
         elif use_triton:
             from gearworks.kernels.triton.elementwise import swiglu, turn
             from gearworks.kernels.triton.rms_norm import rms_norm
@@ -97,8 +93,8 @@ class TorchModel:
             # NumPy's layout, long side first, is the faster one on processors alone
             return there if device.type == "cpu" else there.contiguous()
 
-        layers = tuple(LayerWeights(**{each.name: tensor(array) for each in fields(layer)
-                                       if (array := getattr(layer, each.name)) is not None})
+        layers = tuple(type(layer)(**{each.name: tensor(array) for each in fields(layer)
+                                      if (array := getattr(layer, each.name)) is not None})
                        for layer in weights.layers)
         embed = tensor(weights.embed_tokens)
         head = embed if weights.lm_head is weights.embed_tokens else tensor(weights.lm_head)
@@ -108,7 +104,9 @@ class TorchModel:
     def random(cls, config: ModelConfig, device: torch.device, dtype: torch.dtype,
                seed: int = 0, **options: bool) -> "TorchModel":
         """A model of this shape that says nothing: for measurements without a file."""
-        refuse_family(config)
+        if config.architecture not in PLAIN:
+            raise ModelError(f"no random {config.architecture} is made here",
+                             "it makes " + ", ".join(PLAIN), "load a model")
         draw = torch.Generator(device).manual_seed(seed)
 
         def tensor(*shape: int) -> torch.Tensor:
@@ -148,7 +146,7 @@ class TorchModel:
         if not len(input_ids):
             return np.empty((0, self.config.vocab_size), np.float32)
         ids = self._tensor(input_ids.astype(np.int64))
-        cos, sin = map(self._tensor, rotations(self.config, positions))
+        cos, sin = map(self._tensor, self._angles(positions))
         rows = (logits_at if isinstance(logits_at, slice)
                 else self._tensor(np.asarray(logits_at, np.int64)))
         batch = self._decoding_step(cache, len(input_ids))
@@ -159,6 +157,16 @@ class TorchModel:
             if isinstance(cache, TorchKVCache):
                 cache.lengths = [length + 1 for length in cache.lengths]
         return logits.float().cpu().numpy()
+
+    def _angles(self, positions: np.ndarray) -> Sequence[np.ndarray]:
+        """The cosine and sine of each token's rotations, (T, n, d): of all layers, or of those
+        without and those with a window."""
+        whole = rotations(self.config, positions)
+        if self.config.rope_local_theta is None:
+            return whole
+        local = scaled_angles(positions, self.config.head_dim, self.config.rope_local_theta,
+                              None)
+        return [np.concatenate(both, axis=1) for both in zip(whole, local)]
 
     def _decoding_step(self, cache: Cache, count: int) -> TorchBatch | None:
         """The step as a batch, where it is one that graphs compute, and recording pays."""
@@ -185,14 +193,23 @@ class TorchModel:
         """The logits, (rows, V), as `model.forward` computes them."""
         config, weights = self.config, self.weights
         x = F.embedding(ids, weights.embed_tokens)                                    # (T, D)
+        if config.query_pre_attn_scalar is not None:                            # Gemma's
+            x = x * config.hidden_size ** 0.5
+        kinds = [(cos[:, kind:kind + 1].contiguous(), sin[:, kind:kind + 1].contiguous())
+                 for kind in range(cos.shape[1])]
         for index, layer in enumerate(weights.layers):
-            q, k, v = self._before(x, layer, config, cos, sin, self._operators)
+            angles = kinds[0 if config.window(index) is None else -1]
+            if not config.turns(index):
+                angles = torch.ones_like(angles[0]), torch.zeros_like(angles[1])
+            q, k, v = self._before(x, layer, config, *angles, self._operators)
             attended = cache.attend(index, q, k, v)                                # (T, H, d)
             if index + 1 == len(weights.layers):
                 x, attended = x[rows], attended[rows]
             x = self._after(x, attended, layer, config, self._operators)
         normed = self._operators.norm(x, weights.norm, config.rms_norm_eps)
-        return F.linear(normed, weights.lm_head)
+        logits = F.linear(normed, weights.lm_head)
+        cap = config.logit_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
@@ -223,24 +240,6 @@ def after_attention(x: torch.Tensor, attended: torch.Tensor, layer: LayerWeights
     return x + F.linear(gated, layer.down_proj)
 
 
-def _norm(x: torch.Tensor, weight: torch.Tensor, eps: float,
-          residual: torch.Tensor | None = None) -> torch.Tensor:
-    if residual is not None:
-        x = residual.add_(x)
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-
-def _turn(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Computed in float32, whatever dtype x has."""
-    first, second = x.chunk(2, dim=-1)
-    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
-
-
-def _swiglu(gate_up: torch.Tensor) -> torch.Tensor:
-    gate, up = gate_up.chunk(2, dim=-1)
-    return F.silu(gate) * up
-
-
 def place_for(device: str | None, dtype: str | None) -> tuple[torch.device, torch.dtype]:
     """Where a model runs, and in what.
 
@@ -268,7 +267,7 @@ def place_for(device: str | None, dtype: str | None) -> tuple[torch.device, torc
 
 def refuse_family(config: ModelConfig) -> None:
     """Raise ModelError for a model that is no plain decoder."""
-    if config.architecture not in PLAIN:
+    if not runs("torch", config.architecture):
         raise ModelError(f"torch's decoder does not run a {config.architecture}",
-                         "it runs Llama, Mistral, Qwen2 and Qwen3 models",
+                         "it runs " + ", ".join(ROUTES["torch"].families),
                          "run it with --engine numpy")

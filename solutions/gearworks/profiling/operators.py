@@ -25,6 +25,7 @@ from numpy.lib.array_utils import byte_bounds
 
 from gearworks import attention, layers, moe
 from gearworks.config import ModelConfig
+from gearworks.families import gpt_oss
 from gearworks.families.layouts import Weights
 from gearworks.kv_cache import Cache
 
@@ -182,6 +183,7 @@ def watched(watch: Watch, weights: Weights) -> Iterator[None]:
 
     described = {layers.linear: product, layers.rms_norm: norm, layers.layer_norm: norm,
                  layers.swiglu: named("activation"), layers.gelu: named("activation"),
+                 gpt_oss.limited_swiglu: named("activation"),
                  attention.apply_rope: named("rope"), moe.route: named("routing"),
                  moe.choose_experts: named("routing")}
     versions = {id(operator): watch.around(operator, describe)

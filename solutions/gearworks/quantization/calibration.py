@@ -19,12 +19,14 @@ from gearworks.attention import attention_over_views, causal_mask
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.families.layouts import LayerWeights
+from gearworks.families.routes import runs
 from gearworks.kv_cache import attention_rules
 from gearworks.model import Model, decoder_layer, rotations
 from gearworks.quantization.awq import awq_scale
 from gearworks.formats.codes import Codes
 from gearworks.quantization.gptq import gptq_hessian, gptq_quantize
 from gearworks.quantization.rounding import from_zero_points, int4_codes
+from gearworks.rope_scaling import angles_in_layer
 
 MATRICES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
 # What AWQ's search looks at: so many tokens, and so many outputs of a matrix. More hardly
@@ -93,8 +95,9 @@ def run_layer(model: Model, layer: LayerWeights, index: int,
               hidden: np.ndarray) -> np.ndarray:
     """Run all texts through one layer. hidden: (N, T, D), returns the same shape."""
     count, length, _ = hidden.shape
-    cos, sin = rotations(model.config, np.tile(np.arange(length), count))
-    return decoder_layer(hidden.reshape(count * length, -1), layer, model.config, cos, sin,
+    turning = rotations(model.config, np.tile(np.arange(length), count))
+    return decoder_layer(hidden.reshape(count * length, -1), layer, model.config,
+                         *angles_in_layer(model.config, index, *turning),
                          WholeTexts(model.config, length), index).reshape(hidden.shape)
 
 
@@ -184,8 +187,7 @@ def rounded_layers(model: Model, texts: np.ndarray, method: str,
     """
     config = model.config
     for layer in model.weights.layers:
-        if (type(layer) is not LayerWeights or layer.router is not None
-            or not config.architecture.startswith(("Llama", "Mistral", "Qwen2", "Qwen3"))):
+        if not runs("calibrate", config.architecture):
             raise ModelError(f"cannot quantize {config.architecture} by {method}",
                              "it has experts or a forward pass of its own, which the "
                              "calibration does not know",

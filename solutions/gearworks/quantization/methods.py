@@ -15,6 +15,7 @@ import numpy as np
 
 from gearworks.errors import ModelError
 from gearworks.families.layouts import Part, layout
+from gearworks.families.routes import runs
 from gearworks.formats.gguf import BLOCK_FORMATS, TensorType, dequantize
 from gearworks.formats.gguf_quantize import QUANTIZE
 from gearworks.model import Model
@@ -130,11 +131,11 @@ def round_model(model: Model, method: str, group_size: int = 32,
 
 def require_method(model: Model, method: str, group_size: int) -> None:
     """Raise ModelError unless a method can round a model, as far as its shapes tell."""
-    if model.config.architecture == "GPT2LMHeadModel":
-        raise ModelError("cannot quantize a model of the architecture GPT2LMHeadModel",
-                         "its matrices are stored the other way round, and no program keeps "
-                         "such ones in fewer bits",
-                         "use a model of another family")
+    if not runs("round", model.config.architecture):
+        raise ModelError(
+            f"cannot quantize a model of the architecture {model.config.architecture}",
+            "its matrices are stored the other way round than in the layouts that are written "
+            "here", "use a model of another family")
     sizes = {"int8": 1, "fp8": 1, "mxfp4": BLOCK, "q8_0": 32, "q4_0": 32, "q4_1": 32}
     size = sizes.get(method, group_size)
     for description in layout(model.config)[1]:

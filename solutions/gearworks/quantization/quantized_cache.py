@@ -25,6 +25,7 @@ from gearworks.attention import (QUERY_BLOCK, AttentionRules, attention_over_vie
                                  causal_mask)
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
+from gearworks.families.routes import runs
 from gearworks.kv_cache import KVCache, attention_rules
 from gearworks.quantization.rounding import pack_int4, unpack_int4
 
@@ -225,7 +226,7 @@ def require_quantizable(config: ModelConfig, bits: int) -> None:
     if bits not in (4, 8):
         raise ModelError("cannot make this KV cache", f"it is to have {bits} bits",
                          "choose 8 or 4")
-    if config.latent is not None:
-        raise ModelError("cannot quantize this model's KV cache",
+    if not runs("kv", config.architecture):
+        raise ModelError(f"cannot quantize the KV cache of a {config.architecture}",
                          "with latent attention, one array is key and value at once",
                          "use the cache in float32; it is small already")

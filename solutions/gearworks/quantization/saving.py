@@ -25,6 +25,8 @@ import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
+from gearworks.families.layouts import NORMS_FROM_ONE
+from gearworks.families.phi3 import row_order
 from gearworks.families.gguf_layouts import PERMUTED, ROPE_FACTORS
 from gearworks.formats import safetensors
 from gearworks.formats.codes import Codes
@@ -71,9 +73,10 @@ def save_folder(rounded: RoundedModel, source: Path, folder: Path, method: str,
     """
     settings, pack = _layout(rounded.matrices, method, group_size)
     tensors: Tensors = {}
+    matrices = in_files_order(rounded)
     for name, array in named_tensors(rounded.model.config, rounded.model.weights).items():
-        if name in rounded.matrices:
-            tensors |= pack(name.removesuffix(".weight"), rounded.matrices[name])
+        if name in matrices:
+            tensors |= pack(name.removesuffix(".weight"), matrices[name])
         else:
             tensors[name] = _plain(name, array, rounded.model.config)
     contents = {}
@@ -97,6 +100,16 @@ def save_folder(rounded: RoundedModel, source: Path, folder: Path, method: str,
             for name, tensor in tensors.items()}, metadata={"format": "pt"})
 
 
+def in_files_order(rounded: RoundedModel) -> dict[str, Rounded]:
+    """The rounded matrices by name, with their rows as files have them: `phi3.row_order`."""
+    matrices = dict(rounded.matrices)
+    for name, matrix in rounded.matrices.items():
+        order = row_order(name, rounded.model.config)
+        if order is not None:
+            matrices[name] = some_rows(matrix, np.argsort(order))
+    return matrices
+
+
 def _counted(load: Callable[[], np.ndarray],
              on_tensor: Callable[[], object]) -> Callable[[], np.ndarray]:
     def counted() -> np.ndarray:
@@ -107,7 +120,7 @@ def _counted(load: Callable[[], np.ndarray],
 
 def _plain(name: str, array: np.ndarray, config: ModelConfig) -> LazyTensor:
     """A tensor that is not rounded, in float16 unless that would make it infinite."""
-    if config.architecture == "Gemma3ForCausalLM" and name.endswith("norm.weight"):
+    if config.architecture in NORMS_FROM_ONE and name.endswith("norm.weight"):
         array = array - 1                           # as the family's files count from zero
     large = np.abs(array).max(initial=0) > np.finfo(np.float16).max
     dtype = np.dtype(np.float32 if large else np.float16)
@@ -249,10 +262,10 @@ def save_gguf(rounded: RoundedModel, language_model: LanguageModel, source: Path
     metadata = _metadata(config, language_model, source)
     metadata |= {"general.file_type": encode_value(file_type),
                  "general.quantization_version": encode_value(2)}
-    tensors = {}
+    tensors, matrices = {}, in_files_order(rounded)
     for name, array in named_tensors(config, rounded.model.weights).items():
         file_name = gguf_name(name, config.architecture)
-        matrix = rounded.matrices.get(name)
+        matrix = matrices.get(name)
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads
                  }.get(file_name.split(".")[-2])
         if heads and config.architecture in PERMUTED:
@@ -269,7 +282,7 @@ def save_gguf(rounded: RoundedModel, language_model: LanguageModel, source: Path
     scaling = config.rope_scaling
     if scaling is not None and scaling.kind == "factors":
         factors = np.array(scaling.factors, np.float32)
-        tensors[ROPE_FACTORS] = TensorToWrite(TensorType.F32, factors.shape, lambda: factors)
+        tensors[ROPE_FACTORS[0]] = TensorToWrite(TensorType.F32, factors.shape, lambda: factors)
     write_gguf(path, metadata, tensors)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from gearworks.decoding import Grammar
 from gearworks.errors import GearworksError, ModelError
 from gearworks.language_model import LanguageModel
+from gearworks.samplers import SETTINGS, OtherSamplers
 from gearworks.sampling import SamplingParams
 from gearworks.server.api_error import APIError
 from gearworks.server.request_types import (ChatRequest, CompletionRequest, JSONObjectFormat,
@@ -68,9 +69,7 @@ class InputProcessor:
     def _longest_token(self) -> int:
         """In characters; no token has more than it has bytes."""
         tokenizer = self.language_model.tokenizer
-        known = tokenizer.vocabulary
-        return max(len(tokenizer.token_bytes(id)) for id in (
-            *known.tokens.values(), *(token.id for token in known.added_tokens)))
+        return max(len(tokenizer.token_bytes(id)) for id in tokenizer.vocabulary.ids)
 
     def chat_text(self, messages: Sequence[Message],
                   tools: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -136,12 +135,28 @@ class InputProcessor:
                                 f" tokens, the answer included, and the {param} alone have "
                                 f"{len(ids)}. Please shorten them.",
                            param, "context_length_exceeded")
-        return Request(ids, _sampling_params(request),
+        return Request(ids, self._sampling_params(request),
                        max_tokens=room if max_tokens is None else min(room, max_tokens),
                        n=request.n, stop=tuple(request.stop or ()),
                        stop_ids=tuple(request.stop_token_ids or ()),
                        priority=request.priority,
                        **{"ignore_eos": request.ignore_eos} | settings)
+
+    def _sampling_params(self, request: SamplingRequest) -> SamplingParams:
+        """What the engine's bounds refuse is moved to the next value that means the same."""
+        others = OtherSamplers(**{name: getattr(request, name) for name in SETTINGS})
+        others = others.for_model(self.language_model.tokenizer, request.dry_sequence_breakers,
+                                  {*self.language_model.eos_ids,
+                                   *(request.stop_token_ids or ())})
+        return SamplingParams(
+            temperature=request.temperature if request.temperature >= 1e-6 else 0.0,
+            top_k=max(request.top_k, 0), top_p=max(request.top_p, 1e-9), min_p=request.min_p,
+            repetition_penalty=max(request.repetition_penalty, 1e-6),
+            presence_penalty=request.presence_penalty,
+            frequency_penalty=request.frequency_penalty,
+            seed=None if request.seed is None else request.seed % 2 ** 64,
+            logit_bias={int(id): bias for id, bias in (request.logit_bias or {}).items()},
+            others=others)
 
     def _grammar(self, request: ChatRequest) -> Callable[[], Grammar] | None:
         """Makes a fresh grammar for each answer, if the request asks for a form."""
@@ -185,12 +200,3 @@ def _for_template(message: Message) -> dict[str, Any]:
     return plain
 
 
-def _sampling_params(request: SamplingRequest) -> SamplingParams:
-    """What the engine's bounds refuse is moved to the next value that means the same."""
-    return SamplingParams(
-        temperature=request.temperature if request.temperature >= 1e-6 else 0.0,
-        top_k=max(request.top_k, 0), top_p=max(request.top_p, 1e-9), min_p=request.min_p,
-        repetition_penalty=max(request.repetition_penalty, 1e-6),
-        presence_penalty=request.presence_penalty, frequency_penalty=request.frequency_penalty,
-        seed=None if request.seed is None else request.seed % 2 ** 64,
-        logit_bias={int(id): bias for id, bias in (request.logit_bias or {}).items()})

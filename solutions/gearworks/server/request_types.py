@@ -3,19 +3,22 @@
 A field that is null counts as absent. Booleans are no numbers, strings neither; NaN and
 infinity are refused; 1.0 is a whole number, as in JSON Schema. Bounds are OpenAI's, and vLLM's
 for what OpenAI does not have (top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos,
-priority). Lists that a client makes as long as it likes fail with their first error: to note
-a million of them takes seconds, in which nobody else is answered.
+priority, min_tokens); other samplers are named as in llama.cpp's server. Lists that a client
+makes as long as it likes fail with their first error: to note a million of them takes seconds,
+in which nobody else is answered.
 
 Left out on purpose: pictures and sound, OpenAI's older `functions`, custom (free-form) tools,
 `best_of` and `suffix` of completions.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo,
                       WrapValidator, field_validator, model_validator)
+
+from gearworks.samplers import BREAKERS
 
 INT64 = 2 ** 63
 MOST_TOOLS = 128
@@ -228,6 +231,18 @@ class SamplingRequest(Object):
     logit_bias: dict[Annotated[str, Field(pattern=r"^[0-9]{1,9}$")],
                      Annotated[float, Field(ge=-100, le=100)]] | None = None
     priority: Annotated[int, Field(ge=-2 ** 31, lt=2 ** 31), WHOLE] | None = 0
+    min_tokens: Annotated[int, Field(ge=0, lt=2 ** 31), WHOLE] | None = 0
+    dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = 0.0
+    dry_base: Annotated[float, Field(ge=1, le=4)] | None = 1.75
+    dry_allowed_length: Annotated[int, Field(ge=1, lt=2 ** 31), WHOLE] | None = 2
+    dry_penalty_last_n: Annotated[int, Field(ge=-1, lt=2 ** 31), WHOLE] | None = -1
+    dry_sequence_breakers: Annotated[list[StopText], Field(
+        max_length=64, fail_fast=True)] | None = list(BREAKERS)
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = 0.0
+    xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = 0.1
+    top_n_sigma: Annotated[float, Field(ge=0, le=1000)] | None = 0.0
+    dynatemp_range: Annotated[float, Field(ge=0, le=2)] | None = 0.0
+    dynatemp_exponent: Annotated[float, Field(ge=0, le=100)] | None = 1.0
 
     @property
     def include_usage(self) -> bool:
@@ -237,10 +252,15 @@ class SamplingRequest(Object):
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""
         yield "n", self.n, 1, limits.max_num_seqs
-        for id in map(int, self.logit_bias or ()):
-            yield "logit_bias", id, 0, limits.vocab_size - 1
-        for id in self.stop_token_ids or ():
-            yield "stop_token_ids", id, 0, limits.vocab_size - 1
+        yield "min_tokens", self.min_tokens, 0, limits.max_model_len
+        yield from _ends("logit_bias", [*map(int, self.logit_bias or ())], limits)
+        yield from _ends("stop_token_ids", self.stop_token_ids or (), limits)
+
+
+def _ends(name: str, ids: Sequence[int], limits: Limits) -> Iterator[Bounded]:
+    """The least and the greatest of many ids: if these are in the vocabulary, all are."""
+    for id in (min(ids), max(ids)) if ids else ():
+        yield name, id, 0, limits.vocab_size - 1
 
 
 TokenCount = Annotated[int, Field(ge=1, lt=2 ** 31), WHOLE]
@@ -345,8 +365,8 @@ class CompletionRequest(SamplingRequest):
         yield from super().bounded(limits)
         yield "max_tokens", self.max_tokens, 0, limits.max_model_len
         for prompt in self.prompts:
-            for id in () if isinstance(prompt, str) else prompt:
-                yield "prompt", id, 0, limits.vocab_size - 1
+            if not isinstance(prompt, str):
+                yield from _ends("prompt", prompt, limits)
 
 
 class TokenizeRequest(Object):
@@ -366,5 +386,4 @@ class DetokenizeRequest(Object):
 
     def bounded(self, limits: Limits) -> Iterator[Bounded]:
         """See `Object.bounded`."""
-        for id in self.tokens:
-            yield "tokens", id, 0, limits.vocab_size - 1
+        yield from _ends("tokens", self.tokens, limits)

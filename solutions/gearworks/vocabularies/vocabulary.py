@@ -82,6 +82,11 @@ class Vocabulary:
     specials: Mapping[str, int] = field(default_factory=dict)
     sentencepiece: SentencePieceRules | None = None
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids that have a token."""
+        return frozenset(self.tokens.values()) | {token.id for token in self.added_tokens}
+
 
 def read_vocabulary(tokenizer: Mapping[str, Any],
                     config: Mapping[str, Any] | None = None) -> Vocabulary:

@@ -17,7 +17,9 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
 from gearworks.families.gguf_layouts import PERMUTED
-from gearworks.families.layouts import PLAIN, Part
+from gearworks.families.layouts import Part
+from gearworks.families.phi3 import row_order
+from gearworks.families.routes import ROUTES, runs
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kernels.cpu.compiling import FOLDER, is_compiled, keeps_code
@@ -29,7 +31,6 @@ from gearworks.kernels.cpu.store import Weight, WeightStore
 from gearworks.kernels.cpu.threads import Team, default_threads
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.model import rotations
-from gearworks.formats.codes import Codes
 from gearworks.formats.quantized import PackedMatrix
 from gearworks.formats.gguf_codes import codes_of, is_quantized
 from gearworks.weights import (
@@ -165,9 +166,10 @@ class CompiledModel:
 
 def require_supported(config: ModelConfig) -> None:
     """Raise ModelError for a model whose layers are not those of `model.decoder_layer`."""
-    if config.architecture not in PLAIN:
+    if not runs("compiled", config.architecture):
         raise ModelError("the CPU's kernels cannot run this model",
-                         f"it is a {config.architecture}, and they run {', '.join(PLAIN)}",
+                         f"it is a {config.architecture}, and they run "
+                         + ", ".join(ROUTES["compiled"].families),
                          "--engine numpy, which runs it")
 
 
@@ -191,22 +193,25 @@ class _File:
     def read(self, part: Part) -> Weight:
         name = self.names[part.name]
         info = self.file.tensors[name]
+        order = self._order(part, name)
         if isinstance(info, PackedMatrix) and (codes := info.codes()) is not None:
-            return codes
+            return codes if order is None else codes.rows(order)
         if not (isinstance(self.file, GGUFFile) and is_quantized(info.type)):
             weight = np.empty(part.shape, np.float32)
             read_into(weight, self.file, name, self.config)
             return weight
         codes = codes_of(self.file.raw(name), info.type, part.shape)
         self.file.release(name)
+        return codes if order is None else codes.rows(order)
+
+    def _order(self, part: Part, name: str) -> np.ndarray | None:
+        """Where each row of a tensor stands in the file, or None: in the same order."""
         heads = {"attn_q": self.config.num_attention_heads,
                  "attn_k": self.config.num_key_value_heads}.get(name.split(".")[-2])
-        if self.config.architecture in PERMUTED and heads is not None:
-            codes = Codes(unpermute_rope(codes.codes, heads),
-                          unpermute_rope(codes.scales, heads),
-                          None if codes.minimums is None
-                          else unpermute_rope(codes.minimums, heads), codes.bits)
-        return codes
+        if (heads is not None and isinstance(self.file, GGUFFile)
+                and self.config.architecture in PERMUTED):
+            return unpermute_rope(np.arange(part.shape[0])[:, None], heads).ravel()
+        return row_order(part.name, self.config)
 
 
 class _Given:

@@ -119,8 +119,8 @@ def write_program(config: ModelConfig, weights: WeightStore, starts: dict[str, i
         add(NORM, layer["qkv_proj"], "x", "normed", size=D, weight=layer["input_layernorm"])
         add(MULTIPLY, layer["qkv_proj"], "normed", "qkv", size=1,
             weight=layer.get("qkv_bias", NONE))
-        add(TURN, 0, "qkv", "qkv", number, weight=layer.get("q_norm", NONE),
-            second=layer.get("k_norm", NONE))
+        add(TURN, 0, "qkv", "qkv", number, size=config.turns(number),
+            weight=layer.get("q_norm", NONE), second=layer.get("k_norm", NONE))
         add(ATTEND, 0, "qkv", "attended", number, window=config.window(number) or 0)
         add(READY, layer["o_proj"], "attended", "attended")
         add(MULTIPLY, layer["o_proj"], "attended", "output", add_to=starts["x"])

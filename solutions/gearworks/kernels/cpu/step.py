@@ -26,10 +26,10 @@ NAMES = ("embed", "norm", "multiply", "turn", "attend", "ready", "swiglu")
 # What an instruction does, and to what. layer: its number in the caches. matrix: the one that
 # it multiplies by, or that its result is made ready for. source, target: where rows begin in
 # the step's memory, or NONE for the array of logits; a row every `_stride`. size: numbers of a
-# row; of a product, whether a single row has copies. weight, second: a norm's, a bias, the
-# norms of queries and keys; where they begin in the model's array, or NONE. add_to: rows that a
-# product is added to, or NONE. window: of attention, 0 for all tokens. wanted: whether it is
-# about the R rows whose logits are wanted.
+# row; of a product, whether a single row has copies; of a turn, whether heads turn at all.
+# weight, second: a norm's, a bias, the norms of queries and keys; where they begin in the
+# model's array, or NONE. add_to: rows that a product is added to, or NONE. window: of
+# attention, 0 for all tokens. wanted: whether it is about the R rows whose logits are wanted.
 INSTRUCTION = np.dtype([(name, np.int64) for name in (
     "op", "layer", "matrix", "source", "source_stride", "target", "target_stride", "size",
     "weight", "second", "add_to", "window", "wanted")])
@@ -119,7 +119,8 @@ def turn_heads(one, shape, places, numbers, memory, sequences, tables, rows, par
                 norm = one.weight if head < heads else one.second
                 if norm != NONE:
                     rms_norm(memory, at, size, numbers, norm, shape.eps, at, at)
-                turn(memory, at, size, places.cos + row * size, places.sin + row * size)
+                if one.size:
+                    turn(memory, at, size, places.cos + row * size, places.sin + row * size)
                 if head >= heads and sequence.keys:
                     remember(sequence, tables, one.layer, head - heads,
                              sequence.start + row - sequence.first_row, size, memory, at,

@@ -1,0 +1,1 @@
+"""Attacks and cheats, each a small file, and what shows that the judge and its sandbox hold."""
