@@ -55,12 +55,12 @@ def next_step(error: BaseException, line: str) -> str:
     That is "" for one that the learner raises: the line does what it should, and the way to it
     is what is wrong.
     """
-    if re.match(r"(line \d+: |the line `)raise\b", line):
-        return ""
     if isinstance(error, UnboundLocalError):
         return "which way leads to this line and gives the name no value?"
     if isinstance(error, NameError):
         return "is the name spelled as where it was defined?"
+    if re.match(r"(line \d+: |the line `)raise\b", line):
+        return ""
     return "run that line alone, with the values it had" if line else ""
 
 

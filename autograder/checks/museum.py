@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
 from autograder.checking.examples import docstring_example
-from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
 from autograder.generators.arrays import Numbers, numbers
 from autograder.generators.calls import Call, calls
 from autograder.generators.files import ODD
@@ -137,8 +137,7 @@ def expect_right_code_passes(test: Callable, exhibit: str, styles: tuple[str, st
         try:
             test(version)
         except AssertionError as error:
-            raise CheckFailure(f"the test to pass on right code: {name}",
-                               f"AssertionError {error}".strip(),
+            raise CheckFailure(f"the test to pass on right code: {name}", Raised(error).told(),
                                f"The docstring of `{exhibit}` says what is right; a test asks "
                                "for no more.") from error
 

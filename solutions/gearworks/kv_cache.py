@@ -357,9 +357,14 @@ class BlockPool:
         for block, references in enumerate(self.references):
             states = (references > 0) + (block in self.empty) + (block in self.kept)
             assert states == 1, f"block {block} is in {states} states"
-            assert block not in self.empty or block not in self.prefix_of
-            assert block not in self.kept or block in self.prefix_of
-        assert len(self.prefixes) == len(self.prefix_of)
+            assert block not in self.empty or block not in self.prefix_of, (
+                f"block {block} is in `empty` and in `prefix_of`")
+            assert block not in self.kept or block in self.prefix_of, (
+                f"block {block} is in `kept` and not in `prefix_of`")
+        assert len(self.prefixes) == len(self.prefix_of), (
+            f"{len(self.prefixes)} in `prefixes`, {len(self.prefix_of)} in `prefix_of`")
         for block, prefix in self.prefix_of.items():
-            assert prefix.block == block and self.prefixes[prefix.hash] is prefix
-            assert len(prefix.ids) == self.block_size
+            assert prefix.block == block and self.prefixes[prefix.hash] is prefix, (
+                f"the prefix of block {block} is another one in `prefixes`")
+            assert len(prefix.ids) == self.block_size, (
+                f"the prefix of block {block} has {len(prefix.ids)} ids")
