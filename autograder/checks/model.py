@@ -15,7 +15,7 @@ from autograder.checking.differential import Seen, attempted, expect_agreement
 from gearworks import model
 from gearworks.attention import apply_rope
 from gearworks.comparison.compare import first_divergence
-from gearworks.config import ModelConfig
+from gearworks.config import ModelConfig, RopeScaling
 from gearworks.config.architectures import ExpertsConfig
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import KVCache, RaggedBatch
@@ -452,7 +452,20 @@ def logits_of(forward, case: Steps) -> Seen:
     return [*seen, ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
 
 
-@check(FORWARD, points=1.5, public=True)
+@check(FORWARD, points=0.5, public=True)
+def stretched_rope(forward, rng):
+    """A model that stretches its RoPE, so that far positions look like near ones."""
+    case = truth("Llama", rng)
+    config = replace(case.config, rope_scaling=RopeScaling("linear", 4.0, 32))
+    got, right = (function(case.weights, config, case.ids, np.arange(7),
+                           KVCache(config, 7 * config.num_hidden_layers))
+                  for function in (forward, model.forward))
+    expect_close(got, right, of="the logits with RoPE stretched to four times its length",
+                 axes=["row", "id"], atol=1e-4,
+                 hint="`rotations(config, positions)` knows how a model stretches its RoPE.")
+
+
+@check(FORWARD, points=1, public=True)
 def any_text(forward, rng):
     """Every family, a text in any steps, tied heads, and the logits of some rows only."""
     expect_agreement(forward, model.forward, stepped(), rng, run=logits_of, examples=40,

@@ -42,7 +42,7 @@ def accepted_notebook(chapter: Chapter, number: int) -> Notebook:
 def version_of(exercise: Exercise, number: int) -> Accepted:
     """The accepted version that an engine has of an exercise.
 
-    As many numbers as it has versions, from 0 on, have each of them once; then anew.
+    As many numbers as it has versions, from 0 on, have each of them once; and so the next ones.
     """
     versions = accepted_of(exercise.name)
     round, at = divmod(number, len(versions))

@@ -97,7 +97,7 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
 
     input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence;
     logits_at: which rows' logits are wanted, by default all; returns (rows, V). The cache grows
-    by these T tokens.
+    by these T tokens. `rotations` turns them, however the model stretches its RoPE.
 
     >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
     ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,

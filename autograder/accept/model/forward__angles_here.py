@@ -1,15 +1,14 @@
-"""With plain RoPE angles, which is all that these families need,
-and the rows picked inside of the last layer."""
+"""With the angles made here, and the rows picked inside of the last layer."""
 
 import numpy as np
 
-from gearworks.attention import rope_angles, rope_frequencies
 from gearworks.layers import linear, rms_norm
 from gearworks.model import decoder_layer
+from gearworks.rope_scaling import scaled_angles
 
 
 def forward(weights, config, input_ids, positions, cache, logits_at=slice(None)):
-    cos, sin = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta))
+    cos, sin = scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
     x = np.take(weights.embed_tokens, input_ids, axis=0)
     *others, last = weights.layers
     for index, layer in enumerate(others):
