@@ -21,8 +21,9 @@ from autograder.variants.mutation import accepted_of
 REPOSITORY = Path(__file__).resolve().parents[2]
 TESTS = REPOSITORY / "solutions" / "tests"
 # Each part of the path that a token takes, by tests that take a moment.
-SOME = ["accounting", "kv_cache", "block_pool", "safetensors", "weights", "unigram", "wordpiece",
-        "families.py::test_logits_equal_hf", "families.py::test_a_step_may_have_no_token"]
+SOME = ["accounting", "kv_cache", "block_pool", "safetensors", "weights", "unigram",
+        "wordpiece", "families.py::test_logits_equal_hf",
+        "families.py::test_a_step_may_have_no_token"]
 MORE = ["batch_invariance", "beam", "contrastive", "decoding", "docstrings", "engine",
         "families", "flash", "gguf", "model", "operators", "paged_attention", "parallel",
         "pipeline", "products", "quantization", "quantized_cache", "quantized_layers",

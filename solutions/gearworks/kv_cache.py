@@ -99,8 +99,9 @@ class KVCache:
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values, then let its queries look at all stored tokens.
 
-        q: (T, H, d); k, v: (T, K, d), the T tokens that follow those already stored; returns
-        (T, H, d).
+        q: (T, H, d); k, v: (T, K, d), the T tokens that follow those already stored, where T
+        may be 0; returns (T, H, d). `self.rules[layer]` says what a query sees and how its
+        scores are changed; `look` knows it.
         Raises ModelError when the tokens do not fit; then nothing is stored.
         """
         self.require_room(layer, len(k))

@@ -153,7 +153,6 @@ def test_rules_mean_what_hf_means(rng, number):
         np.testing.assert_allclose(found, expected, rtol=0, atol=5e-6)
 
 
-@pytest.mark.reference("rules beyond a window in the first cache")
 @pytest.mark.parametrize("number", range(len(RULES)))
 def test_the_contiguous_cache_keeps_the_same_rules(rng, number):
     """KVCache, with the rules of a model that has them, in chunks of any size."""

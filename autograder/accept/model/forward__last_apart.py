@@ -1,14 +1,13 @@
-"""With the angles made here, and the rows picked inside of the last layer."""
+"""With the rows picked inside of the last layer, which is not like the others."""
 
 import numpy as np
 
 from gearworks.layers import linear, rms_norm
-from gearworks.model import decoder_layer
-from gearworks.rope_scaling import scaled_angles
+from gearworks.model import decoder_layer, rotations
 
 
 def forward(weights, config, input_ids, positions, cache, logits_at=slice(None)):
-    cos, sin = scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
+    cos, sin = rotations(config, positions)
     x = np.take(weights.embed_tokens, input_ids, axis=0)
     *others, last = weights.layers
     for index, layer in enumerate(others):
