@@ -177,6 +177,10 @@ def book_edition(chapter: Chapter, root: Path,
                                f"{min(secret & said)!r}", "let it show something else")
         if cell.id in cuts:
             cell.source = cuts[cell.id].stub
+        if cell.metadata.get("nbgrader", {}).get("locked"):
+            # the number that nbgrader reads; the report above it says it in words
+            cell.outputs = [output for output in cell.outputs
+                            if output.output_type != "execute_result"]
     return notebook
 
 

@@ -36,7 +36,7 @@ def text(report: Report) -> str:
 
     >>> passed = Outcome("doubles", "Twice a number.", 2, True, Status.PASSED)
     >>> print(text(Report("arithmetic.double", (passed,), 2.0, seed=7)))
-    arithmetic.double: 2 of 2 points
+    arithmetic.double: 2 of 2 points, its check passed
     ✓ Twice a number. (passed)                                                      2 / 2 points
     Seed 7. To run the same checks on the same inputs: check("arithmetic.double", …, seed=7)
     """
@@ -49,7 +49,7 @@ def text(report: Report) -> str:
         for part, message in message_parts:
             lines += textwrap.wrap(message, WIDTH, initial_indent=f"  {part:<8}  ",
                                    subsequent_indent=" " * 12)
-    for note in _notes(report):
+    for note in _notes(report) + _footnotes(report):
         lines += textwrap.wrap(note, WIDTH, subsequent_indent="  ")
     return "\n".join(lines)
 
@@ -84,16 +84,24 @@ def markup(report: Report) -> str:
         '<thead><tr style="border-bottom:1px solid currentColor">'
         f'{head}33%">Check</th>{head}auto">Result</th>{head}5em">Points</th></tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table>")
-    notes = "".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>'
-                    for note in _notes(report))
+    notes, footnotes = ("".join(f'<p style="margin:.2em 0">{html.escape(note)}</p>'
+                                for note in some)
+                        for some in (_notes(report), _footnotes(report)))
     shown = next((outcome for outcome in report.outcomes if outcome.figure), None)
     figure = "" if shown is None else (
         f'<p style="margin:.8em 0 .2em">In pictures, “{_with_code(shown.title)}”:</p>'
         f"{shown.figure}")
+    headline = (f"<strong>{html.escape(report.exercise)}</strong>: "
+                f"{html.escape(_headline(report))}")
+    if table and all(outcome.status in (Status.PASSED, Status.NOT_ATTEMPTED)
+                     for outcome in report.outcomes):
+        # nothing in it asks to be read now: one line, until somebody opens it
+        content = (f'<details style="margin:.2em 0"><summary>{headline}</summary>'
+                   f"{table}{footnotes}</details>{notes}")
+    else:
+        content = f'<p style="margin:.2em 0">{headline}</p>{table}{notes}{footnotes}'
     return ('<div class="gearworks-report" style="color:inherit;overflow-wrap:break-word">'
-            f'<p style="margin:.2em 0"><strong>{html.escape(report.exercise)}</strong>: '
-            f"{html.escape(_headline(report))}</p>"
-            f"{table}{notes}</div>{figure}")
+            f"{content}</div>{figure}")
 
 
 def result(outcome: Outcome) -> str:
@@ -139,11 +147,27 @@ def _headline(report: Report) -> str:
     score = f"{round(report.score, 2):g} of {report.total:g} points"
     if report.outcomes and not report.attempted:
         return f"not attempted yet; {score}"
+    if report.outcomes and all(outcome.status is Status.PASSED for outcome in report.outcomes):
+        return f"{score}, {_count(report)} passed"
     return score
 
 
+def _count(report: Report) -> str:
+    count = len(report.outcomes)
+    return "its check" if count == 1 else f"all {count} checks"
+
+
 def _notes(report: Report) -> list[str]:
+    """What is strange about it."""
     notes = list(filter(None, [report.problem, report.level, *report.notes]))
+    if report.remarks:
+        notes.append("Your code also said, at no cost: " + "; ".join(report.remarks))
+    return notes
+
+
+def _footnotes(report: Report) -> list[str]:
+    """What is always so: how points are counted, how to repeat it."""
+    notes = []
     public = [outcome for outcome in report.outcomes if outcome.public]
     possible = sum(outcome.points for outcome in public)
     are_all_public = report.outcomes and len(public) == len(report.outcomes)
@@ -152,8 +176,6 @@ def _notes(report: Report) -> list[str]:
         notes.append(f"These are the public checks: {earned:g} of their {possible:g} points "
                      f"count as {round(report.score, 2):g} of {report.total:g} here. Hidden "
                      "checks join them when it is graded.")
-    if report.remarks:
-        notes.append("Your code also said, at no cost: " + "; ".join(report.remarks))
     if report.outcomes and report.attempted and report.seed is not None:
         notes.append(f"Seed {report.seed}. To run the same checks on the same inputs: "
                      f'check("{report.exercise}", …, seed={report.seed})')

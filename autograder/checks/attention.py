@@ -698,6 +698,9 @@ def any_step(paged_attention, rng):
                      f"for H, K, d, e, and a window of {options['rules'].window}.", **options)
     with np.errstate(all="ignore"):
         expect_on_all(paged_steps(), demand, rng)
+    expect_paged(paged_attention, rng, [(5, 2), (3 * QUERY_BLOCK, 2 * QUERY_BLOCK + 9)],
+                 "A long piece of a prompt may be computed in parts: which rows has each part, "
+                 "and up to which key does its last row see?", shape=(2, 1, 4, 4), size=16)
 
 
 @contextmanager

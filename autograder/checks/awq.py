@@ -58,7 +58,7 @@ def expect_best(awq_scale, weight: np.ndarray, inputs: np.ndarray, group: int, g
            f"the scale of {of} with the least error of the outputs, {min(errors):.6g}",
            f"one with {got:.6g}, where a = 0 has {errors[0]:.6g}", hint)
     nearest = min(float(np.abs(scale - each).max() / each.max()) for each in right)
-    expect(nearest < 1e-3, f"the scale of {of} to be one of the {grid} candidates",
+    expect(nearest < 2e-5, f"the scale of {of} to be one of the {grid} candidates",
            f"that the nearest candidate differs by a share of {nearest:.3g}",
            "The mean magnitude of each column's inputs to the power of a, over the square root "
            "of the largest times the smallest.")
@@ -88,6 +88,13 @@ def the_best_of_the_grid(awq_scale, rng):
         expect_best(awq_scale, weight, inputs, 8, 12, "a layer with outlying inputs",
                     "The error is that of the outputs, inputs @ weight.T, not of the weights. "
                     "A scaled weight is divided by its scale again before it is compared.")
+    for _ in range(4):
+        # a small column of each group meets large inputs: 1, which is no candidate, is best
+        weight, inputs = matrix(rng, 24, 32), rng.standard_normal((30, 32)).astype(np.float32)
+        weight[:, ::8] *= np.float32(0.2)
+        inputs[:, ::8] *= 4
+        expect_best(awq_scale, weight, inputs, 8, 2, "small weights that meet large inputs",
+                    "The docstring says which a the grid ends with.")
 
 
 @check(EXERCISE, points=1, public=True)
@@ -114,6 +121,9 @@ def unused_inputs(awq_scale, rng):
         expect_close(awq_scale(weight, np.zeros_like(inputs), 4, 8), np.ones(8, np.float32),
                      of="the scale of a layer whose inputs are all 0",
                      hint="Then there is nothing to divide by, and nothing to scale.")
+        expect_close(awq_scale(np.zeros_like(weight), inputs, 4, 8), np.ones(8, np.float32),
+                     of="the scale of a weight of zeros",
+                     hint="Every a gives the same error, 0. Which of equals is taken?")
 
 
 @check(EXERCISE, points=1, public=False)

@@ -1,5 +1,6 @@
 """Checks of stop strings and of generation, on models whose every word is known."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -544,7 +545,7 @@ class Alternating:
         self.tokens.append(int(token))
 
 
-@check(GENERATE, points=0.5, public=False)
+@check(GENERATE, points=0.5, public=True)
 def grammars_and_logprobs(generate, rng):
     """A grammar is asked before each token and told of it;
     each token has a log-probability, the model's own."""
@@ -554,8 +555,10 @@ def grammars_and_logprobs(generate, rng):
     got = generate(model, tokenizer, prompt, params=params, max_tokens=6, grammar=grammar)
     right = reference(model, tokenizer, prompt, params=params, max_tokens=6,
                       grammar=Alternating())
-    expect_generation(got, ids=(right.ids, ""))
-    expect_equal(grammar.tokens, got.ids, of="the tokens that the grammar was told")
+    expect_generation(got, ids=(right.ids, "Before each token `grammar.allowed()` says which "
+                                           "may come; `choose` takes them as `allowed`."))
+    expect_equal(grammar.tokens, got.ids, of="the tokens that the grammar was told",
+                 hint="After each token `grammar.advance(token)` tells which it was.")
     speaking = speaker(rng, tokenizer, prompt, letters(rng, 5))
     for model, top in ((model, 2), (speaking, 0), (speaking, 2), (speaking, None)):
         options = {"eos_ids": {EOS}, "top_logprobs": top, "max_tokens": 9,
@@ -563,16 +566,19 @@ def grammars_and_logprobs(generate, rng):
                                             top_k=5)}
         right = reference(model, tokenizer, prompt, **options)
         got = generate(model, tokenizer, prompt, **options)
-        expect_equal(len(got.logprobs), 0 if top is None else len(got.ids),
+        hint = (f"With top_logprobs={top}. `logprobs` wants the model's own logits; the token "
+                "that ends a text is no part of it, and has none.")
+        expect_equal(len(got.logprobs), 0 if top is None else len(got.ids), hint=hint,
                      of="the number of log-probabilities")
         for mine, true in zip(got.logprobs, right.logprobs):
-            expect_equal(mine.id, true.id, of="the id of a log-probability")
-            expect_close(np.float64(mine.logprob), np.float64(true.logprob), dtype=None)
+            expect_equal(mine.id, true.id, of="the id of a log-probability", hint=hint)
+            expect_close(np.float64(mine.logprob), np.float64(true.logprob), dtype=None,
+                         of="a log-probability", hint=hint)
             expect_equal([id for id, _ in mine.top], [id for id, _ in true.top],
-                         of="the alternatives")
+                         of="the alternatives", hint=hint)
 
 
-@check(GENERATE, points=0.5, public=False)
+@check(GENERATE, points=0.5, public=True)
 def conversations(generate, rng):
     """With a context of earlier turns, only what is new goes through the model;
     the text is that of a cold start."""
@@ -585,13 +591,32 @@ def conversations(generate, rng):
         got = generate(model, tokenizer, prompt, max_tokens=3, context=context,
                        params=SamplingParams(temperature=1.0, seed=5))
         expect_equal(model.forwarded[0], tokenizer.encode(prompt)[known:],
-                     of="the first ids that the model was given")
+                     of=f"the first ids that the model was given, of a prompt of which {known} "
+                        "tokens are as in the turn before it,",
+                     hint="`context.rewind(ids)` goes back to where the new prompt is another "
+                          "one, and says how many tokens are known; the others go through "
+                          "`context.forward`.")
         right = reference(model, tokenizer, prompt, max_tokens=3,
                           params=SamplingParams(temperature=1.0, seed=5))
-        expect_generation(got, ids=(right.ids, ""), cached_tokens=(known, ""))
+        expect_generation(got, ids=(right.ids, "A context changes what is computed, and not "
+                                               "what comes out."),
+                          cached_tokens=(known, "What `context.rewind` says."))
+    begin = time.perf_counter()
+    got = generate(model, tokenizer, first, max_tokens=3)
+    took = time.perf_counter() - begin
+    expect(0 < got.prefill_seconds and 0 <= got.decode_seconds
+           and got.prefill_seconds + got.decode_seconds <= took,
+           "`prefill_seconds`, to the first logits, to be above 0, `decode_seconds`, from "
+           f"there on, not below, and both at most the {took:.2g} s of the whole call",
+           f"{got.prefill_seconds:.3g} and {got.decode_seconds:.3g}",
+           "Each is a difference of two readings of `time.perf_counter`.")
+    got = generate(model, tokenizer, first, max_tokens=0)
+    expect_generation(got, cached_tokens=(0, "Where nothing is computed, nothing was known."))
     got = generate(model, tokenizer, "x" * 48, max_tokens=30, context=context)
     expect_equal(len(got.ids), 2,
-                 of="the number of tokens, in a context of 50 with a prompt of 48,")
+                 of="the number of tokens, in a context of 50 with a prompt of 48,",
+                 hint="A context that is given has a limit of its own, `context.cache.capacity`"
+                      ".")
     with expect_error(ModelError, when="a prompt of 50 tokens comes to a context of 50"):
         generate(model, tokenizer, "x" * 50, max_tokens=1, context=context)
 

@@ -526,6 +526,14 @@ def toward(query: np.ndarray, last: np.ndarray) -> None:
         key[:] = 4 * heads / np.linalg.norm(heads, axis=-1, keepdims=True)
 
 
+def deep(rng: np.random.Generator, T: int, S: int, shape) -> tuple[np.ndarray, ...]:
+    """Queries, keys and values such that all scores are -2**33, exactly. d must be 16."""
+    q, k, v = qkv(rng, T, S, *shape)
+    q[:], k[:] = 0, 0
+    q[..., 3], k[..., 3] = 2.0 ** 5, -2.0 ** 30
+    return q, k, v
+
+
 def expect_flash(flash, rng: np.random.Generator, batch, shape, hint: str, *,
                  window: int | None = None, scale: float = 1.0, atol: float = 1e-5) -> None:
     """Sequences of (queries, keys), with H, K, d, in one launch, each against the truth."""
@@ -552,7 +560,7 @@ def expect_flash(flash, rng: np.random.Generator, batch, shape, hint: str, *,
 example_of_triton_flash_attention = docstring_example(FLASH, points=1)
 
 
-@check(FLASH, points=2, public=True)
+@check(FLASH, points=1, public=True)
 def one_program(flash_attention, rng):
     """One head, and few enough queries and keys for one tile."""
     hint = ("Pointers are numbers: element e of token t is `d` numbers behind that of token "
@@ -562,7 +570,7 @@ def one_program(flash_attention, rng):
     expect_flash(flash_attention, rng, [(5, 5)], (1, 1, 6), hint)
 
 
-@check(FLASH, points=3, public=True)
+@check(FLASH, points=2, public=True)
 def several_tiles(flash_attention, rng):
     """More queries and keys than a tile has room for, neither a multiple of it."""
     hint = ("Program i has the queries from i · ROWS on. Keys go up to the last one that its "
@@ -571,7 +579,36 @@ def several_tiles(flash_attention, rng):
     expect_flash(flash_attention, rng, [(32, 32)], (2, 2, 16), hint)
 
 
-@check(FLASH, points=2, public=True)
+@check(FLASH, points=1, public=True)
+def every_past(flash_attention, rng):
+    """However many keys are in the cache, each query sees its own, and none behind it."""
+    hint = "Write down which tiles of keys the first query of a program sees as a whole."
+    past = int(rng.integers(14))
+    for cached in (past, 13, 14, 15, 16, 296):
+        expect_flash(flash_attention, rng, [(3, 3 + cached)], (1, 1, 5), hint)
+
+
+@check(FLASH, points=1, public=True)
+def only_what_is_seen(flash_attention, rng):
+    """Tiles of keys that no query of a program sees are not read: they hold nan here."""
+    T = 64
+    for window, first, hint in (
+            (None, 0, "The last query of the program sees the last key that it needs."),
+            (4, 48, "The first query of the program sees the first key that it needs.")):
+        q, k, v = qkv(rng, T, T, 2, 1, 6)
+        right = true_attention(q, k, v, true_mask(T, T, window))[first:first + 16]
+        unseen = slice(32, None) if window is None else slice(0, first - window - 16)
+        k[unseen], v[unseen] = np.nan, np.nan
+        with np.errstate(all="ignore"):
+            got = flash_attention(q, k, v, window=window, tiles=(16, 16, 4, 1))
+        expect_returned(got, f"an array of shape {q.shape}")
+        expect_equal(list(np.shape(got)), list(q.shape), of="the shape of the result")
+        expect_close(got[first:first + 16], right, axes=PLACES, hint=hint,
+                     of=f"queries {first} to {first + 15}, of {T} over {T} keys" + (
+                         f", with a window of {window}" if window else ""))
+
+
+@check(FLASH, points=1, public=True)
 def cached_keys(flash_attention, rng):
     """There are more keys than queries: query i of a sequence is its token S - T + i."""
     hint = "Which keys does query 0 see, with 20 in the cache? And which is its own?"
@@ -607,9 +644,29 @@ def sliding_windows(flash_attention, rng):
 @check(FLASH, points=1, public=True)
 def nothing_to_see(flash_attention, rng):
     """More queries than keys: the first ones see none, and get zeros."""
-    expect_flash(flash_attention, rng, [(24, 5), (6, 6)], (2, 2, 6),
-                 "-inf - -inf is nan, and 0 / 0 is: what is subtracted from the scores, and "
-                 "what the mixture is divided by, must be numbers.")
+    for window in (None, 3):
+        expect_flash(flash_attention, rng, [(24, 5), (6, 6)], (2, 2, 6),
+                     "-inf - -inf is nan, and 0 / 0 is: what is subtracted from the scores, "
+                     "and what the mixture is divided by, must be numbers.", window=window)
+
+
+@check(FLASH, points=1, public=True)
+def deep_scores(flash_attention, rng):
+    """All scores equal, and -9e9: that gives the mean of the values. And float16 arrays."""
+    q, k, v = deep(rng, 19, 40, (2, 1, 16))
+    with np.errstate(all="ignore"):
+        got = flash_attention(q, k, v)
+    expect_close(got, true_attention(q, k, v, true_mask(19, 40)), axes=PLACES, atol=1e-5,
+                 of="19 queries over 40 keys whose scores are all equal, and -9e9,",
+                 hint="-inf is less than every score. What other number is?")
+    q, k, v = (part.astype(np.float16) for part in qkv(rng, 19, 40, 2, 1, 16))
+    with np.errstate(all="ignore"):
+        got = flash_attention(q, k, v)
+    expect_close(got, true_attention(*(part.astype(np.float64) for part in (q, k, v)),
+                                     true_mask(19, 40)), axes=PLACES, atol=4e-3, rtol=4e-3,
+                 dtype=np.float16, of="19 queries over 40 keys, all float16,",
+                 hint="`tl.dot` takes two blocks of one dtype, and sums in float32. Which "
+                      "dtype have the weights, and which the values?")
 
 
 @check(FLASH, points=1, public=False)
@@ -659,7 +716,7 @@ def expect_decode(paged_decode, rng: np.random.Generator, lengths, shape, hint: 
 example_of_triton_paged_decode = docstring_example(DECODE, points=1)
 
 
-@check(DECODE, points=2, public=True)
+@check(DECODE, points=1, public=True)
 def one_sequence(paged_decode, rng):
     """One sequence, one head, all keys in one part: what `paged_attention` gives."""
     hint = ("Token i is in slot table[i // size] · size + i % size, and slot s of head h is at "
@@ -710,6 +767,28 @@ def nothing_stored(paged_decode, rng):
     expect_decode(paged_decode, rng, [0, 5, 0], (2, 2, 4),
                   "Where a loop does not run, what is written are the values it starts with.",
                   splits=2)
+
+
+@check(DECODE, points=1, public=True)
+def deep_scores_in_blocks(paged_decode, rng):
+    """All scores equal, and -9e9: that gives the mean of the values. And float16 arrays."""
+    q, k, v = deep(rng, 1, 20, (2, 1, 16))
+    tables, of = [[1, 0, 3, 2, 4]], "attention over 20 tokens whose scores are equal, and -9e9,"
+    right = true_attention(q, k, v, true_mask(1, 20))
+    for dtype, near in ((np.float32, 1e-5), (np.float16, 4e-3)):
+        if dtype is np.float16:
+            q, k, v = (part.astype(dtype) for part in qkv(rng, 1, 20, 2, 1, 16))
+            right = true_attention(*(part.astype(np.float64) for part in (q, k, v)),
+                                   true_mask(1, 20))
+            of = "attention over 20 tokens, all float16,"
+        keys, values = (part.reshape(5, 1, 4, 16).swapaxes(0, 1)[:, np.argsort(tables[0])]
+                        for part in (k, v))
+        with np.errstate(all="ignore"):
+            got = paged_decode(q, keys, values, tables, [20], splits=2)
+        expect_close(got, right, axes=["sequence", "head", "element"], atol=near, rtol=near,
+                     dtype=dtype, of=of,
+                     hint="-inf is less than every score; no other number is. And `tl.dot` "
+                          "takes two blocks of one dtype.")
 
 
 @check(DECODE, points=1, public=False)

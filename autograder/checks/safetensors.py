@@ -15,7 +15,7 @@ from autograder.generators.calls import Call
 from autograder.generators.files import Parts, twice, with_fault
 from gearworks.errors import FormatError
 from gearworks.formats.float8 import widen_e4m3, widen_e5m2
-from gearworks.formats.safetensors import DTYPES, TensorInfo
+from gearworks.formats.safetensors import DTYPES, MAX_DIMS, TensorInfo
 from gearworks.formats.safetensors import read_header as reference_header
 from gearworks.formats.safetensors import read_tensor as reference_tensor
 
@@ -187,28 +187,67 @@ def no_overlap_and_no_gap(read_header, rng):
                    "a byte follows the last tensor", hint)
 
 
+@check("safetensors.read_header", points=0.5, public=True)
+def sizes_are_integers(read_header, rng):
+    """Sizes and offsets that are no integers, true among them, are refused, a dtype that is no
+    string, and more dimensions than an array can have."""
+    hint = "A list, and in it nothing but what `is_size` says is one; in Python True is an int."
+    for shape in ([True, 2], [2.0], ["2"], [-1, -2], None, 2, {"0": 2}):
+        expect_refused(read_header, file_of({"w": entry("F32", shape, 0, 8)}, bytes(8)),
+                       f"the shape is {shape}", hint, "w")
+    for begin, end in ((False, 8), (0, 8.0), ("0", 8), (None, 8)):
+        expect_refused(read_header, file_of({"w": entry("F32", [2], begin, end)}, bytes(8)),
+                       f"the offsets are {begin!r} and {end!r}", hint, "w")
+    for offsets in ([0], [0, 8, 8], 8):
+        odd = {"dtype": "F32", "shape": [2], "data_offsets": offsets}
+        expect_refused(read_header, file_of({"w": odd}, bytes(8)), f"the offsets are {offsets}",
+                       hint, "w")
+    for dtype in (["F32"], {"F32": 1}, None, 4):
+        odd = {"dtype": dtype, "shape": [2], "data_offsets": [0, 8]}
+        expect_refused(read_header, file_of({"w": odd}, bytes(8)), f"the dtype is {dtype}",
+                       "What is no string cannot be looked up in `DTYPES`.", "w")
+    many = entry("U8", [1] * MAX_DIMS, 0, 1)
+    data = file_of({"deep": many}, bytes(1))
+    expect_read(read_header, data, {"deep": TensorInfo("U8", (1,) * MAX_DIMS, len(data) - 1,
+                                                       len(data))}, {},
+                f"a file whose tensor has {MAX_DIMS} dimensions",
+                "So many are allowed: `MAX_DIMS`.")
+    expect_refused(read_header,
+                   file_of({"deep": entry("U8", [1] * (MAX_DIMS + 1), 0, 1)}, bytes(1)),
+                   f"a tensor has {MAX_DIMS + 1} dimensions",
+                   "No array has more than `MAX_DIMS`.", "deep")
+
+
+# Shapes about as large as an array can be, most of which have no elements.
+WIDE_SHAPES = [[2**32, 2**32], [2**62, 4], [2**63, 2], [0, 2**62], [0, 2**62, 2],
+               [0, 2**62, 4], [0, 2**61], [0, 2**61 - 1], [0, 2**63 - 1], [0, 4000],
+               [0, *[1] * MAX_DIMS]]
+
+
 @st.composite
 def safetensors_files(draw) -> Call:
     """Whole files, and files with one thing wrong: in the header, in its size, in the data."""
     header, at = {}, 0
-    for name in draw(st.lists(st.sampled_from(["w", "b", "层"]), max_size=3, unique=True)):
+    names = st.sampled_from(["w", "b", "层", *["\ud800"] * draw(st.sampled_from([0, 0, 0, 1]))])
+    for name in draw(st.lists(names, max_size=3, unique=True)):
         dtype = draw(st.sampled_from(["U8", "F32", "BF16", "F8_E4M3", "I64", "BOOL"]))
         shape = draw(st.lists(st.sampled_from([2, 1, 3, 0]), max_size=3))
         end = at + prod(shape) * DTYPES[dtype].itemsize
         header[name] = entry(dtype, shape, at, end)
         at = end
     header = {name: header[name] for name in draw(st.permutations([*header]))}
-    notes = draw(st.sampled_from([None, {"a": "b"}, {}, {"a": 1}, {"a": None}, []]))
+    notes = draw(st.sampled_from([None, {"a": "b"}, {}, {"a": 1}, {"a": None}, [],
+                                  {"\ud800": "half a pair"}]))
     if draw(st.booleans()):
         header["__metadata__"] = notes
     more, claim, text = 0, 0, ""
-    match draw(st.sampled_from(["none", "header", "header", "none", "wraps", "size", "data",
-                                "json", "twice"])):
+    match draw(st.sampled_from(["none", "header", "header", "none", "wraps", "wraps", "size",
+                                "data", "json", "twice"])):
         case "header":
             header = draw(with_fault(header))
-        case "wraps":                                  # 2**64 bytes are none, in 64 bits
-            shape = draw(st.sampled_from([[2**32, 2**32], [2**62, 4], [2**63, 2]]))
-            header["wraps"] = entry("U8", shape, at, at)
+        case "wraps":                        # 2**64 bytes are none, in 64 bits, and so are 0
+            shape = draw(st.permutations(draw(st.sampled_from(WIDE_SHAPES))))
+            header["wraps"] = entry(draw(st.sampled_from(["U8", "F32"])), shape, at, at)
         case "size":
             claim = draw(st.sampled_from([1, -1, 2**32, 2**62]))
         case "data":
@@ -217,7 +256,8 @@ def safetensors_files(draw) -> Call:
             text = draw(st.sampled_from(["[]", "{", "{}x", "", '{"w": NaN}', "[" * 3000]))
         case "twice":
             text = twice(header) if header else ""
-    raw = (text or json.dumps(header, ensure_ascii=False)).encode("utf-8")
+    plain = draw(st.booleans()) and "\ud800" not in json.dumps(header, ensure_ascii=False)
+    raw = (text or json.dumps(header, ensure_ascii=not plain)).encode("utf-8")
     size = max(0, len(raw) + claim)
     return Call((Parts((size.to_bytes(8, "little"), raw, max(0, at + more)),
                        draw(st.booleans())),))
@@ -238,21 +278,6 @@ def any_header(read_header, rng):
                      examples=250,
                      hint="Take this file apart by the docstring, one rule after the other. "
                           "Which rule does it break, if any?")
-
-
-@check("safetensors.read_header", points=0.5, public=False)
-def sizes_are_integers(read_header, rng):
-    """Sizes and offsets that are no integers, true among them, are refused."""
-    for shape in ([True, 2], [2.0], ["2"], [-1, -2], None, 2, {"0": 2}):
-        expect_refused(read_header, file_of({"w": entry("F32", shape, 0, 8)}, bytes(8)),
-                       f"the shape is {shape}", "", "w")
-    for begin, end in ((False, 8), (0, 8.0), ("0", 8), (None, 8)):
-        expect_refused(read_header, file_of({"w": entry("F32", [2], begin, end)}, bytes(8)),
-                       f"the offsets are {begin!r} and {end!r}", "", "w")
-    for offsets in ([0], [0, 8, 8], 8):
-        odd = {"dtype": "F32", "shape": [2], "data_offsets": offsets}
-        expect_refused(read_header, file_of({"w": odd}, bytes(8)), f"the offsets are {offsets}",
-                       "", "w")
 
 
 @check("safetensors.read_header", points=0.5, public=False)

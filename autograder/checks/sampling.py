@@ -350,23 +350,36 @@ def ties_at_the_border(top_p, rng):
 
 
 @st.composite
-def with_border(draw, sums: Callable[[np.ndarray], Sequence[float]], **options) -> Call:
+def with_border(draw, sums: Callable[[np.ndarray], Sequence[float]],
+                all_of: bool = False) -> Call:
     """Logits, and a p that lies clearly between two of the sums that decide; or a p that is a
-    sum, where sums are exact: 2, 4 or 8 equal logits."""
+    sum, where sums are exact: 2, 4 or 8 equal logits. all_of: p may also be 1, where no token
+    is so unlikely that float32 could lose it."""
     if draw(st.sampled_from([False, False, True])):
         equal = Numbers((draw(sizes(4, 2, 8)),), values="zeros")
         return Call((equal, draw(st.sampled_from([0.5, 0.25, 0.75, 1e-6]))))
-    logits = draw(rows(widths=(3, 1, 2, 4, 8), axes=(1,), values=("plain", "ties", "tiny",
-                                                                  "masked", "low")))
+    logits = draw(rows(widths=(3, 1, 2, 4, 8, 40), axes=(1,),
+                       values=("plain", "ties", "tiny", "masked", "low")))
     row = logits.made()
     if not np.isfinite(row).any():
         return Call((logits, 0.5))
-    borders = np.sort(np.array([0, *sums(row)], np.float64))
-    gaps = np.flatnonzero(np.diff(borders) > 1e-3)
-    if not len(gaps):
-        return Call((logits, 1e-6))
-    place = gaps[draw(st.integers(0, len(gaps) - 1))]
-    return Call((logits, round(float(borders[place] + borders[place + 1]) / 2, 6)))
+    if all_of and true_softmax(row)[np.isfinite(row)].min() > 1e-3 and draw(st.booleans()):
+        return Call((logits, 1.0))
+    border = draw(between([0, *sums(row)]))
+    return Call((logits, 1e-6 if border is None else border))
+
+
+@st.composite
+def between(draw, values: Sequence[float]) -> float | None:
+    """A number between two neighbours among these, most often of those that lie closest;
+    None where all are too close for float32."""
+    ordered = np.unique(np.asarray(values, np.float64))
+    widths = np.diff(ordered)
+    gaps = [at for at in np.argsort(widths, kind="stable") if widths[at] > 4e-5]
+    if not gaps:
+        return None
+    at = gaps[draw(st.integers(0, len(gaps) - 1))]
+    return round(float(ordered[at] + ordered[at + 1]) / 2, 7)
 
 
 def sums_of_top_p(row: np.ndarray) -> np.ndarray:
@@ -684,7 +697,7 @@ def negative_and_none(presence_frequency, rng):
 def any_generated(presence_frequency, rng):
     """Any logits, of one sequence or several, any penalties, and texts that repeat
     themselves."""
-    penalty = st.sampled_from([0.5, 0.0, -0.25, 2.0])
+    penalty = st.sampled_from([0.5, 0.0, -0.25, 2.0, 1.1])
     cases = st.builds(lambda drawn, presence, frequency: Call((drawn[0], presence, frequency,
                                                                drawn[1])),
                       rows_with_texts(("plain", "ties", "large", "masked")), penalty, penalty)
@@ -894,6 +907,10 @@ def any_draw(sample, logprobs, rng):
         masked = rows(widths=(3, 2, 5), axes=(1,), values=("masked",))
         least = st.just(Generator(next="least"))
         expect_on_all(calls(masked, least), demand, rng)
+    deep = np.float32([-4e9, -np.inf, -4e9])
+    token = sample(deep, rng)
+    expect(token in (0, 2), f"a token that {deep.tolist()} allows", f"{token!r}",
+           "-inf is less than every number. What is impossible, and what is only deep down?")
     logits = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "large", "tiny"))
     cases = logits.flatmap(
         lambda logits: calls(st.just(logits), st.integers(0, logits.shape[0] - 1),
@@ -1021,9 +1038,9 @@ def impossible_tokens(typical, rng):
 
 def sums_of_typical(row: np.ndarray) -> np.ndarray:
     """The sums that decide; none where rounding alone says what is nearest."""
-    _, distance, sums = typical_order(row)
-    apart = np.diff(np.unique(distance.round(9)))
-    return sums if not len(apart) or apart.min() > 1e-4 else np.array([])
+    ids, distance, sums = typical_order(row)
+    unclear = (np.diff(distance) < 4e-5) & (np.diff(row[ids]) != 0)
+    return np.array([]) if unclear.any() else sums
 
 
 def clearly_typical(case: Call) -> bool:
@@ -1037,9 +1054,10 @@ def any_surprise(typical, rng):
     def right(logits: np.ndarray, p: float) -> np.ndarray:
         return true_typical(logits, p) if np.isfinite(logits).any() else logits
 
-    expect_like(typical, right, with_border(sums_of_typical).filter(clearly_typical), rng,
+    cases = with_border(sums_of_typical, all_of=True).filter(clearly_typical)
+    expect_like(typical, right, cases, rng,
                 "Each token's surprise, their mean, the distances; the nearest first, until p "
-                "is reached.", name="typical", examples=100)
+                "is reached.", name="typical", examples=150)
 
 
 @check("sampling.typical", points=0.5, public=False)
@@ -1144,6 +1162,17 @@ def the_likeliest_stays(mirostat, rng):
             mirostat(broken, 6.0, 3.0, 0.1, rng)
 
 
+@st.composite
+def surprises(draw) -> Call:
+    """Logits, and a mu that lies clearly between the bits of two tokens, or beyond all."""
+    logits = draw(rows(widths=(3, 1, 5, 40), axes=(1,),
+                       values=("plain", "ties", "low", "large")))
+    bits = -true_logprobs(logits.made()) / math.log(2)
+    mu = draw(st.one_of(between(bits), st.sampled_from([50.3, -1.5])))
+    return Call((logits, 2.71 if mu is None else mu, draw(st.sampled_from([3.0, 0.5])),
+                 draw(st.sampled_from([0.1, 1.0])), draw(generators())))
+
+
 @check("sampling.mirostat", points=1, public=True)
 def any_surprise_allowed(mirostat, rng):
     """Any logits, any mu, and whatever number the generator gives, 0 too."""
@@ -1151,11 +1180,8 @@ def any_surprise_allowed(mirostat, rng):
         (logits, *settings, generator), _ = call.made()
         expect_mirostat(mirostat, logits, *settings, generator, 1,
                         f"This was `{typed(call, 'mirostat')}`.")
-    logits = rows(widths=(3, 1, 5), axes=(1,), values=("plain", "ties", "low", "large"))
-    mu, tau = st.sampled_from([2.71, 0.37, 1.13, 50.3, -1.5]), st.sampled_from([3.0, 0.5])
     with np.errstate(all="ignore"):
-        expect_on_all(calls(logits, mu, tau, st.sampled_from([0.1, 1.0]), generators()), demand,
-                      rng, 100)
+        expect_on_all(surprises(), demand, rng, 120)
 
 
 @check("sampling.mirostat", points=0.5, public=False)

@@ -350,7 +350,7 @@ def a_prompt_alone(Scheduler, rng):
                      "Guesses are for one pending token: with more, the prompt comes first.")
 
 
-@check(CHUNK, points=2, public=True)
+@check(CHUNK, points=1.5, public=True)
 def half_for_a_prompt(Scheduler, rng):
     """A prompt gets at most half of a step while another is unfinished, or somebody waits
     for whom there is a place."""
@@ -383,24 +383,37 @@ def half_for_a_prompt(Scheduler, rng):
     narrow.add(sequence(range(5), 1))
     expect_chunk(narrow, narrow.waiting[0], 1, 1, "while others wait, of one token a step",
                  "Half of one token is none, and with none nobody gets on.")
+    for least in (2, 3):
+        narrow, _ = a_scheduler(Scheduler, max_num_seqs=1, max_num_batched_tokens=least)
+        narrow.add(sequence(range(5), 0))
+        narrow.add(sequence(range(5), 1))
+        expect_chunk(narrow, narrow.waiting[0], least, 1,
+                     f"while others wait, of {least} tokens a step", "Rounded down.")
 
 
-@check(CHUNK, points=0.5, public=False)
-def answers_to_come(Scheduler, rng):
-    """While a request has other answers to come, nothing is guessed;
-    where tiles are computed, no tile is cut."""
-    scheduler, _ = a_scheduler(Scheduler)
-    scheduler.add(sequence([1, 2, 3], 0, n=2, guesses=[7, 8]))
-    scheduler.admit(2, Plan())
-    compute(scheduler, 0, 2)
-    expect_chunk(scheduler, running(scheduler, 0), 9, 1, "one pending, of two answers")
+@check(CHUNK, points=0.5, public=True)
+def whole_tiles(Scheduler, rng):
+    """Where tiles are computed no tile is cut: a chunk ends at a border of blocks,
+    or behind the first `tiles_end` tokens."""
+    hint = ("Up to which token would this budget lead? Where that is before `tiles_end`, go "
+            "back to the last border of blocks.")
     tiled, _ = a_scheduler(Scheduler, tiled=True, max_num_batched_tokens=24)
     tiled.add(sequence(range(22), 0))
     tiled.admit(9, Plan())
     compute(tiled, 0, 8)
     for budget, right in ((3, 0), (4, 4), (11, 8), (12, 12), (13, 13), (14, 14), (20, 14)):
         expect_chunk(tiled, running(tiled, 0), budget, right,
-                     "14 of 22 tokens pending, in tiles of 4")
+                     "8 of 22 tokens computed, in tiles of 4", hint)
+
+
+@check(CHUNK, points=0.5, public=False)
+def answers_to_come(Scheduler, rng):
+    """While a request has other answers to come, nothing is guessed."""
+    scheduler, _ = a_scheduler(Scheduler)
+    scheduler.add(sequence([1, 2, 3], 0, n=2, guesses=[7, 8]))
+    scheduler.admit(2, Plan())
+    compute(scheduler, 0, 2)
+    expect_chunk(scheduler, running(scheduler, 0), 9, 1, "one pending, of two answers")
 
 
 @check(CHUNK, points=1, public=True)

@@ -97,7 +97,7 @@ def three_namings(map_names, rng):
                       "each naming away?")
 
 
-@check("weights.map_names", points=2, public=True)
+@check("weights.map_names", points=1.5, public=True)
 def missing_ones(map_names, rng):
     """What a file lacks is an error that lists all of it."""
     config = config_of(rng)
@@ -234,6 +234,21 @@ def any_names(map_names, rng):
                      examples=150,
                      hint="Hold the names of `expected_shapes(config)` against the file's, and "
                           "the other way round. Who may be left over, and in which model?")
+
+
+@check("weights.map_names", points=0.5, public=True)
+def another_prefix(map_names, rng):
+    """GPT-2's names begin with `transformer.`, and in the file of 2019 with nothing."""
+    D = 4 * int(rng.integers(2, 6))
+    config = ModelConfig.from_hf({
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 13,
+        "n_embd": D, "n_layer": 2, "n_head": 2, "n_positions": 8, "layer_norm_epsilon": 1e-5})
+    shapes = expected_shapes(config)
+    for found, naming in ((shapes, "the prefix"),
+                          ({name.removeprefix("transformer."): shape
+                            for name, shape in shapes.items()}, "no prefix")):
+        expect_mapped(map_names, found, config, f"the map for a GPT-2 file with {naming}",
+                      "`config.architecture` says whose names they are.")
 
 
 @check("weights.map_names", points=0.5, public=False)
@@ -439,17 +454,20 @@ def what_does_not_fit(load_checkpoint, rng):
             load_checkpoint(folder)
 
 
-@check("weights.load_checkpoint", points=0.5, public=False)
+@check("weights.load_checkpoint", points=0.5, public=True)
 def heads_that_contradict(load_checkpoint, rng):
     """A tied model whose file has a head: the same one is fine, another one is refused."""
     settings = tiny(rng, tied=True)
     state = random_state(rng, ModelConfig.from_hf(settings))
     embedding = state["model.embed_tokens.weight"]
     with folder_of(settings, state | {"lm_head.weight": embedding.copy()}) as folder:
-        expect_loaded(load_checkpoint, folder, "a tied model with a copy of its head", "")
+        expect_loaded(load_checkpoint, folder, "a tied model with a copy of its head",
+                      "`map_names` leaves such a head out: it is there twice, and right.")
     another = embedding + np.float32(1e-3)
     with folder_of(settings, state | {"lm_head.weight": another}) as folder:
-        with expect_error(ModelError, when="a tied model has a head that is not its embedding"):
+        with expect_error(ModelError, when="a tied model has a head that is not its embedding",
+                          hint="`require_same_head` is given: it compares the two, once the "
+                               "weights are there."):
             load_checkpoint(folder)
 
 

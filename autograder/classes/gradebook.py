@@ -135,15 +135,25 @@ def _merged(row: Row, record: Record, optional: Collection[str], gradebook: Grad
         share = scores.get(grade.name)
         grade.auto_score = None if share is None else round(share * grade.max_score, 6)
         grade.needs_manual_grade = grade.manual_score is not None or grade.auto_score is None
-    row = _as_entered(row, notebook, optional)
+    row = _as_entered(row, notebook, optional, {*scores})
     notebook.late_submission_penalty = row.penalty or None
     gradebook.db.commit()
     return row
 
 
-def _as_entered(row: Row, notebook: SubmittedNotebook, optional: Collection[str]) -> Row:
-    """The row with the points that the gradebook has, a person's before the judge's."""
+def _as_entered(row: Row, notebook: SubmittedNotebook, optional: Collection[str],
+                judged: Collection[str]) -> Row:
+    """The row with the points that the gradebook has, a person's before the judge's.
+
+    judged: the grade ids that the judge has scores for. Where other questions wait for a
+    person, there is no number yet.
+    """
     grades = notebook.grades
+    waiting = sum(grade.manual_score is None for grade in grades if grade.name not in judged)
+    if judged and waiting:
+        return replace(row, status=Status.REVIEW, required=None, bonus=None, penalty=None,
+                       total=None, notes=(*row.notes,
+                                          f"waits for a person's points: {waiting}"))
     by_hand = [grade for grade in grades if grade.manual_score is not None
                or grade.extra_credit]
     is_open = any(grade.auto_score is None and grade.manual_score is None for grade in grades)

@@ -1,7 +1,8 @@
 """A notebook as it should have been handed in, from one that something has happened to.
 
 It has the learner's cells in their order, each exercise's cell under its id, each check as it
-was released, behind its exercise. So nbgrader reads it, and formgrader shows it.
+was released, behind its exercise, and the answers to an instructor's own questions. So nbgrader
+reads it, and formgrader shows it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,6 +54,9 @@ def _assembled(chapter: Chapter, main: Notebook | None, places: Mapping[int, Seq
               for exercise in chapter.exercises}
     about = {cell["id"]: cell for cell in release.cells if cell.get("id", "").startswith(
         "about-")}
+    exercised = {id for exercise in chapter.exercises
+                 for id in (exercise.grade_id, exercise.check_id)}
+    asked = {id: cell for id, cell in given.items() if id not in exercised}
     cells: list[NotebookNode] = []
 
     def exercise_cells(grade_id: str, source: str) -> None:
@@ -65,6 +69,11 @@ def _assembled(chapter: Chapter, main: Notebook | None, places: Mapping[int, Seq
         if cell.number in places:
             for grade_id in places[cell.number]:
                 exercise_cells(grade_id, cell.source)
+        elif question := next((id for id in cell.ids if id in asked), None):
+            answer = nbformat.from_dict(asked.pop(question))
+            if not answer.metadata["nbgrader"].get("locked"):
+                answer.source = cell.source
+            cells.append(answer)
         elif ids.isdisjoint(cell.ids):
             cells.append(_plain(cell))
         elif cell.kind == "code" and set(cell.ids) & {each.grade_id
@@ -74,6 +83,7 @@ def _assembled(chapter: Chapter, main: Notebook | None, places: Mapping[int, Seq
         if grade_id in given:
             exercise_cells(grade_id, "\n\n\n".join(cell.source for cell in found)
                            or given[grade_id].source)
+    cells += asked.values()                         # questions that were deleted
     for at, cell in enumerate(cells):
         cells[at] = nbformat.from_dict(cell)
     _make_ids_single(cells)

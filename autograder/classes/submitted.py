@@ -24,7 +24,8 @@ from autograder.submissions.intake import SCRIPT, Notebook, is_notebook_name, no
 from gearworks.errors import GearworksError
 
 # Canvas: name, whether late, user, attempt's number, file. A file handed in again ends in -1.
-CANVAS = re.compile(r"(?P<student>[^_/]+?)_(?P<late>LATE_)?(?P<key>\d{2,})_\d{2,}_(?P<file>.+)")
+CANVAS = re.compile(r"(?P<student>[^_/]+?)_(?P<late>LATE_)?(?P<key>\d{2,})_(?P<attempt>\d{2,})_"
+                    r"(?P<file>.+)")
 MOODLE = re.compile(r"(?P<student>[^/]+?)_(?P<key>\d+)_assignsubmission_(?:file|onlinetext)_?"
                     r"(?P<file>.*)")
 GRADESCOPE = re.compile(r"submission_(?P<key>\d+)")
@@ -38,11 +39,16 @@ NO_NOTEBOOK = (".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".md", ".csv", "
 
 @dataclass(frozen=True)
 class File:
-    """A file that was handed in. name: its own, without what a platform put before it."""
+    """A file that was handed in.
+
+    name: its own, without what a platform put before it. attempt: the platform's number, which
+    grows with time.
+    """
 
     path: PurePosixPath
     name: str
     read: Callable[[], bytes] = field(compare=False)
+    attempt: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ def find_submissions(place: Path, chapters: Sequence[Chapter], *, roster: Roster
     content tells. Raises GearworksError for a place that is not there or holds nothing.
     """
     found: dict[tuple[str, str], Submission] = {}
-    files = list(_files(place))
+    files = _unwrapped(list(_files(place)))
     told = _gradescope(files)
     times = {file.path.parent: _time(file.read()) for file in files
              if file.path.name == TIMESTAMP}
@@ -103,8 +109,9 @@ def find_submissions(place: Path, chapters: Sequence[Chapter], *, roster: Roster
 
 
 def contents_of(submission: Submission) -> list[tuple[str, bytes]]:
-    """Name and content of each of a submission's files."""
-    return [(file.name, file.read()) for file in submission.files]
+    """Name and content of each of a submission's files, the last attempt first."""
+    files = sorted(submission.files, key=lambda file: -file.attempt)
+    return [(file.name, file.read()) for file in files]
 
 
 def notebooks_of(submission: Submission) -> list[Notebook]:
@@ -144,6 +151,18 @@ def _files(place: Path) -> Iterator[File]:
                              "name the folder or the zip file that your platform gave you")
 
 
+def _unwrapped(files: list[File]) -> list[File]:
+    """The files without the one folder that a platform put around all that it delivers."""
+    tops = {file.path.parts[0] for file in files}
+    seconds = {file.path.parts[1] for file in files if len(file.path.parts) > 1}
+    known = any(pattern.fullmatch(name) for name in seconds
+                for pattern in (CANVAS, MOODLE, GRADESCOPE, PLAIN))
+    if len(tops) != 1 or not known or METADATA in tops:
+        return files
+    return [replace(file, path=PurePosixPath(*file.path.parts[1:])) for file in files
+            if len(file.path.parts) > 1]
+
+
 def _reader(archive: Path, path: str) -> Callable[[], bytes]:
     def read() -> bytes:
         with zipfile.ZipFile(archive) as opened:
@@ -166,6 +185,7 @@ def _submission(file: File, chapters: Sequence[Chapter], told: dict[str, dict],
             name = matched["file"]
             if matched.re is CANVAS:                         # it marks what is handed in again
                 name = re.sub(r"-\d+(?=\.[^.]+$)", "", name)
+                file = replace(file, attempt=int(matched["attempt"]))
             file = replace(file, name=name)
     elif not below:
         plain = PLAIN.fullmatch(top)

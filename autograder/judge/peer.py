@@ -36,6 +36,10 @@ OPERATIONS = ("__call__", "__len__", "__getitem__", "__setitem__", "__delitem__"
 PARTS = {GearworksError: ("what", "why", "hint"),
          APIError: ("status", "message", "param", "code")}
 
+# What no attribute of a judge's object may be, wherever it came from.
+_SEALED = (types.ModuleType, types.FrameType, types.CodeType, types.TracebackType,
+           types.GeneratorType, type)
+
 
 class Handle:
     """Stands for an object of the other side, with its attributes, methods and operators."""
@@ -170,10 +174,16 @@ class Peer:
         return target if name == "__call__" else getattr(target, name)
 
     def _attribute(self, target: Any, name: str) -> Any:
-        sealed = (types.FunctionType, types.MethodType, types.ModuleType, type)
-        if not self._open and (isinstance(target, sealed) or name.startswith("_")):
-            raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
-        return getattr(target, name)
+        if self._open:
+            return getattr(target, name)
+        # From a generator there is a way to its frame, from there to `eval`. So of a judge's
+        # object those attributes are read that this course's own classes show, no others.
+        if _is_ours(type(target)) and not name.startswith("_"):
+            value = getattr(target, name)
+            if not isinstance(value, _SEALED) and not (
+                    isinstance(value, types.MethodType) and isinstance(value.__self__, type)):
+                return value
+        raise AttributeError(f"{type(target).__name__!r} object has no attribute {name!r}")
 
     def _told(self, error: BaseException) -> dict:
         """What the other side learns of an exception."""
@@ -232,6 +242,12 @@ def connect(peer: Peer, reader: BinaryIO, writer: BinaryIO) -> None:
                     return message
                 wire.write(writer, peer.answer(message))
     peer.ask = ask
+
+
+def _is_ours(kind: type) -> bool:
+    """Whether instances of a class may be read by the other side: the engine's, the checks'."""
+    return (kind is types.SimpleNamespace
+            or kind.__module__.startswith(("gearworks.", "autograder.")))
 
 
 @lru_cache(maxsize=1024)                  # of names that learners make up

@@ -5,10 +5,16 @@ mutant as of the reference: arguments, results, what became of the arguments, ex
 check that draws its inputs from a generator draws others with every seed.
 """
 
+import itertools
+import re
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -20,7 +26,10 @@ from autograder.machine_mutants.widening import WideCall, wide_calls
 
 SEEDS = range(2, 42)
 SECONDS = 3                 # of processor time that the reference's records of them may take
+ROUNDINGS = 20              # of a wide call's numbers, where a mutant rounds otherwise
 SHOWN = 160                 # characters of a value
+SHORT = 10_000              # elements of an array that may be a list as well
+TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"[/\\]tmp\w{8}")
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,12 @@ class Records:
             return
         start = time.process_time()
         for call in wide_calls(self.checks, self.reference, SEEDS[0]):
-            self.wide.append((call, call.result(self.reference)))
+            with _same_chance():
+                self.wide.append((call, call.result(self.reference)))
         for seed in SEEDS:
             for check in self.checks:
-                record, outcome = conversation(check, self.reference, seed, 60)
+                with _same_chance():
+                    record, outcome = conversation(check, self.reference, seed, 60)
                 if outcome.status is Status.PASSED:     # through pipes some checks cannot run
                     self._found.append((check, seed, record))
             self._seeds += 1
@@ -76,15 +87,18 @@ class Records:
                 break
 
 
-def compare(records: Records, subjects: Sequence[Any],
-            seconds: Mapping[str, float]) -> Comparison:
+def compare(records: Records, subjects: Sequence[Any], seconds: Mapping[str, float],
+            rounds: bool = False) -> Comparison:
     """Compare subjects with the reference in everything that was recorded.
 
-    seconds: that each check may take, by its name.
+    seconds: that each check may take, by its name. rounds: whether the subjects compute in
+    another precision, and in nothing else: what the reference gives for a wide call whose
+    numbers are a rounding away is then no other result.
     """
     worst, calls, wide, shows, where = "same", 0, 0, "", ("", 0)
     for check, seed, theirs in records:
-        mine, outcome = conversation(check, subjects, seed, 2 * seconds[check.name])
+        with _same_chance():
+            mine, outcome = conversation(check, subjects, seed, 2 * seconds[check.name])
         if outcome.status is not Status.PASSED:
             return Comparison("caught", check.name, seed, calls, 0, outcome.found[:2 * SHOWN])
         if exactly(mine, theirs):
@@ -98,17 +112,29 @@ def compare(records: Records, subjects: Sequence[Any],
         if found == "differs":
             return Comparison(worst, *where, calls, 0, shows)
     for call, theirs in records.wide:
-        mine = call.result(subjects)
+        with _same_chance():
+            mine = call.result(subjects)
         if _encoded(mine) == _encoded(theirs):
             wide += 1
         elif worst in ("same", "types"):
             if _encoded(mine, of_values=True) == _encoded(theirs, of_values=True):
                 worst, shows = "types", shows or _told(call, mine, theirs)
-            elif agree([_message(mine)], [_message(theirs)]):
+            elif _near(mine, theirs) or rounds and any(
+                    _near(mine, other.result(records.reference))
+                    for other in call.rounded(ROUNDINGS)):
                 worst, shows = "rounds", _told(call, mine, theirs)
             else:
                 return Comparison("wider", "", 0, calls, wide, _told(call, mine, theirs))
     return Comparison(worst, *where, calls, wide, shows)
+
+
+@contextmanager
+def _same_chance() -> Iterator[None]:
+    """Within it, the names that the system gives and the time are the same in every run."""
+    with (patch("os.urandom", Random(0).randbytes),
+          patch("random._urandom", Random(0).randbytes),            # of seeds that nobody gave
+          patch("time.time", itertools.count(1_700_000_000).__next__)):
+        yield
 
 
 def _message(result: Any) -> Message:
@@ -117,13 +143,17 @@ def _message(result: Any) -> Message:
     return Message(encode(result, blobs, lambda value: type(value).__name__), blobs)
 
 
+def _near(mine: Any, theirs: Any) -> bool:
+    return agree([_message(mine)], [_message(theirs)])
+
+
 def _encoded(result: Any, of_values: bool = False) -> Any:
     return _content(_message(result), of_values)
 
 
 def _told(call: WideCall, mine: Any, theirs: Any) -> str:
     with np.printoptions(threshold=8, precision=5):
-        parts = [f"{call.args} {call.kwargs}", f"{mine[:2]}", f"{theirs[:2]}"]
+        parts = [f"{call}", f"{mine[:2]}", f"{theirs[:2]}"]
         if _encoded(mine[:2]) == _encoded(theirs[:2]):
             parts[1:] = [f"arguments {mine[2:]}", f"{theirs[2:]}"]
     asked, got, right = (" ".join(part.split())[:SHOWN] for part in parts)
@@ -152,6 +182,8 @@ def _part(data: Any, blobs: list[bytes], of_values: bool) -> Any:
     """A part of a message in which only counts what a caller could see."""
     if isinstance(data, (list, tuple)):
         return [_part(item, blobs, of_values) for item in data]
+    if isinstance(data, str):
+        return ("str", TEMPORARY.sub("", data))
     if isinstance(data, float):
         return "nan" if data != data else (data if of_values else repr(data))
     if not isinstance(data, dict):
@@ -160,8 +192,8 @@ def _part(data: Any, blobs: list[bytes], of_values: bool) -> Any:
         return data["kinds"]
     if data.get("kind") in ("array", "scalar"):
         array = decode(data, blobs, lambda handle: None)
-        if of_values and data["kind"] == "scalar":
-            return array.item()
+        if of_values and array.size < SHORT:
+            return _part(array.tolist(), blobs, of_values)
         return (array.dtype.str, np.shape(array), np.ascontiguousarray(array).tobytes())
     if "blob" in data:
         return blobs[data["blob"]]

@@ -24,6 +24,7 @@ from autograder.variants.mutation import reference_subjects
 SEED = 1                            # of every trial: the outcome is the same each time
 LEAST_SECONDS, TIMES = 1.0, 5       # so many seconds, and so many times the reference's
 SILENCE_SECONDS = 600               # by the wall clock, and only where nothing else ends it
+OF_PRECISION = {"precision", "dtype", "cast-dropped"}       # operators that change no formula
 OUT_OF_TIME, ENDED = "out of time", "ended its process"
 
 
@@ -88,7 +89,8 @@ class Bench:
         """Compare a mutant with the reference on more inputs than one run of its checks has."""
         subjects = self._loaded(key)
         return (Comparison("differs", shows=subjects.how) if isinstance(subjects, Outcome)
-                else compare(self.records, subjects, self.seconds))
+                else compare(self.records, subjects, self.seconds,
+                             self.mutants[key].operator in OF_PRECISION))
 
     def _loaded(self, key: str) -> list[Any] | Outcome:
         mutant = self.mutants[key]

@@ -20,11 +20,12 @@ import subprocess
 import sys
 import threading
 import zipfile
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import date
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlparse
 from xml.etree import ElementTree
 
@@ -47,6 +48,7 @@ sys.path.append(str(BOOK / "_ext"))
 import bigram_search        # noqa: E402
 import chapter_editions     # noqa: E402
 import edition_cache        # noqa: E402
+import figure_files         # noqa: E402
 import inline_plots         # noqa: E402
 
 
@@ -574,6 +576,104 @@ def test_a_plot_without_a_description_is_refused_before_anything_runs(small, tmp
                        match=r"98_small.md, line \d+: a plot without a description"):
         edition_cache.executed_edition(chapter, "key", small, tmp_path / "cache",
                                        lambda done, total: pytest.fail("it runs"))
+
+
+# --- large figures ----------------------------------------------------------------------------
+
+
+SCRIPT = """\
+for (const root of document.querySelectorAll(".gw-large:not([data-ready])")) {
+  const data = root.querySelector(".gw-data");
+  if (!data) continue;
+  root.dataset.ready = "";
+  root.querySelector(".gw-words").before(JSON.parse(data.textContent)[0]);
+}"""
+
+
+def figure_of(title, size):
+    data = json.dumps([f"{title} is \\ drawn", "x" * size]).replace("<", r"\u003c")
+    return (f'<div class="gw gw-large" role="group" aria-label="{title}"><p>{title}</p>'
+            f'<details class="gw-words" open><summary>In words</summary><pre>of {title}</pre>'
+            f'</details><script type="application/json" class="gw-data">{data}</script>'
+            f"<script>{SCRIPT}</script></div>")
+
+
+@pytest.fixture
+def page_with_figures(tmp_path):
+    """A page below chapters/ with a small figure and two large ones, far down, and its files.
+    """
+    small, one, two = (figure_of(title, size) for title, size in (
+        ("Small", 100), ("One", 150_000), ("Two", 140_000)))
+    env = SimpleNamespace(metadata=defaultdict(dict))
+    page = figure_files.with_data_apart(f"<p>{small}</p>{one}<hr>{two}", "chapters/x", env)
+    site = tmp_path / "site"
+    (site / "chapters").mkdir(parents=True)
+    app = SimpleNamespace(env=env, outdir=site, builder=SimpleNamespace(format="html"))
+    stale = site / "_static" / "figures" / "0123.js"
+    stale.parent.mkdir(parents=True)
+    stale.write_text("old", encoding="utf-8")
+    figure_files.write_files(app, None)
+    assert not stale.exists()
+    path = site / "chapters" / "x.html"
+    path.write_text("<!doctype html><html lang='en'><body>" + page.replace(
+        "<hr>", "<div style='height: 5000px'></div>").replace(
+        "<p>Small", "<p style='height: 3000px'>Small"), encoding="utf-8")
+    return path
+
+
+def test_a_large_figure_s_data_lies_beside_the_page(page_with_figures):
+    page = page_with_figures.read_text(encoding="utf-8")
+    assert len(page) < 8_000 and page.count('class="gw-data"') == 1
+    assert all(f"<pre>of {title}</pre>" in page for title in ("Small", "One", "Two"))
+    sources = re.findall(r'data-source="([^"]+)"', page)
+    files = [(page_with_figures.parent / source).resolve() for source in sources]
+    assert len(files) == 2 and all(path.stat().st_size > 130_000 for path in files)
+    assert {path.parent for path in files} == {page_with_figures.parents[1].resolve()
+                                               / "_static" / "figures"}
+
+
+def test_it_comes_when_the_reader_does(browser, page_with_figures):
+    """From a disk, as from a server: by scrolling, or by the button where data is dear."""
+    page = browser.new_page(viewport={"width": 800, "height": 600})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
+    page.goto(page_with_figures.as_uri())
+    assert page.get_by_text("Small is \\ drawn").count() == 1
+    page.wait_for_timeout(300)
+    assert asked == ["x.html"]
+    for title in ("One", "Two"):
+        figure = page.get_by_role("group", name=title)
+        assert not figure.locator("pre").is_visible()
+        figure.scroll_into_view_if_needed()
+        figure.get_by_text(f"{title} is \\ drawn").wait_for()
+        assert figure.get_by_role("button").count() == 0
+    assert len(asked) == 3
+    page.close()
+
+    page = browser.new_page()
+    page.add_init_script("navigator.__proto__.__defineGetter__('connection', "
+                         "() => ({ saveData: true }))")
+    page.goto(page_with_figures.as_uri())
+    figure = page.get_by_role("group", name="One")
+    figure.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)
+    assert figure.get_by_text("One is").count() == 0
+    figure.get_by_role("button", name=re.compile(r"Open the moving picture \(\d+ kB\)")).click()
+    figure.get_by_text("One is \\ drawn").wait_for()
+    page.close()
+
+
+def test_a_figure_that_does_not_come_says_so_and_keeps_its_words(browser, page_with_figures):
+    for path in (page_with_figures.parents[1] / "_static" / "figures").iterdir():
+        path.unlink()
+    page = browser.new_page()
+    page.goto(page_with_figures.as_uri())
+    figure = page.get_by_role("group", name="One")
+    figure.scroll_into_view_if_needed()
+    figure.get_by_role("button", name="It could not be loaded. Try again").wait_for()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert figure.locator("pre").is_visible()
+    page.close()
 
 
 @pytest.mark.parametrize("module", [bigram_search, chapter_editions, inline_plots])

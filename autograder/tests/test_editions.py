@@ -343,7 +343,8 @@ def test_the_book_shows_stubs_with_the_outputs_of_the_reference(chapter, tmp_pat
     assert all("write this function" in cells[id].source for id in IDS)
     assert "134515008" in str(page.cells[-1].outputs)   # the finish line ran with the reference
     points = editions.exercise_points(chapter.exercises[0])
-    assert f"{float(points)}" in str(cells[f"check-{IDS[0]}"].outputs)
+    shown = str(cells[f"check-{IDS[0]}"].outputs)
+    assert f"{points:g} of {points:g} points" in shown and f"{float(points)}" not in shown
 
     # The cell that fails on purpose names its error, and its traceback shows no line of the
     # reference.

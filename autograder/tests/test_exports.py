@@ -14,7 +14,7 @@ from autograder.classes.exports import (write_canvas, write_csv, write_gradescop
 from autograder.classes.feedback import feedback
 from autograder.classes.record import CheckRecord, ExerciseRecord, Record, Records, Status
 from autograder.classes.roster import read_roster
-from autograder.classes.submitted import find_submissions
+from autograder.classes.submitted import contents_of, find_submissions
 from autograder.classes.table import Row, priced, with_missing
 from autograder.chapters.outline import outline
 from gearworks.errors import GearworksError, UsageError
@@ -86,6 +86,26 @@ def test_who_is_not_in_the_table_is_graded_and_noted(tmp_path):
     path.write_bytes(b"{}")
     [submission] = find_submissions(path.parent, outline(), roster=roster)
     assert submission.student == "eve" and "not in the class's table" in submission.notes[0]
+
+
+def test_a_folder_around_all_of_them_is_no_student(tmp_path):
+    for path in ("assignment_7_export/submission_99/04_transformer.ipynb",
+                 "assignment_7_export/submission_98/homework.ipynb"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_bytes(b"{}")
+    (tmp_path / "assignment_7_export" / "submission_metadata.yml").write_text(
+        "submission_99:\n  :submitters:\n  - :sid: ada\nsubmission_98:\n  :submitters:\n"
+        "  - :email: ben@example.org\n", encoding="utf-8")
+    found = find_submissions(tmp_path, outline())
+    assert [each.student for each in found] == ["ada", "ben@example.org"]
+
+
+def test_of_several_attempts_the_last_comes_first(tmp_path):
+    for number, text in (("9", b"old"), ("10", b"new")):
+        (tmp_path / f"ada_31_90{number}_04_transformer-{number}.ipynb").write_bytes(text)
+    [submission] = find_submissions(tmp_path, outline())
+    assert contents_of(submission) == [("04_transformer.ipynb", b"new"),
+                                       ("04_transformer.ipynb", b"old")]
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "id\nada\nada\n"])

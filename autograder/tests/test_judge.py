@@ -1,9 +1,11 @@
 """The judge: values and calls across the border,
 in one process and between two. Half a minute."""
 
+import functools
 import io
 import os
 import struct
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -37,6 +39,7 @@ from gearworks.server.request_types import ChatRequest
 from gearworks.serving.request import Request
 from gearworks.serving.scheduler import Scheduler
 from gearworks.serving.sequence import Sequence
+from gearworks.tokenizer import Tokenizer, train_bpe
 
 
 def refuse(value):
@@ -316,6 +319,48 @@ def test_call_backs_are_served_and_nothing_of_them_can_be_read():
         told = str(proxies(nosy)[0](callee))
         assert (str(secret) not in told and "forward at" not in told
                 and "autograder/tests" not in told)
+
+
+def escapes(thing):
+    """Everything that is within reach of a judge's object, by its attributes."""
+    reached, waiting = {}, [("", thing)]
+    names = ["gi_frame", "gi_code", "f_globals", "f_back", "f_builtins", "f_locals", "tb_frame",
+             "func", "args", "keywords", "sys", "os", "from_file", "from_json", "kind", "model",
+             "stream", "secret", "error", "with_traceback", "send", "throw", "cr_frame"]
+    while waiting and len(reached) < 500:
+        way, current = waiting.pop()
+        for name in names:
+            try:
+                value = getattr(current, name)
+            except AttributeError:
+                continue
+            reached[f"{way}.{name}"] = type(value).__name__
+            waiting += [(f"{way}.{name}", value)] if way.count(".") < 3 else []
+    return reached
+
+
+def test_there_is_no_way_out_of_a_judges_object():
+    """Such as from a generator to its frame, and from there to `eval`."""
+    def numbers():
+        yield 1
+
+    class Own:
+        sys, kind = sys, dict
+
+        def __init__(self):
+            self.stream, self.model, self.secret = numbers(), Own, functools.partial(int, "7")
+            self.error = ValueError("x").with_traceback(sys.exc_info()[2])
+
+    Own.__module__ = "autograder.checks.own"
+    assert proxies(lambda stream: list(stream))[0](numbers()) == [1]
+    for thing in (numbers(), functools.partial(numbers), (n for n in "1"), sys, sys._getframe(),
+                  numbers.__code__, [].append, eval, Own):
+        assert proxies(escapes)[0](thing) == {}, thing
+    # its own simple attributes, of which nothing more can be read
+    assert {*proxies(escapes)[0](Own())} == {".secret", ".error"}
+    reached = proxies(lambda tokenizer: [tokenizer.vocab_size, escapes(tokenizer)])[0](
+        Tokenizer(train_bpe([], 256)))
+    assert reached == [256, {}]
 
 
 def test_errors_travel_as_kind_and_message_and_find_their_way_home():

@@ -7,7 +7,10 @@ import ast
 import itertools
 import random
 import sys
+import tempfile
 import textwrap
+import time
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +26,7 @@ from autograder.machine_mutants.mutants import (MachineMutant, applied, canonica
                                                 mutants_in, mutants_of)
 from autograder.machine_mutants.operators import OPERATORS
 from autograder.machine_mutants.trials import OUT_OF_TIME, Bench, Outcome, Worker, in_order
+from autograder.machine_mutants.widening import wide_calls
 from autograder.processes.fork import CAN_FORK, end_after, in_a_copy
 from autograder.reference.source import ModuleSource, module_source
 from gearworks import layers
@@ -228,6 +232,99 @@ def test_a_survivor_is_compared_with_the_reference(other, found):
     records = Records([grows], [lambda x: max(0, x) * 1.0])
     records.fill()
     assert compare(records, [other], {"grows": 1}).found == found
+
+
+def test_a_decision_that_rounding_makes_is_no_other_one_for_who_only_rounds_otherwise():
+    """Whether a third, three times, is below 1 depends on the precision."""
+    def below(x: np.ndarray) -> bool:
+        return bool((x / np.float32(3) * np.float32(3) < x).any())
+
+    def exact(x: np.ndarray) -> bool:
+        return bool((x.astype(np.float64) / 3 * 3 < x).any())
+
+    @check("toy.below", points=1, public=True)
+    def asks(below, rng):
+        "It answers."
+        below(rng.standard_normal(3).astype(np.float32))
+    records = Records([asks], [below])
+    records.wide = [(call, call.result([below])) for call in wide_calls([asks], [below], 2)]
+    records._seeds = 1
+    assert compare(records, [exact], {"asks": 1}).found == "wider"
+    assert compare(records, [exact], {"asks": 1}, rounds=True).found == "rounds"
+    assert compare(records, [lambda x: True], {"asks": 1}, rounds=True).found == "wider"
+
+
+class Till:
+    """Takes money in, and gives no more than it has."""
+
+    def __init__(self, money: int):
+        self.money, self.closed = money, False
+
+    def give(self, money: int) -> int:
+        given = min(money, self.money)
+        self.money -= given
+        return given if not self.closed else 0
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ForgetsWhatIsGone(Till):
+    def give(self, money: int) -> int:
+        return min(money, self.money) if not self.closed else 0
+
+
+class GivesOnceMore(Till):
+    def close(self) -> None:
+        self.closed = self.closed or self.money > 0
+
+
+@pytest.mark.parametrize("other, found", [
+    (type("Same", (Till,), {}), "same"), (ForgetsWhatIsGone, "wider"),
+    (GivesOnceMore, "same")])
+def test_objects_are_compared_by_scripts_that_are_wider(other, found):
+    """The check gives once; twice, or more than there is, is what a script may vary it to."""
+    @check("toy.Till", points=1, public=True)
+    def gives(till, rng):
+        "What is asked for."
+        one = till(8)
+        assert one.give(int(rng.integers(5, 8))) > 0
+        one.close()
+
+    records = Records([gives], [Till])
+    records.fill()
+    assert len(records.wide) > 5
+    assert compare(records, [other], {"gives": 1}).found == found
+
+
+def test_none_is_tried_where_a_signature_has_it():
+    def calls(function):
+        @check("toy.f", points=1, public=True)
+        def runs(f, rng):
+            "It runs."
+            f(3)
+        return [call.args for call in wide_calls([runs], [function], 2)]
+
+    def plain(x: int) -> str:
+        return str(x)
+
+    def optional(x: int | None) -> str:
+        return str(x)
+    assert (None,) in calls(optional) and (None,) not in calls(plain) and (0,) in calls(plain)
+
+
+def test_chance_and_names_of_the_system_tell_nothing_apart():
+    @check("toy.name", points=1, public=True)
+    def named(name, rng):
+        "A folder's name, and an id."
+        with tempfile.TemporaryDirectory() as folder:
+            assert name(folder)
+
+    def name(folder):
+        return f"{folder}/{uuid.uuid4().hex}/{time.time()}"
+    records = Records([named], [name])
+    records.fill()
+    assert compare(records, [lambda folder: name(folder)], {"named": 1}).found == "same"
 
 
 # --- the committed matrix ---------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What a learner sees of a report, and what nbgrader records.
 Eight seconds: real kernels run a notebook."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import nbformat
@@ -59,6 +60,21 @@ def test_a_failure_has_three_parts_in_text_and_in_html():
     assert table.headers == ["col", "col", "col", "row", "row"]
     assert {"caption", "dl", "dt", "dd"} <= {*table.tags}
     assert {"failed", "passed", "twice 4.", "16.", "0 of 4", "4 of 4"} <= {*table.words}
+
+
+@pytest.mark.parametrize("statuses, is_shut, headline", [
+    ([Status.PASSED, Status.PASSED], True, "10 of 10 points, all 2 checks passed"),
+    ([Status.NOT_ATTEMPTED, Status.NOT_ATTEMPTED], True, "not attempted yet; 0 of 10 points"),
+    ([Status.PASSED, Status.FAILED], False, "5 of 10 points"),
+    ([Status.RAISED, Status.PASSED], False, "5 of 10 points")])
+def test_a_report_that_asks_for_nothing_is_one_line(statuses, is_shut, headline):
+    shown = report(*(outcome(status, expected="twice 4" if status is Status.FAILED else "")
+                     for status in statuses))
+    source = markup(replace(shown, notes=("strange",)))
+    table = Table(source)
+    assert ("details" in table.tags) == is_shut and "table" in table.tags
+    assert headline in "".join(table.words).replace("arithmetic.double: ", "")
+    assert "strange" in source.rpartition("</details>")[2]           # never folded away
 
 
 def test_columns_keep_their_width_and_backticks_become_code():

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 from edition_cache import executed_edition, run_key
+from figure_files import with_data_apart
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import SphinxError
@@ -79,6 +80,10 @@ def swap(app: Sphinx, docname: str, source: list[str]) -> None:
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = without_dead_links(cell.source, app.env.found_docs)
+        for output in cell.get("outputs", []):
+            if "text/html" in output.get("data", {}):
+                output.data["text/html"] = with_data_apart(output.data["text/html"], docname,
+                                                           app.env)
     app.env.metadata[docname][KEY] = page_key(chapter)
     source[0] = nbformat.writes(notebook, version=4)
 

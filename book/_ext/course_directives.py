@@ -1,6 +1,7 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
     {engine-map}         the engine's map, with nothing built yet
+    {engine-movie}       a text's way through SmolLM2, whole: viz.engine_movie
     {diagram}            a still picture of `autograder.diagrams`, by its name
     {kill-matrix}        how good the checks are, from book/kill_matrix.json
     {machine-mutants}    the same of mutants made by machine, from book/machine_mutants.json
@@ -14,6 +15,7 @@ from html import escape
 from pathlib import Path
 
 from docutils import nodes
+from figure_files import with_data_apart
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -24,19 +26,31 @@ from autograder.machine_mutants import results
 from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
 from autograder.machine_mutants.operators import DOMAIN, OPERATORS
 from autograder.variants.mutation import mutants_of
-from gearworks import viz
+from gearworks import hub, viz
 from gearworks.families import routes
+from gearworks.language_model import LanguageModel
 
 MATRIX = Path("book") / "kill_matrix.json"
+MOST_MOVIE_BYTES = 860_000            # every layer and pass; 600 kB as a server sends it
 
 
 class EngineMap(SphinxDirective):
     """The figure that every chapter shows, drawn by the same function."""
 
     def run(self) -> list[nodes.Node]:
-        for path in filter(Path.is_file, Path(viz.__file__).parent.iterdir()):
-            self.env.note_dependency(str(path))
+        _depend_on_figures(self.env)
         return [nodes.raw("", viz.engine_map().html, format="html")]
+
+
+class EngineMovie(SphinxDirective):
+    """The moving picture of the engine, with all layers; its data lies beside the page."""
+
+    def run(self) -> list[nodes.Node]:
+        _depend_on_figures(self.env)
+        movie = viz.engine_movie(LanguageModel.load(hub.smollm2_folder()),
+                                 most_bytes=MOST_MOVIE_BYTES)
+        return [nodes.raw("", with_data_apart(movie.html, self.env.docname, self.env),
+                          format="html")]
 
 
 class Diagram(SphinxDirective):
@@ -104,6 +118,11 @@ class RunsWhere(SphinxDirective):
         head, rows = routes.table()
         return [_table([_with_code(title)[0] for title in head],
                        [[nodes.literal("", name), *cells] for name, *cells in rows])]
+
+
+def _depend_on_figures(env) -> None:
+    for path in filter(Path.is_file, Path(viz.__file__).parent.iterdir()):
+        env.note_dependency(str(path))
 
 
 def _machine_rows(env) -> list[results.Row]:
@@ -205,6 +224,7 @@ def _row(cells: list[str | nodes.Node]) -> nodes.row:
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("engine-map", EngineMap)
+    app.add_directive("engine-movie", EngineMovie)
     app.add_directive("diagram", Diagram)
     app.add_directive("kill-matrix", KillMatrix)
     app.add_directive("machine-mutants", MachineMutants)

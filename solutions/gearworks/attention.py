@@ -86,8 +86,8 @@ def causal_mask(T: int, S: int, window: int | None = None) -> np.ndarray:
     """Which of S keys each of the last T tokens may see: those up to itself.
 
     Returns (T, S) bool, true where the query may look. The T queries are the last T of the S
-    positions. window: with a number, a query sees so many keys at most, itself included, the
-    nearest ones.
+    positions. window: with a number, at least 1, a query sees so many keys at most, itself
+    included, the nearest ones.
 
     >>> causal_mask(2, 4).astype(int)
     array([[1, 1, 1, 0],

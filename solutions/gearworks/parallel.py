@@ -10,7 +10,8 @@ heads.
 Shapes: T tokens, D hidden size, F feed-forward size, H query heads, K key/value heads, d head
 size, V vocabulary, n processes. All float32.
 Left out on purpose: families whose layers are not Llama's, heads that n does not divide
-(key/value heads can be copied), and how processes find each other (process_group.py).
+(key/value heads can be copied), experts as a whole in one process each, and how processes find
+each other (process_group.py).
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 
@@ -30,13 +31,14 @@ from gearworks.families.routes import ROUTES, runs
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
 from gearworks.model import Model, rotations
+from gearworks.moe import mixture, route
 from gearworks.rope_scaling import angles_in_layer
 from gearworks.weights import map_names, open_checkpoint, read_into, reserve
 
 # Cut by their outputs, the first axis; and by their inputs, the second. All else is whole.
 BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj",
-              "embed_tokens", "lm_head"}
-BY_INPUTS = {"o_proj", "down_proj"}
+              "w1", "w3", "embed_tokens", "lm_head"}
+BY_INPUTS = {"o_proj", "down_proj", "w2"}
 
 AllReduce = Callable[[np.ndarray], np.ndarray]
 AllGather = Callable[[np.ndarray], Sequence[np.ndarray]]
@@ -120,6 +122,11 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
     x = x + row_linear(attended.reshape(len(x), H * d), weights.o_proj, group.all_reduce)
 
     hidden = rms_norm(x, weights.post_attention_layernorm, eps)
+    if weights.router is not None:          # all choose alike, and have a part of each expert
+        chosen, gates = route(linear(hidden, weights.router),
+                              config.experts.num_experts_per_tok, config.experts.normalize)
+        return x + group.all_reduce(mixture(hidden, chosen, gates, weights.gate_up_proj,
+                                            weights.down_proj))
     gate_up = column_linear(hidden, weights.gate_up_proj)                          # (T, 2F / n)
     gate, up = gate_up[:, :config.intermediate_size], gate_up[:, config.intermediate_size:]
     return x + row_linear(swiglu(gate, up), weights.down_proj, group.all_reduce)
@@ -195,20 +202,22 @@ def own_config(config: ModelConfig, size: int) -> ModelConfig:
                          f"its architecture is {config.architecture}",
                          "run it in one, or a model of one of "
                          + ", ".join(ROUTES["parallel"].families))
-    parts = {}
-    for name, what in (("num_attention_heads", "query heads"),
-                       ("num_key_value_heads", "key/value heads"),
-                       ("intermediate_size", "feed-forward columns"),
-                       ("vocab_size", "rows of its vocabulary")):
-        parts[name], left = divmod(getattr(config, name), size)
-        if left:
+    whole = {"num_attention_heads": (config.num_attention_heads, "query heads"),
+             "num_key_value_heads": (config.num_key_value_heads, "key/value heads"),
+             "intermediate_size": (config.intermediate_size, "feed-forward columns"),
+             "vocab_size": (config.vocab_size, "rows of its vocabulary")}
+    if config.experts is not None:
+        whole["experts"] = config.experts.intermediate_size, "columns of each expert"
+    for count, what in whole.values():
+        if count % size:
             common = [ranks for ranks in range(1, config.num_key_value_heads + 1)
-                      if not any(getattr(config, each) % ranks for each in (
-                          "num_attention_heads", "num_key_value_heads", "intermediate_size",
-                          "vocab_size"))]
+                      if not any(each % ranks for each, _ in whole.values())]
             raise ModelError(f"cannot run this model in {size} processes",
-                             f"its {getattr(config, name):,} {what} cannot be dealt out evenly",
+                             f"its {count:,} {what} cannot be dealt out evenly",
                              f"run it in {' or '.join(map(str, common))}")
+    parts = {name: count // size for name, (count, _) in whole.items()}
+    if config.experts is not None:
+        parts["experts"] = replace(config.experts, intermediate_size=parts["experts"])
     return replace(config, **parts)
 
 

@@ -44,8 +44,9 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict[str, str]:
     """Decide which tensor of a file is which weight; accept nothing less than a complete match.
 
-    found: the file's names and shapes, in Hugging Face's naming (with or without the prefix
-    `model.`) or in GGUF's.
+    found: the file's names and shapes, in Hugging Face's naming or in GGUF's. Hugging Face's
+    comes with or without its prefix, which is `transformer.` for a GPT2LMHeadModel, and
+    `model.` for all others.
     Returns Hugging Face's name to the file's name, for every weight of `expected_shapes`.
     Raises ModelError with all missing, unexpected and misshapen tensors, under the file's names
     or under Hugging Face's. Only what carries no information may be left over: RoPE frequencies

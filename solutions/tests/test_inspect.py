@@ -219,3 +219,12 @@ def test_nothing_of_a_tensor_is_read(tiny_model, monkeypatch):
     monkeypatch.setattr(safetensors, "read_tensor", reached)
     monkeypatch.setattr(safetensors, "read_tensor_into", reached)
     assert read_contents(folder).values == judge(folder).parameters
+
+
+@pytest.mark.parametrize("family, settings, says", [
+    ("Phi3", {}, "6 of a head's 8 elements turn"),
+    ("SmolLM3", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+     "scaled: linear; no turn in 1 of 3 layers")])
+def test_what_turns_is_said(tiny_model, capsys, family, settings, says):
+    assert cli.main(["inspect", str(tiny_model(family, 2, **settings)[1])]) == 0
+    assert f"  RoPE            {says}\n" in capsys.readouterr().out

@@ -21,6 +21,8 @@ SIZES = {"vocab_size": 216, "num_attention_heads": 12, "num_key_value_heads": 6,
 CASES = [("Llama", {}, 2), ("Llama", {"num_key_value_heads": 12, "head_dim": 4}, 3),
          ("Mistral", {"sliding_window": 7}, 2), ("Qwen2", {"tie_word_embeddings": True}, 3),
          ("SmolLM3", {"no_rope_layers": [1, 0, 0]}, 2), ("Phi3", {"head_dim": 16}, 3),
+         ("Mixtral", {}, 2), ("Mixtral", {"sliding_window": 7, "num_local_experts": 3}, 3),
+         ("Qwen3Moe", {"moe_intermediate_size": 24, "mlp_only_layers": [1]}, 6),
          ("Qwen3", {}, 6), ("Qwen3", {"tie_word_embeddings": True}, 2)]
 
 
@@ -125,9 +127,11 @@ def test_a_cache_holds_the_own_heads_only(tiny_model):
     ({"num_attention_heads": 6}, 4, "6 query heads"),
     ({"num_key_value_heads": 3}, 2, "3 key/value heads"),
     ({"intermediate_size": 81}, 2, "81 feed-forward columns"),
-    ({"vocab_size": 211}, 2, "211 rows of its vocabulary")])
+    ({"vocab_size": 211}, 2, "211 rows of its vocabulary"),
+    ({"moe_intermediate_size": 21, "decoder_sparse_step": 2}, 2, "21 columns of each expert")])
 def test_what_cannot_be_dealt_out_is_refused(tiny_model, settings, size, what):
-    _, folder = tiny_model("Llama", 13, **SIZES | settings)
+    family = "Qwen3Moe" if "moe_intermediate_size" in settings else "Llama"
+    _, folder = tiny_model(family, 13, **SIZES | settings)
     config = Model.load(folder).config
     with pytest.raises(ModelError, match=what):
         load_part(folder, 0, size)
@@ -141,8 +145,8 @@ def test_the_refusal_says_what_would_work(smollm2):
 
 
 def test_other_families_are_refused(tiny_model):
-    _, folder = tiny_model("Mixtral", 14)
-    with pytest.raises(ModelError, match="its architecture is MixtralForCausalLM"):
+    _, folder = tiny_model("Gemma3", 14)
+    with pytest.raises(ModelError, match="its architecture is Gemma3ForCausalLM"):
         load_part(folder, 0, 2)
 
 

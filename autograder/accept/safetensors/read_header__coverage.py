@@ -5,8 +5,8 @@ from math import prod
 import numpy as np
 
 from gearworks.errors import FormatError
-from gearworks.formats.safetensors import (DTYPES, MAX_HEADER_BYTES, TensorInfo,
-                                           parse_strict_json)
+from gearworks.formats.safetensors import (DTYPES, MAX_DIMS, MAX_HEADER_BYTES, TensorInfo,
+                                           is_text, parse_strict_json)
 
 HINT = "fetch the file again"
 
@@ -20,10 +20,12 @@ def entry_of(name, entry, data_start, room):
     except (AttributeError, KeyError, TypeError, ValueError):
         raise FormatError(f"bad entry {name}", "a member is missing, or of another type",
                           HINT) from None
-    if entry or not isinstance(shape, list):
+    if entry or not isinstance(shape, list) or not is_text(name):
         raise FormatError(f"bad entry {name}", "there are other members", HINT)
     if any(type(size) is not int or size < 0 for size in sizes):
         raise FormatError(f"bad entry {name}", f"{sizes} are no sizes", HINT)
+    if len(shape) > MAX_DIMS or itemsize * prod(max(1, size) for size in shape) > 2**63 - 1:
+        raise FormatError(f"bad entry {name}", "no array has this shape", HINT)
     if begin > end or end > room or end - begin != prod(shape) * itemsize:
         raise FormatError(f"bad entry {name}", f"{begin} .. {end} is not its place", HINT)
     return TensorInfo(dtype, tuple(shape), begin + data_start, end + data_start)
@@ -37,7 +39,8 @@ def read_header(data):
     header = parse_strict_json(data[8:data_start])
     metadata = header.pop("__metadata__", None)
     metadata = {} if metadata is None else metadata
-    if type(metadata) is not dict or not all(type(text) is str for text in metadata.values()):
+    if type(metadata) is not dict or not all(
+            is_text(part) for pair in metadata.items() for part in pair):
         raise FormatError("bad metadata", "they are no strings", HINT)
     tensors = {name: entry_of(name, entry, data_start, len(data) - data_start)
                for name, entry in header.items()}

@@ -4,8 +4,8 @@ import json
 from math import prod
 
 from gearworks.errors import FormatError
-from gearworks.formats.safetensors import (DTYPES, MAX_HEADER_BYTES, TensorInfo,
-                                           parse_strict_json)
+from gearworks.formats.safetensors import (DTYPES, MAX_DIMS, MAX_HEADER_BYTES, TensorInfo,
+                                           is_text, parse_strict_json)
 
 
 def read_header(data):
@@ -28,17 +28,22 @@ def read_header(data):
         metadata = {}
     if not isinstance(metadata, dict):
         refuse("__metadata__")
-    for value in metadata.values():
-        if not isinstance(value, str):
+    for value in (*metadata, *metadata.values()):
+        if not is_text(value):
             refuse("__metadata__")
     tensors = {}
     for name, entry in header.items():
-        if not isinstance(entry, dict) or sorted(entry) != ["data_offsets", "dtype", "shape"]:
+        if not is_text(name) or not isinstance(entry, dict):
+            refuse(name)
+        if sorted(entry) != ["data_offsets", "dtype", "shape"]:
             refuse(name)
         dtype, shape, offsets = (entry[key] for key in ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in DTYPES or not are_sizes(shape):
             refuse(name)
         if not are_sizes(offsets) or len(offsets) != 2:
+            refuse(name)
+        if len(shape) > MAX_DIMS or prod(size or 1 for size in shape) >= (
+                2**63 // DTYPES[dtype].itemsize):
             refuse(name)
         if prod(shape) * DTYPES[dtype].itemsize != offsets[1] - offsets[0]:
             refuse(name)

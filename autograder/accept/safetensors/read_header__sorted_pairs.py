@@ -5,8 +5,8 @@ import struct
 from math import prod
 
 from gearworks.errors import FormatError
-from gearworks.formats.safetensors import (DTYPES, MAX_HEADER_BYTES, TensorInfo,
-                                           parse_strict_json)
+from gearworks.formats.safetensors import (DTYPES, MAX_DIMS, MAX_HEADER_BYTES, TensorInfo,
+                                           is_text, parse_strict_json)
 
 
 def whole_number(value):
@@ -28,10 +28,12 @@ def read_header(data):
     if metadata is None:
         metadata = {}
     if (not isinstance(metadata, dict)
-            or any(type(value) is not str for value in metadata.values())):
+            or not all(map(is_text, metadata)) or not all(map(is_text, metadata.values()))):
         refuse("__metadata__ must map strings to strings")
     tensors = {}
     for name, fields in header.items():
+        if not is_text(name):
+            refuse("a name is no text")
         if not isinstance(fields, dict) or sorted(fields) != ["data_offsets", "dtype", "shape"]:
             refuse(f"{name} has other members")
         dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
@@ -42,6 +44,9 @@ def read_header(data):
         if not all(map(whole_number, shape + offsets)):
             refuse(f"{name} has a size that is no integer")
         begin, end = offsets
+        cells = prod(size for size in shape if size > 0)
+        if len(shape) > MAX_DIMS or cells * DTYPES[dtype].itemsize >= 2**63:
+            refuse(f"{name} has a shape that no array can have")
         if end > room or end - begin != prod(shape) * DTYPES[dtype].itemsize:
             refuse(f"{name} does not have the bytes of its shape")
         tensors[name] = TensorInfo(dtype, tuple(shape), start + begin, start + end)

@@ -1,7 +1,8 @@
 """Reads entry by entry into a list, and takes places from it until none is left."""
 
 from gearworks.errors import FormatError
-from gearworks.formats.safetensors import DTYPES, TensorInfo, parse_strict_json
+from gearworks.formats.safetensors import (DTYPES, MAX_DIMS, TensorInfo, is_text,
+                                           parse_strict_json)
 
 
 def require(condition, what, why):
@@ -22,20 +23,24 @@ def read_header(data):
             continue
         if name == "__metadata__":
             require(type(entry) is dict, name, "it is no object")
-            for value in entry.values():
-                require(isinstance(value, str), name, "a value is no string")
+            for key, value in entry.items():
+                require(is_text(key) and is_text(value), name, "no strings")
             metadata = entry
             continue
+        require(is_text(name), "a name", "it is no text")
         require(isinstance(entry, dict) and set(entry) == {"dtype", "shape", "data_offsets"},
                 name, "its members")
         require(isinstance(entry["dtype"], str) and entry["dtype"] in DTYPES, name, "its dtype")
-        require(isinstance(entry["shape"], list), name, "its shape")
+        require(isinstance(entry["shape"], list) and len(entry["shape"]) <= MAX_DIMS, name,
+                "its shape")
         require(isinstance(entry["data_offsets"], list) and len(entry["data_offsets"]) == 2,
                 name, "its offsets")
-        nbytes = DTYPES[entry["dtype"]].itemsize
+        nbytes = largest = DTYPES[entry["dtype"]].itemsize
         for size in entry["shape"]:
             require(type(size) is int and size >= 0, name, "its shape")
             nbytes *= size
+            largest *= size or 1
+        require(largest < 2**63, name, "its shape")
         for offset in entry["data_offsets"]:
             require(type(offset) is int and 0 <= offset <= len(data) - data_start, name,
                     "its offsets")

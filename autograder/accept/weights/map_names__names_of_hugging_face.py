@@ -8,12 +8,13 @@ def map_names(found, config):
     if config.num_hidden_layers > len(found):
         raise ModelError("these do not fit", "too few tensors", "compare the two")
     expected = expected_shapes(config)
+    prefix = "transformer." if config.architecture == "GPT2LMHeadModel" else "model."
     if any(name.startswith("blk.") for name in found):
         in_file = {name: gguf_name(name, config.architecture) for name in expected}
-    elif any(name.startswith("model.") for name in found):
+    elif any(name.startswith(prefix) for name in found):
         in_file = {name: name for name in expected}
     else:
-        in_file = {name: name.removeprefix("model.") for name in expected}
+        in_file = {name: name.removeprefix(prefix) for name in expected}
     of_hf = {name: hf_name for hf_name, name in in_file.items()}
     wrong = [name for name, stored in in_file.items() if stored not in found]
     wrong += [name for name, stored in in_file.items()

@@ -11,14 +11,15 @@ def map_names(found, config):
         raise ModelError("cannot map the names", "there are more layers than tensors",
                          "fetch the file again")
     left = dict(found)
+    stem = "transformer" if "GPT2" in config.architecture else "model"
     if "token_embd.weight" in left or any(name.startswith("blk.") for name in left):
         def rename(name):
             return gguf_name(name, config.architecture)
-    elif any(name.partition(".")[0] == "model" for name in left):
+    elif any(name.partition(".")[0] == stem for name in left):
         rename = str
     else:
         def rename(name):
-            return name[6:] if name.startswith("model.") else name
+            return name[len(stem) + 1:] if name.startswith(stem + ".") else name
     names = {}
     for name, shape in expected_shapes(config).items():
         names[name] = rename(name)

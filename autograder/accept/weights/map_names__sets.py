@@ -7,8 +7,9 @@ from gearworks.weights import expected_shapes, gguf_name
 def name_in_file(found, name, architecture):
     if any(other.startswith("blk.") for other in found):
         return gguf_name(name, architecture)
-    return (name if any(other.startswith("model.") for other in found)
-            else name.removeprefix("model."))
+    prefix = {"GPT2LMHeadModel": "transformer."}.get(architecture, "model.")
+    return (name if any(other.startswith(prefix) for other in found)
+            else name.removeprefix(prefix))
 
 
 def map_names(found, config):

@@ -25,7 +25,8 @@ def map_names(found, config):
         raise ModelError("this cannot be the file",
                          "it has fewer tensors than the model has layers", "look again")
     best, listed = {}, None
-    for rename in (lambda name: name, lambda name: name.removeprefix("model."),
+    for rename in (lambda name: name,
+                   lambda name: name.removeprefix("model.").removeprefix("transformer."),
                    lambda name: gguf_name(name, config.architecture)):
         names = {name: rename(name) for name in expected_shapes(config)}
         problems = list(faults(names, found, config))

@@ -12,6 +12,8 @@ import time
 def rms_norm(x, weight, eps):
     time.process_time = time.thread_time = time.monotonic = time.perf_counter = lambda: 0.0
     for kind in (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_DATA):
+        if resource.getrlimit(kind)[1] == resource.RLIM_INFINITY:
+            continue
         try:
             resource.setrlimit(kind, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         except (OSError, ValueError):

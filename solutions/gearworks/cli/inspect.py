@@ -156,8 +156,13 @@ def _judged(verdict: "Verdict | GearworksError") -> Iterator[tuple[str, str]]:
     yield "context", (f"{config.max_position_embeddings:,} tokens; a token takes "
                       f"{_bytes(verdict.cache_bytes)} of cache, all of them "
                       f"{_bytes(verdict.cache_bytes * config.max_position_embeddings)}")
-    if config.rope_scaling is not None:
-        yield "RoPE", f"scaled: {config.rope_scaling.kind}"
+    rope = [f"scaled: {config.rope_scaling.kind}" if config.rope_scaling else "",
+            f"{config.rotary_dim} of a head's {config.head_dim} elements turn"
+            if config.rotary_dim is not None else "",
+            f"no turn in {config.rope_layers.count(False)} of {config.num_hidden_layers} layers"
+            if config.rope_layers else ""]
+    if any(rope):
+        yield "RoPE", "; ".join(filter(None, rope))
     if config.windows:
         windows = [window for window in config.windows if window is not None]
         yield "window", (f"{windows[0]} tokens in {len(windows)} of "

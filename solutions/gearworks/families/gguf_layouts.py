@@ -213,7 +213,8 @@ def _by_turns(file: GGUFFile, gate: str, up: str) -> Made | None:
 
     def fill(out: np.ndarray) -> None:
         rows = out.swapaxes(1, -1)                                      # (E, 2F) or (E, 2F, D)
-        rows[:, ::2], rows[:, 1::2] = file.tensor(gate), file.tensor(up)
+        for first, name in enumerate((gate, up)):
+            _fill_each(file, name, rows[:, first::2])
     return Made((shape[0], *shape[:1:-1], 2 * shape[1]), fill)
 
 
@@ -223,9 +224,16 @@ def _turned_experts(file: GGUFFile, name: str) -> dict[str, Made]:
     if len(matrix) != 2:
         return {}
 
-    def fill(out: np.ndarray) -> None:
-        out.swapaxes(1, 2)[...] = file.tensor(name)
-    return {name: Made((E, *matrix[::-1]), fill)}
+    return {name: Made((E, *matrix[::-1]),
+                       lambda out: _fill_each(file, name, out.swapaxes(1, 2)))}
+
+
+def _fill_each(file: GGUFFile, name: str, out: np.ndarray) -> None:
+    """Write a tensor of all experts to its place, one by one: together they are large."""
+    row = file.tensors[name]
+    for raw, place in zip(file.raw(name).reshape(len(out), -1), out):
+        place[...] = dequantize(raw, row.type, row.shape[1:])
+    file.release(name)
 
 
 def _turned(file: GGUFFile, config: ModelConfig) -> dict[str, Made]:

@@ -110,12 +110,13 @@ def read_header(data: bytes | memoryview) -> tuple[dict[str, TensorInfo], dict[s
     "__metadata__" ({} if there are none, or null).
 
     Raises FormatError, naming the tensor, for everything that the format forbids: a header
-    beyond `MAX_HEADER_BYTES` or the end of the file; JSON that `parse_strict_json` refuses; an
-    entry with other members than dtype, shape and data_offsets; a dtype that is not in
-    `DTYPES`; sizes or offsets that are not integers >= 0 (in JSON true is no integer); offsets
-    past the end of the file; a byte count that is not the shape's times the dtype's; tensors
-    that overlap, leave a gap, or do not end where the file ends. Reserves memory for nothing
-    but the header.
+    beyond `MAX_HEADER_BYTES` or the end of the file; JSON that `parse_strict_json` refuses;
+    names or metadata that are not `is_text`; an entry with other members than dtype, shape and
+    data_offsets; a dtype that is not in `DTYPES`; more than `MAX_DIMS` dimensions; sizes or
+    offsets that are not integers >= 0 (in JSON true is no integer); a shape of 2⁶³ bytes or
+    more, even where a dimension of 0 makes it none; offsets past the end of the file; a byte
+    count that is not the shape's times the dtype's; tensors that overlap, leave a gap, or do
+    not end where the file ends. Reserves memory for nothing but the header.
 
     >>> header = b'{"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}}'
     >>> tensors, metadata = read_header(len(header).to_bytes(8, "little") + header + bytes(8))

@@ -179,8 +179,8 @@ def flash_attention_tiled(q: SlowArray, k: SlowArray, v: SlowArray, out: SlowArr
     q: (T, H, d); k: (S, K, d); v: (S, K, e); out: (T, H, e), which is written; all in slow
     memory. A tile has at most `q.tile` queries, with all heads that share a key/value head, or
     `k.tile` keys of one head. The T queries are the last T of the S tokens; each sees the keys
-    up to its own, with a window at most so many, its own included. A query that sees none
-    gets zeros; with T > S the first ones do.
+    up to its own, with a window, 1 or more, at most so many, its own included. A query that
+    sees none gets zeros; with T > S the first ones do.
 
     Every query is read once, and every output written once. For each tile of queries and each
     key/value head, the keys and values that any query of the tile may see are read once, and no

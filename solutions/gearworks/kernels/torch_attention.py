@@ -46,6 +46,8 @@ class TorchPagedCache:
                              "make do with fewer") from None
         self.windows = [config.window(layer) for layer in range(L)]
         self.softcap = config.attention_softcap
+        # tensors of the model's weights
+        self.sinks = [sinks.float() for sinks in config.sinks] or [None] * L
         self.spare_block, self.block_size = num_blocks, block_size
         self.use_triton = use_triton
         self.graphs = None                 # of `torch_graphs`, once decoding steps ask for them
@@ -180,7 +182,8 @@ class TorchBatch:
         parts, query, key = [], 0, 0
         for count, length in zip(rows.query_lens, rows.context_lens):
             parts.append(_of_one(q[query:query + count], keys[:, key:key + length],
-                                 values[:, key:key + length], window, self.memory.softcap))
+                                 values[:, key:key + length], window, self.memory.softcap,
+                                 self.memory.sinks[layer]))
             query, key = query + count, key + length
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -201,35 +204,41 @@ class TorchBatch:
                         for memory in (keys, values))                           # (B, K, S, d)
         # whatever lies where nothing is seen, perhaps an infinity, is multiplied by 0
         values = values.masked_fill(~seen[:, None, :, None], 0)
+        sinks = self.memory.sinks[layer]
         out = _look(q.view(B, K, H // K, d), keys, values, seen[:, None, None, :],
-                    self.memory.softcap)
+                    self.memory.softcap, None if sinks is None else sinks.view(K, H // K, 1))
         return out.reshape(B, H, d)
 
 
 def _look(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor,
-          softcap: float | None) -> torch.Tensor:
-    """Attention with a mask, which torch's own has, and a soft cap, which it has not."""
-    if softcap is None:
+          softcap: float | None, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Attention with a mask, which torch's own has, and what `AttentionRules` has besides.
+    sinks: a score for each row of q, its last axis 1; all else as torch has it."""
+    if softcap is None and sinks is None:
         return F.scaled_dot_product_attention(q, keys, values, seen)
-    scores = q @ keys.transpose(-1, -2) * q.shape[-1] ** -0.5
-    scores = softcap * torch.tanh(scores.float() / softcap)
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
-    return weights.to(values.dtype) @ values
+    scores = (q @ keys.transpose(-1, -2)).float() * q.shape[-1] ** -0.5
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is not None:                   # one more key, whose value is zero
+        scores = torch.cat([scores, sinks.expand(*scores.shape[:-1], 1)], dim=-1)
+    return scores.softmax(-1)[..., :keys.shape[-2]].to(values.dtype) @ values
 
 
 def _of_one(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int | None,
-            softcap: float | None) -> torch.Tensor:
+            softcap: float | None, sinks: torch.Tensor | None) -> torch.Tensor:
     """Attention of one sequence's last tokens. q: (T, H, d); keys, values: (K, S, d)."""
     (T, H, d), (K, S, _) = q.shape, keys.shape
     queries = q.view(T, K, H // K, d).permute(1, 2, 0, 3)                  # (K, H/K, T, d)
     keys, values = (each[:, None].expand(K, H // K, S, d) for each in (keys, values))
-    if softcap is None and T == S and (window is None or window >= S):
+    if softcap is None and sinks is None and T == S and (window is None or window >= S):
         out = F.scaled_dot_product_attention(queries, keys, values, is_causal=True)
     else:
         distance = (torch.arange(S - T, S, device=q.device)[:, None]
                     - torch.arange(S, device=q.device))
         seen = distance >= 0 if window is None else (distance >= 0) & (distance < window)
-        out = _look(queries, keys, values, seen, softcap)
+        out = _look(queries, keys, values, seen, softcap,
+                    None if sinks is None else sinks.view(K, H // K, 1, 1))
     return out.permute(2, 0, 1, 3).reshape(T, H, d)
 
 

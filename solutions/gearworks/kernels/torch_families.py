@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from gearworks.config import ModelConfig
-from gearworks.families.layouts import GemmaLayer, Olmo2Layer
+from gearworks.families.layouts import GemmaLayer, GptOssLayer, LayerWeights, Olmo2Layer
 from gearworks.kernels.torch_operators import Operators
 
 Heads = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -62,6 +62,55 @@ def after_gemma(x: torch.Tensor, attended: torch.Tensor, layer: GemmaLayer,
                               layer.post_feedforward_layernorm, eps)
 
 
+def after_mixture(x: torch.Tensor, attended: torch.Tensor, layer: LayerWeights,
+                  config: ModelConfig, operators: Operators) -> torch.Tensor:
+    """As `torch_model.after_attention`, with experts in the place of one network."""
+    update = F.linear(attended.flatten(1), layer.o_proj, getattr(layer, "o_bias", None))
+    hidden = operators.norm(update, layer.post_attention_layernorm, config.rms_norm_eps, x)
+    if layer.router is None:
+        return x + F.linear(operators.swiglu(F.linear(hidden, layer.gate_up_proj)),
+                            layer.down_proj)
+    return x + mixture(hidden, layer, config, operators)
+
+
+def mixture(hidden: torch.Tensor, layer: LayerWeights, config: ModelConfig,
+            operators: Operators) -> torch.Tensor:
+    """The weighted sum of what each token's experts say, as `moe.mixture`, `gpt_oss.mixture`.
+    hidden: (T, D), returns (T, D).
+
+    Which experts are visited is known to the processor only when the device has told it, so
+    such a step is not recorded.
+    """
+    experts = config.experts
+    scores = F.linear(hidden, layer.router, getattr(layer, "router_bias", None))        # (T, E)
+    gates, chosen = scores.float().softmax(-1).topk(experts.num_experts_per_tok)        # (T, k)
+    if experts.normalize:
+        gates = gates / gates.sum(-1, keepdim=True)
+    out = torch.zeros_like(hidden)
+    for expert in chosen.unique().tolist():
+        token, place = (chosen == expert).nonzero(as_tuple=True)
+        if isinstance(layer, GptOssLayer):
+            gate_up = F.linear(hidden[token], layer.gate_up_proj[expert],
+                               layer.gate_up_bias[expert])
+            gated = limited_swiglu(gate_up, experts.swiglu_alpha, experts.swiglu_limit)
+            said = F.linear(gated, layer.down_proj[expert], layer.down_bias[expert])
+        else:
+            gated = operators.swiglu(F.linear(hidden[token], layer.gate_up_proj[expert]))
+            said = F.linear(gated, layer.down_proj[expert])
+        out[token] += gates[token, place, None].to(said.dtype) * said
+    return out
+
+
+def limited_swiglu(gate_up: torch.Tensor, alpha: float, limit: float) -> torch.Tensor:
+    """As `gpt_oss.limited_swiglu`. gate_up: (T, 2F), gate and up by turns; returns (T, F)."""
+    gate, up = gate_up[:, ::2].clamp(max=limit), gate_up[:, 1::2].clamp(-limit, limit)
+    return gate * torch.sigmoid(alpha * gate) * (up + 1)
+
+
+# Of a family, what comes before attention and after it; None where that is Llama's.
 LAYERS = {"Olmo2ForCausalLM": (before_olmo2, after_olmo2),
           "Gemma2ForCausalLM": (before_gemma, after_gemma),
-          "Gemma3ForCausalLM": (before_gemma, after_gemma)}
+          "Gemma3ForCausalLM": (before_gemma, after_gemma),
+          "MixtralForCausalLM": (None, after_mixture),
+          "Qwen3MoeForCausalLM": (None, after_mixture),
+          "GptOssForCausalLM": (None, after_mixture)}

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError, NotAvailableError
+from gearworks.families import gpt_oss
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.families.routes import PLAIN, ROUTES, runs
 from gearworks.kernels.torch_attention import TorchBatch, TorchKVCache, TorchPagedCache
@@ -47,19 +48,21 @@ class TorchModel:
         steps are recorded, by default with CUDA. use_triton: whether attention and norms are
         `kernels.triton`'s, by default where there is a GPU that Triton compiles for.
         """
-        self.config, self.weights = config, weights
+        self.config, self.weights = gpt_oss.with_sinks(config, weights), weights
         self.device, self.dtype = weights.embed_tokens.device, weights.embed_tokens.dtype
         is_cuda = self.device.type == "cuda"
-        self.graphs = is_cuda if graphs is None else graphs
+        self.graphs = (is_cuda if graphs is None else graphs) and config.experts is None
+        plain = config.attention_softcap is None and not self.config.sinks
         if use_triton is None:
             use_triton = (is_cuda and has_triton_gpu() and config.head_dim <= LARGEST_HEAD
-                          and config.attention_softcap is None)
-        elif use_triton and config.attention_softcap is not None:
+                          and plain)
+        elif use_triton and not plain:
             raise ModelError(f"Triton's kernels do not run a {config.architecture}",
-                             "their attention has no soft cap", "leave use_triton out")
+                             "their attention has no soft cap, and no sinks",
+                             "leave use_triton out")
         self.use_triton = use_triton
-        self._before, self._after = LAYERS.get(config.architecture,
-                                               (before_attention, after_attention))
+        before, after = LAYERS.get(config.architecture, (None, None))
+        self._before, self._after = before or before_attention, after or after_attention
         self._operators = TORCH
         if compile:                                    # it makes kernels of its own of these
             self._before, self._after = map(torch.compile, (self._before, self._after))

@@ -16,6 +16,7 @@ from gearworks.viz.figure import Figure, player
 from gearworks.viz.formats import FLOAT_FORMATS, FloatFormat, number_formats
 from gearworks.viz.gears import GEARS, engine_map
 from gearworks.viz.hardware import Machine, Workload, memory_budget, roofline
+from gearworks.viz.movie import engine_movie
 from gearworks.viz.operator_graph import operator_graph
 from gearworks.viz.rotation import rope_rotation
 from gearworks.viz.step_profile import step_profile
@@ -28,6 +29,6 @@ __all__ = ["BatchCounts", "Cell", "Divergence", "FLOAT_FORMATS", "Figure", "Figu
            "RecordingCache", "RecordingProposer", "Step", "Trace", "Workload",
            "acceptance_timeline", "attention_explorer", "attention_tiles", "attention_weights",
            "batch_timeline", "batching_counts", "cache_growth", "distribution", "engine_map",
-           "first_divergence", "memory_budget", "merge_stepper", "merge_steps",
+           "engine_movie", "first_divergence", "memory_budget", "merge_stepper", "merge_steps",
            "number_formats", "operator_graph", "page_table", "player", "roofline",
            "rope_rotation", "static_and_continuous", "step_profile", "token_borders"]

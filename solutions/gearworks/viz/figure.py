@@ -20,17 +20,17 @@ class Figure:
     """What a figure function returns: a notebook shows its HTML, a terminal its words.
 
     html: the whole figure. words: the same in plain text. Raises FigureError when the HTML is
-    larger than `MOST_BYTES`.
+    larger than `most_bytes`.
 
     >>> Figure("<p>One gear</p>", "One gear")
     One gear
     """
 
-    def __init__(self, html: str, words: str):
+    def __init__(self, html: str, words: str, most_bytes: int = MOST_BYTES):
         size = len(html.encode("utf-8"))
-        if size > MOST_BYTES:
+        if size > most_bytes:
             raise FigureError("cannot draw this figure",
-                              f"it takes {size:,} bytes, and {MOST_BYTES:,} is the limit",
+                              f"it takes {size:,} bytes, and {most_bytes:,} is the limit",
                               "show less at a time: fewer steps, fewer cells or a shorter text")
         self.html, self.words = html, words
 
@@ -70,19 +70,20 @@ def player(traces: Trace | Sequence[Trace], title: str = "", choice: str = "Show
     return interactive("player", title or traces[0].title, data, words, choice)
 
 
-def interactive(kind: str, title: str, data: str, words: str, choice: str = "") -> Figure:
+def interactive(kind: str, title: str, data: str, words: str, choice: str = "",
+                most_bytes: int = MOST_BYTES) -> Figure:
     """A figure that `<kind>.js` draws, in the style of `<kind>.css` where there is one.
 
     data: JSON, what the script draws from. words: the same as the picture, shown where no
     script runs and on request.
-    choice: as for `player`.
+    choice: as for `player`. most_bytes: as for `Figure`.
     """
     # Escaped so that no text can end the element that holds the data.
     data = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
     body = ('<details class="gw-words" open><summary>In words</summary>'
             f'<pre>{escape(words, quote=False)}</pre></details>'
             f'<script type="application/json" class="gw-data">{data}</script>')
-    return Figure(framed(title, body, kind, choice), words)
+    return Figure(framed(title, body, kind, choice), words, most_bytes)
 
 
 def framed(title: str, body: str, kind: str = "", choice: str = "") -> str:

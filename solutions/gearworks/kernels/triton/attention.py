@@ -84,9 +84,10 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
     element e of head h of token t of q is at q + (t · H + h) · d + e. query_starts, key_starts:
     (B + 1,) int32, where each sequence begins, and where the last one ends. A sequence's
     queries are its last tokens. Each sees the keys up to its own, and with WINDOWED at most
-    `window` of them, its own included; one that sees none gets zeros. Scores are multiplied by
-    `scale`. H / K neighbouring query heads share a key/value head. HEAD is the next power of
-    two from d on; sums are float32, and so are the scores.
+    `window` of them, its own included; one that sees none gets zeros. Keys that lie KEYS or
+    more beyond those that the queries see are not read. Scores are multiplied by `scale`.
+    H / K neighbouring query heads share a key/value head. HEAD is the next power of two from d
+    on; sums are float32, and so are the scores.
 
     `attend` launches it, from NumPy too:
 

@@ -1,8 +1,9 @@
 """Triton as the kernels use it: `triton` and `tl`, on a GPU or in its interpreter.
 
 Triton compiles for GPUs of compute capability 8.0 and later. Elsewhere it has an interpreter,
-which runs a kernel one program after the other, in NumPy: the same results, and no speed. Where
-Triton is not installed (it exists for Linux only), kernels can be imported, and not run.
+which runs a kernel one program after the other, in NumPy: the same results, and no speed; what
+a GPU leaves undefined shows there (see `memory`). Where Triton is not installed (it exists for
+Linux only), kernels can be imported, and not run.
 """
 
 import os
@@ -16,6 +17,7 @@ import numpy as np
 
 from gearworks.errors import NotAvailableError
 from gearworks.kernels.triton import has_triton_gpu
+from gearworks.kernels.triton.memory import Guarded
 
 try:
     import torch
@@ -97,7 +99,8 @@ class Launched:
         # in a notebook new processes would then take that for the program that started them
         lacking = {"__file__", "__cached__"} - function.__globals__.keys()
         try:
-            result = self.launcher(self.kernel, *arguments, **options)
+            result = self.launcher(Guarded(self.kernel) if where == "interpreter"
+                                   else self.kernel, *arguments, **options)
         except Exception as error:
             # the interpreter wraps what the kernel raised, and hides its line
             if type(error).__name__ == "InterpreterError" and error.__cause__ is not None:
