@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from autograder.reference.names import home_of, methods_of, module_of, names_of
 
 REFERENCE = "takes the exercise itself from the reference engine"
+SOURCES = "looks for the source of modules"
 GRADER = "imports the autograder"
 FRAMES = "looks into the frames, closures or objects of code that calls it"
 PATCHES = "replaces functions of a module that is not its own"
@@ -33,6 +34,8 @@ _ATTRIBUTES = {**dict.fromkeys(["_getframe", "_current_frames", "currentframe", 
                **dict.fromkeys(["_exit", "kill", "killpg", "abort", "fork", "forkpty",
                                 "system", "popen", "execv", "execve", "posix_spawn",
                                 "setrlimit"], PROCESS),
+               **dict.fromkeys(["getsource", "getsourcelines", "__file__", "__loader__",
+                                "__spec__"], SOURCES),
                **dict.fromkeys(["settrace", "setprofile", "addaudithook", "meta_path"], HOOKS),
                "ctypeslib": MEMORY, "as_strided": MEMORY, "memmap": FILES}
 _CALLS = {**dict.fromkeys(["quit", "exit"], PROCESS), "__import__": GRADER}
@@ -83,6 +86,8 @@ def _signs(tree: ast.Module, exercise: str) -> Iterator[str]:
             case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), *_]) if (
                     name in modules):
                 yield PATCHES
+            case ast.Constant(value=str(text)) if text == home:
+                yield REFERENCE
             case ast.Constant(value=str(text)) if text.startswith(_PLACES):
                 yield FILES
             case ast.ClassDef(bases=bases, body=body) if (

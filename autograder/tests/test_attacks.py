@@ -75,9 +75,10 @@ def test_a_tree_is_known_by_names_rights_and_contents(tmp_path):
     assert len(seen) == (3 if os.name == "nt" else 4)
 
 
-CHEATS = ["patches_the_grader", "patches_numpy", "takes_the_reference", "looks_into_frames",
-          "equal_to_everything", "lying_array", "changes_the_gradebook", "pickle_bomb",
-          "reads_the_judges_memory", "calls_home", "exit_at_once", "refuses_to_end"]
+CHEATS = ["patches_the_grader", "patches_numpy", "takes_the_reference",
+          "takes_the_reference_later", "looks_into_frames", "equal_to_everything",
+          "lying_array", "changes_the_gradebook", "pickle_bomb", "reads_the_judges_memory",
+          "calls_home", "exit_at_once", "refuses_to_end", "climbs_into_the_judge"]
 
 
 @pytest.mark.parametrize("name", CHEATS)

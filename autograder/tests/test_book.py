@@ -38,6 +38,8 @@ from autograder.chapters.chapter import ChapterError, chapter_paths, read_chapte
 from autograder.checking import exercises
 from autograder.variants.mutation import accepted_of, mutants_of
 from gearworks import __version__
+from gearworks.viz import engine_map
+from gearworks.viz.figure import interactive
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 BOOK = REPOSITORY / "book"
@@ -630,6 +632,19 @@ def test_a_large_figure_s_data_lies_beside_the_page(page_with_figures):
     assert len(files) == 2 and all(path.stat().st_size > 130_000 for path in files)
     assert {path.parent for path in files} == {page_with_figures.parents[1].resolve()
                                                / "_static" / "figures"}
+
+
+def test_the_moving_picture_is_such_a_figure_and_others_are_not():
+    env = SimpleNamespace(metadata=defaultdict(dict))
+    movie = interactive("movie", "Moves", json.dumps({"x": "y" * 120_000}),
+                        "In words: it moves", most_bytes=300_000).html
+    page = figure_files.with_data_apart(movie, "book/intro", env)
+    assert 'data-source="../_static/figures/' in page and 'class="gw-data"' not in page
+    assert "In words: it moves" in page and len(page) < len(movie) - 120_000
+    [text] = env.metadata["book/intro"][figure_files.KEY].values()
+    assert 'startAll("movie", start)' in text and "y" * 120_000 in text
+    still = engine_map().html
+    assert figure_files.with_data_apart(still, "book/intro", env) == still
 
 
 def test_it_comes_when_the_reader_does(browser, page_with_figures):

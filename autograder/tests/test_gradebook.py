@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -315,9 +316,10 @@ def test_what_is_collected_is_what_nbgrader_grades(course, grader, chapter, solv
     assert not (place / "eve").exists()
 
 
-def test_an_instructor_s_own_question_waits_for_a_person(course, grader, learner, chapter,
-                                                         tmp_path):
-    """No number before that, and all of it afterwards; the answer is where formgrader looks."""
+@pytest.fixture
+def with_question(course, grader, learner, chapter, tmp_path):
+    """A course with a question of the instructor's own, and a submission that answers it:
+    nbgrader's settings, the folder of submissions, and that of results."""
     own = tmp_path / "own_course"
     shutil.copytree(course / "source", own / "source")
     shutil.copy(course / "nbgrader_config.py", own)
@@ -335,21 +337,85 @@ def test_an_instructor_s_own_question_waits_for_a_person(course, grader, learner
     answer = nbformat.from_dict(question)
     answer.source = "Because of the cache."
     solved.cells.insert(0, answer)
-    hand_in(tmp_path / "submitted", "ada", editions.to_text(solved).encode())
-    results, directory = Results(tmp_path / "out"), directory_of(own)
-    rows = run(tmp_path / "submitted", grader, results, directory.db_url)
-    assert rows["ada"].status is Status.REVIEW and rows["ada"].total is None
-    assert "waits for a person" in rows["ada"].notes[-1]
-    write_autograded(list(rows.values()), find_submissions(
-        tmp_path / "submitted", grader.chapters), results.records, grader.chapters, directory)
-    shown = nbformat.read(own / "autograded" / "ada" / "ch98" / "98_small.ipynb", as_version=4)
+    hand_in(own / "submitted", "ada", editions.to_text(solved).encode())
+    return directory_of(own), own / "submitted", Results(tmp_path / "out")
+
+
+def grade_and_show(grader, directory, submitted, results):
+    rows = run(submitted, grader, results, directory.db_url)
+    write_autograded(list(rows.values()), find_submissions(submitted, grader.chapters),
+                     results.records, grader.chapters, directory)
+    return rows["ada"]
+
+
+def required_points(chapter):
+    return sum(editions.exercise_points(each) for each in chapter.exercises
+               if not each.optional)
+
+
+def test_an_instructor_s_own_question_waits_for_a_person(with_question, grader, chapter):
+    """No number before that, and all of it afterwards; the answer is where formgrader looks."""
+    directory, submitted, results = with_question
+    row = grade_and_show(grader, *with_question)
+    assert row.status is Status.REVIEW and row.total is None
+    assert "waits for a person" in row.notes[-1]
+    shown = nbformat.read(submitted.parent / "autograded" / "ada" / "ch98" / "98_small.ipynb",
+                          as_version=4)
     assert [cell.source for cell in shown.cells if cell.metadata.get("nbgrader", {}).get(
         "grade_id") == "why"] == ["Because of the cache."]
     with opened(directory.db_url, "gearworks") as book:
         book.find_grade("why", "98_small", "ch98", "ada").manual_score = 4.0
         book.db.commit()
-    rows = run(tmp_path / "submitted", grader, results, directory.db_url)
-    most = sum(editions.exercise_points(each) for each in chapter.exercises
-               if not each.optional)
-    assert rows["ada"].status is Status.GRADED and rows["ada"].manual
-    assert rows["ada"].required == most + 4 and rows["ada"].required_max == most + 5
+    row = grade_and_show(grader, *with_question)
+    assert row.status is Status.GRADED and row.manual
+    most = required_points(chapter)
+    assert row.required == most + 4 and row.required_max == most + 5
+
+
+def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, browser, tmp_path):
+    """In a real browser: the answer and the judge's table are there, and the points arrive."""
+    directory, submitted, results = with_question
+    grade_and_show(grader, *with_question)
+    with opened(directory.db_url, "gearworks") as book:
+        notebook = book.find_submission_notebook("98_small", "ch98", "ada").id
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower())
+               for kind in ("CONFIG", "DATA", "RUNTIME")}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}",
+         f"--ServerApp.root_dir={submitted.parent}", "--ServerApp.port_retries=0",
+         "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", "--allow-root"],
+        cwd=submitted.parent, env=os.environ | folders, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{address}/api")
+                break
+            except OSError:
+                assert server.poll() is None, "the server ended"
+                time.sleep(0.2)
+        page = browser.new_page()
+        page.set_default_timeout(120_000)
+        page.goto(f"{address}/formgrader/submissions/{notebook}/")
+        page.get_by_text("Because of the cache.").wait_for()
+        run_request = next(each for each in chapter.exercises if each.check_id == RUN)
+        judged = editions.exercise_points(run_request)
+        page.locator(f"input#{RUN}[placeholder='{judged}']").wait_for()
+        score = page.locator("input#why")
+        score.fill("3")
+        score.press("Tab")
+        for _ in range(600):
+            if scores(directory.db_url, "ada")[0]["why"][1] == 3:
+                break
+            page.wait_for_timeout(100)
+        page.close()
+    finally:
+        server.terminate()
+        server.wait(30)
+    assert scores(directory.db_url, "ada")[0]["why"][1] == 3
+    row = grade_and_show(grader, *with_question)
+    assert row.required == required_points(chapter) + 3 and row.status is Status.GRADED

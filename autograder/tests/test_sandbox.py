@@ -85,6 +85,13 @@ def test_a_solution_earns_all_points_inside(workers):
     expect_all_points(answers, workers)
 
 
+def test_a_right_version_with_torch_inside_has_room_enough(workers):
+    folder = REPOSITORY / "autograder" / "accept" / "attention"
+    code = (folder / "attention__torch.py").read_text(encoding="utf-8")
+    report = judge(Attempt("attention.attention", code), workers, seed=4)
+    assert report.score == report.total, report
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_solution_earns_all_points_inside(stem, workers):

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 
+from gearworks.language_model import LanguageModel
+from gearworks.model import Model
 from gearworks.viz.activations import record
 from gearworks.viz.movie import HEAD_STEPS, LAYER_STEPS, engine_movie
 
@@ -162,6 +164,26 @@ def test_every_step_says_something_of_its_own(show, movie):  # noqa: F811
     assert not any(word in text for text in said for word in ("undefined", "NaN", "null"))
 
 
+@pytest.mark.parametrize("family, prompt, tokens", [
+    ("Llama", "a", 1), ("Mixtral", "w3 w5", 2), ("Qwen3", "w1 w2 w3 w4 w5 w6 w7", 9)])
+def test_other_models_and_texts_are_told_through(show, tiny_model, tokenizer,  # noqa: F811
+                                                 family, prompt, tokens):
+    """One token, experts, heads with a norm of their own, a text of many lines: every step."""
+    _, folder = tiny_model(family, 5, max_position_embeddings=64)
+    model = LanguageModel(Model.load(folder), tokenizer, {}, frozenset())
+    page = opened(show, engine_movie(model, prompt, max_tokens=tokens), width=390)
+    for level in ("model", "layer", "head"):
+        last = int(page.get_by_role("slider").get_attribute("max"))
+        press(page, "Home")
+        for _ in range(last + 1):
+            said = caption(page)
+            assert len(said) > 20
+            assert not any(word in said for word in ("undefined", "NaN", "null", "Infinity"))
+            press(page, "ArrowRight")
+        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, level
+        press(page, "Home", "ArrowRight", "ArrowDown")
+
+
 def test_it_plays_and_stops(show, movie):  # noqa: F811
     page = opened(show, movie)
     page.clock.install()
@@ -190,11 +212,20 @@ def test_who_wants_no_motion_gets_none(show, movie, motion, moves):  # noqa: F81
 
 
 def test_a_step_takes_less_than_a_frame_of_a_phone(show, movie):  # noqa: F811
-    """Counted, not timed: a step of the tower makes elements of a few hundred, no more."""
+    """Counted, not timed: a place is drawn once, from few pixels; a step makes no elements."""
     page = opened(show, movie, width=390)
-    for keys in (["ArrowRight"] * 30, ["ArrowDown"], ["ArrowDown"]):
+    page.evaluate("""window.made = 0;
+        new MutationObserver((all) => { for (const { addedNodes } of all) {
+          for (const node of addedNodes) made += node.nodeType === 1; } })
+        .observe(document.querySelector(".gw-stage"), { childList: true, subtree: true })""")
+    for keys, steps in ((["ArrowRight"] * 3, 28), (["ArrowDown", "Home"], 11),
+                        (["ArrowDown", "Home"], 3)):
         press(page, *keys)
-        assert page.locator(".gw-stage *").count() < 500
+        page.evaluate("made = 0")
+        press(page, *["ArrowRight"] * steps)
+        assert page.evaluate("made") == 0
+        press(page, "ArrowRight", "ArrowRight")
+        assert page.locator(".gw-stage *").count() < 600
         pixels = page.locator(".gw-stage canvas").evaluate_all(
             "all => all.reduce((sum, one) => sum + one.width * one.height, 0)")
         assert pixels < 25_000

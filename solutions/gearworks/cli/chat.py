@@ -175,6 +175,9 @@ def save(messages: Sequence[Mapping[str, str]], name: str) -> None:
 def help_text() -> str:
     """What `/help` shows."""
     lines = [f"  {command:<8}{what}" for command, what in COMMANDS.items()]
+    if "readline" in sys.modules:
+        lines.append("  arrows  bring back earlier lines, which are kept in the cache folder's "
+                     "chat_history")
     return "\n".join([*lines, f"  {QUOTES}     begins a message of several lines, and ends it",
                       "  Ctrl-C  stops an answer; what was said so far is remembered",
                       "All else is a message. One that begins with / needs a space before it."])

@@ -75,7 +75,7 @@
     let head = opening.head ?? 0;
     let at = Math.max(0, frames[level].findIndex((frame) => (opening.layer === null || frame.layer === opening.layer)
                                                   && (!opening.step || frame.step === opening.step)));
-    let timer;
+    let timer, view;                            // view: what is drawn, and how it is brought to a step
     const now = () => frames[level][at];
     const focusOf = (pass) => passes[pass].stored + passes[pass].count - 1;
     const textOf = (i) => quoted(tokens[i][0]);
@@ -192,10 +192,19 @@
                 i === focus ? "gw-focus" : ""].join(" ").trim(),
       }, make("span", { dir: "auto" }, visible(token)), make("small", {}, String(id)))));
       caption.textContent = say(frame, told, focus);
-      detail.textContent = "";
-      const held = stage.contains(document.activeElement);
-      stage.replaceChildren(...{ model: drawModel, layer: drawLayer, head: drawHead }[level](frame, told, focus));
-      if (held) root.focus();
+      detail.textContent = {
+        model: `Press a layer to look into it${kept.length < L ? ` (here: ${kept.join(", ")})` : ""}. Point at a strip to read its numbers.`,
+        layer: "Press a head to look into it. Point at a strip to read its numbers.",
+        head: "Point at a strip to read its numbers. Faint values: those of small shares." }[level];
+      // From step to step only classes change; what is drawn changes with its place.
+      const drawn = [level, frame.pass, ...(level === "model" ? [] : [frame.layer]), ...(level === "head" ? [head] : [])].join();
+      if (view?.drawn !== drawn) {
+        const held = stage.contains(document.activeElement);
+        view = { drawn, ...{ model: drawModel, layer: drawLayer, head: drawHead }[level](frame, told, focus) };
+        stage.replaceChildren(view.picture);
+        if (held) root.focus();
+      }
+      view.bring(frame);
     }
 
     function say(frame, told, focus) {
@@ -262,13 +271,21 @@
       }[step]();
     }
 
-    // --- drawings
+    // --- drawings: each gives a picture, and a function that brings it to a step
+
+    // What belongs to a step: its name or number here, its place in the order of steps there.
+    function mark(elements, step) {
+      for (const [element, own] of elements) {
+        element.classList.toggle("gw-later", own > step);
+        element.classList.toggle("gw-here", own === step);
+      }
+    }
 
     // Numbers as a strip of colours, as wide as there are many, in as many lines as the stream's width asks for.
-    function colours(numbers, name, more = {}) {
+    function colours(numbers, name) {
       const count = numbers.codes.length, lines = Math.max(1, Math.round(count / Math.max(D, H * d)));
       const columns = Math.ceil(count / lines);
-      const canvas = make("canvas", { width: columns, height: lines, role: "img", ...more,
+      const canvas = make("canvas", { width: columns, height: lines, role: "img",
         "aria-label": `${name}: ${numbers.shape.join(" × ")} numbers${numbers.size === undefined ? "" : `, size ${number(numbers.size)}`}` });
       const picture = new ImageData(columns, lines);
       const most = numbers.codes.reduce((found, code) => Math.max(found, Math.abs(code)), 1);
@@ -289,13 +306,14 @@
     }
 
     function drawModel(frame, told, focus) {
-      const order = ["encode", "embed", "layers", "head", "choose", "append"];
-      const reached = frame.step === "encode" ? -1 : frame.step === "embed" ? 0 : frame.step === "layers" ? frame.layer + 1 : L;
       const streams = shared.get(`stream/${frame.pass}`), most = Math.max(...told.sizes), least = Math.min(...told.sizes);
+      const room = focusOf(passes.length - 1) + 1;
       const long = (size) => 100 * (0.06 + 0.94 * (Math.log(size / least) / (Math.log(most / least) || 1)));
       const rows = told.sizes.map((size, i) => {
-        const row = make("div", { class: ["gw-floor", i > reached ? "gw-later" : "", i === reached && reached < L + (frame.step === "layers") ? "gw-here" : ""].join(" ").trim() },
+        const row = make("div", { class: "gw-floor" },
           make("span", { class: "gw-name" }, i ? String(i - 1) : "in"), colours(streams.row(i), i ? `after layer ${i - 1}` : "embedded"),
+          i ? make("span", { class: "gw-kept" }, ...tokens.slice(0, room).map((_, token) => make("i", {
+            class: token < told.stored ? "gw-in-cache" : token <= focus ? "gw-goes-in" : "" }))) : make("span"),
           make("span", { class: "gw-size" }, make("span", { style: `width: ${long(size)}%` }), make("b", {}, number(size))),
           make("span", { class: "gw-early", dir: "auto" }, make("span", {}, visible(told.early[i][0])), make("b", {}, percent(told.early[i][1]))));
         if (i && kept.includes(i - 1)) {
@@ -305,30 +323,39 @@
         return row;
       });
       const tower = make("div", { class: "gw-tower", role: "group", "aria-label": `The stream of ${textOf(focus)}, layer by layer` },
-        make("div", { class: "gw-floor gw-heads" }, make("span", { class: "gw-name" }, "layer"), make("span", {}, `the stream of ${textOf(focus)}, ${D} numbers`),
+        make("div", { class: "gw-floor gw-heads" }, make("span", { class: "gw-name" }, "layer"), make("span", {}, `the stream, ${D} numbers`), make("span", {}, "cache"),
           make("span", { class: "gw-size" }, "size"), make("span", { class: "gw-early" }, "read off here")), ...rows);
-      const shown = order.indexOf(frame.step);
-      const listed = make("div", { class: `gw-said${shown < 3 ? " gw-later" : ""}` },
-        make("p", { class: "gw-heading" }, `What the head says after ${textOf(focus)}`),
+      const loop = make("p", { class: "gw-loop-back" });
+      const listed = make("div", { class: "gw-said" },
+        make("p", { class: "gw-heading" }, "What the head says"),
         make("ol", { class: "gw-likely" }, ...told.listed.map(([token, id, logit, share]) => make("li", {
-          class: shown > 3 && id === told.chosen ? "gw-chosen-one" : "" },
+          class: id === told.chosen ? "gw-to-be-chosen" : "", title: `id ${id}, logit ${number(logit)}` },
           make("span", { class: "gw-word", dir: "auto" }, visible(token)),
           make("span", { class: "gw-track" }, make("span", { style: `width: ${100 * share}%` })),
-          make("b", {}, percent(share)), make("small", {}, `logit ${number(logit)}`)))),
-        make("p", { class: "gw-loop-back" }, shown > 3 && told.chosen === null ? "the text ends"
-          : shown > 4 ? "↑ appended to the text" : shown > 3 ? "chosen" : ""));
-      return [make("div", { class: `gw-model${shown < 3 ? "" : " gw-saying"}` }, tower, listed)];
+          make("b", {}, percent(share))))), loop);
+      const picture = make("div", { class: "gw-model" }, tower, listed);
+      return { picture, bring({ step, layer }) {
+        const shown = names.model.indexOf(step);
+        mark(rows.map((row, i) => [row, i]), shown < 3 ? [-1, 0, layer + 1][shown] : L + 0.5);
+        picture.classList.toggle("gw-saying", shown > 2);
+        listed.classList.toggle("gw-later", shown < 3);
+        listed.querySelector(".gw-to-be-chosen")?.classList.toggle("gw-chosen-one", shown > 3);
+        loop.textContent = shown > 3 && told.chosen === null ? "the text ends"
+          : shown > 4 ? "↑ appended to the text" : shown > 3 ? "chosen" : "";
+      } };
     }
 
     function drawLayer(frame, told, focus) {
-      const step = names.layer.indexOf(frame.step), stored = focus + 1, width = Math.max(D, H * d);
+      const stored = focus + 1, lines = [], width = Math.max(D, H * d);
       const get = (name) => array(name, frame);
       const streams = shared.get(`stream/${frame.pass}`);
       const stream = (i) => Object.assign(streams.row(i), { size: told.sizes[i] });
-      const state = (own) => (own > step ? "gw-later" : own === step ? "gw-here" : "");
-      const row = (own, label, ...parts) => make("div", { class: `gw-line ${state(own)}`.trim() },
-        make("span", { class: "gw-name" }, label),
-        make("div", { class: "gw-parts" }, ...parts.filter(([numbers]) => numbers).map(([numbers, name]) => make("div", {
+      const line = (own, label, inside) => {
+        const element = make("div", { class: "gw-line" }, make("span", { class: "gw-name" }, label), inside);
+        lines.push([element, own]);
+        return element;
+      };
+      const row = (own, label, ...parts) => line(own, label, make("div", { class: "gw-parts" }, ...parts.filter(([numbers]) => numbers).map(([numbers, name]) => make("div", {
           class: "gw-part", style: `--gw-share: ${Math.min(1, numbers.codes.length / width)}` },
           colours(numbers, name), make("small", {}, `${name} ${numbers.shape.join(" × ")}`,
             numbers.size === undefined || 2 * numbers.codes.length < width ? "" : make("span", {}, ` · size ${number(numbers.size)}`))))));
@@ -344,17 +371,15 @@
         one.addEventListener("click", () => { pause(); zoom("head", { head: h }); });
         return one;
       });
-      return [make("div", { class: `gw-layer${step < 7 ? "" : " gw-second"}` },
+      const picture = make("div", { class: "gw-layer" },
         make("div", { class: "gw-half" }, make("p", { class: "gw-heading" }, "Attention: the tokens look at each other"),
           row(-1, "stream", [stream(frame.layer), "stream"]),
           row(0, "norm", [get("normed"), "normed"]),
           row(1, "q, k, v", [get("queries") ?? get("turned"), "queries"], [get("keys"), "keys"], [keyOf("stored_values").row(focus), "values"]),
           row(2, "turn", [get("turned"), "queries"], [keyOf("stored_keys").row(focus), "keys"]),
-          make("div", { class: `gw-line ${state(3)}`.trim() }, make("span", { class: "gw-name" }, "cache"),
-            make("div", { class: "gw-store" }, ...tokens.slice(0, stored).map(([token], i) => make("span", {
+          line(3, "cache", make("div", { class: "gw-store" }, ...tokens.slice(0, stored).map(([token], i) => make("span", {
               class: `gw-piece ${i < told.stored ? "gw-in-cache" : "gw-goes-in"}`, dir: "auto" }, visible(token))))),
-          make("div", { class: `gw-line ${state(4)}`.trim() }, make("span", { class: "gw-name" }, "heads"),
-            make("div", {}, make("div", { class: "gw-heads-of-layer" }, ...heads))),
+          line(4, "heads", make("div", { class: "gw-heads-of-layer" }, ...heads)),
           row(5, "mixed", [get("attended"), "from the heads"], [get("from_heads"), "after o_proj"]),
           row(6, "+", [get("middle"), "stream"])),
         make("div", { class: "gw-half" }, make("p", { class: "gw-heading" }, "Feed-forward: each token by itself"),
@@ -362,24 +387,30 @@
           row(8, "gate, up", [get("gate"), "gate"], [get("up"), "up"]),
           row(9, "SwiGLU", [get("gated"), "silu(gate) × up"]),
           row(10, "down", [get("from_network"), "from the network"]),
-          row(11, "+", [stream(frame.layer + 1), "stream"])))];
+          row(11, "+", [stream(frame.layer + 1), "stream"])));
+      return { picture, bring({ step }) {
+        const place = names.layer.indexOf(step);
+        mark(lines, place);
+        picture.classList.toggle("gw-second", place > 6);
+      } };
     }
 
     function drawHead(frame, told, focus) {
-      const step = names.head.indexOf(frame.step), stored = focus + 1;
+      const stored = focus + 1, parts = [];
       const raw = array("queries", frame)?.row(head), turned = array("turned", frame).row(head);
       const keys = details[frame.layer].get("stored_keys/-1"), values = details[frame.layer].get("stored_values/-1");
       const group = Math.floor(head / (H / K));
       const of = (all, token) => all.row(token).row(group);
       const scores = array("scores", frame).row(head).list, weights = array("weights", frame).row(head).list;
-      const later = (own) => (own > step ? " gw-later" : own === step ? " gw-here" : "");
+      const part = (own, element) => { parts.push([element, own]); return element; };
       const most = Math.max(...scores.map(Math.abs)) || 1;
       const half = d / 2, pairs = [...new Set([0, 0.1, 0.25, 0.5, 0.999].map((share) => Math.floor(share * half)))];
-      return [make("div", { class: "gw-look" },
+      const mixed = Array.from({ length: stored }, (_, i) => part(3, colours(of(values, i), `value of ${textOf(i)}`)));
+      const picture = make("div", { class: "gw-look" },
         make("div", { class: "gw-query" },
           make("p", { class: "gw-heading" }, `The query of ${textOf(focus)}, ${d} numbers`),
           ...(raw ? [make("div", { class: "gw-line" }, make("span", { class: "gw-name" }, "before"), colours(raw, "query before it turned"))] : []),
-          make("div", { class: `gw-line${later(0)}` }, make("span", { class: "gw-name" }, "turned"), colours(turned, "query, turned")),
+          part(0, make("div", { class: "gw-line" }, make("span", { class: "gw-name" }, "turned"), colours(turned, "query, turned"))),
           raw ? make("div", { class: "gw-turns" }, ...pairs.map((pair) => dial(pair, [raw.at(pair), raw.at(pair + half)],
             [turned.at(pair), turned.at(pair + half)]))) : ""),
         make("div", { class: "gw-scored" },
@@ -389,12 +420,14 @@
           ...Array.from({ length: stored }, (_, i) => make("div", { class: "gw-against" },
             make("span", { class: `gw-piece ${i < told.stored ? "gw-in-cache" : "gw-goes-in"}${i === focus ? " gw-focus" : ""}`, dir: "auto" }, visible(tokens[i][0])),
             colours(of(keys, i), `key of ${textOf(i)}`),
-            make("span", { class: `gw-score${later(1)}` }, make("span", { class: scores[i] < 0 ? "gw-below" : "", style: `width: ${50 * Math.abs(scores[i]) / most}%` }),
-              make("b", {}, scores[i].toFixed(2))),
-            make("span", { class: `gw-share-of${later(2)}` }, make("span", { style: `width: ${100 * weights[i]}%` }), make("b", {}, percent(weights[i]))),
-            colours(of(values, i), `value of ${textOf(i)}`, { class: later(3).trim(), style: `opacity: ${step >= 3 ? 0.12 + 0.88 * weights[i] : 1}` })))),
-        make("div", { class: `gw-line gw-home${later(3)}` }, make("span", { class: "gw-name" }, "mixed"),
-          colours(array("attended", frame).row(head), "the values, mixed")))];
+            part(1, make("span", { class: "gw-score" }, make("span", { class: scores[i] < 0 ? "gw-below" : "", style: `width: ${50 * Math.abs(scores[i]) / most}%` }),
+              make("b", {}, scores[i].toFixed(2)))),
+            part(2, make("span", { class: "gw-share-of" }, make("span", { style: `width: ${100 * weights[i]}%` }), make("b", {}, percent(weights[i])))),
+            mixed[i]))),
+        part(3, make("div", { class: "gw-line gw-home" }, make("span", { class: "gw-name" }, "mixed"),
+          colours(array("attended", frame).row(head), "the values, mixed"))));
+      mixed.forEach((value, i) => { value.style.opacity = 0.12 + 0.88 * weights[i]; });
+      return { picture, bring({ step }) { mark(parts, names.head.indexOf(step)); } };
     }
 
     function dial(pair, before, after) {
