@@ -80,6 +80,9 @@ def _parser() -> console.Parser:
     _add_notebooks(command)
     command.add_argument("--to", type=Path, default=Path("my_engine"), metavar="FOLDER",
                          help="where to make it (default: %(default)s)")
+    command.add_argument("--accepted", type=int, metavar="NUMBER",
+                         help="instead of notebooks: of right versions of every exercise, "
+                              "drawn by this number")
     command.set_defaults(run=_assemble)
 
     command = parser.add_command("doctor", "try the sandbox before a class is graded",
@@ -232,7 +235,13 @@ def _assemble(options: argparse.Namespace) -> None:
     from autograder.submissions.attempts import find_components
     from autograder.submissions.overlay import assemble, summary
 
+    if options.accepted is not None:
+        options.notebooks = []
     chapters, notebooks = _read_notebooks(options)
+    if options.accepted is not None:
+        from autograder.submissions.accepted_engines import accepted_notebook
+
+        notebooks = [accepted_notebook(chapter, options.accepted) for chapter in chapters]
     with console.interrupts_raise():
         print(summary(assemble(find_components(chapters, notebooks), options.to), notebooks))
     print(f"Next: gearworks chat --engine {options.to}", file=sys.stderr)

@@ -7,7 +7,7 @@ from the check's generator, and leaves Python's and NumPy's own generators as th
 import copy
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from hypothesis.strategies import SearchStrategy
 
 from autograder.checking.check import CheckFailure
 from autograder.checking.expectations import error_text, expect_same, short
-from autograder.checking.learner_code import is_not_attempted, own_line
+from autograder.checking.learner_code import is_not_attempted, line_of, next_step
 from autograder.generators.calls import Call, Script, typed
 
 EXAMPLES = 60               # inputs that are drawn
@@ -41,8 +41,14 @@ class Raised:
     def told(self) -> str:
         """The error in words, and where in the learner's code it arose."""
         text = f"{type(self.error).__name__}: {error_text(self.error)}".removesuffix(": ")
-        line = getattr(self.error, "line", None) or own_line(self.error)
+        line = line_of(self.error)
         return f"{text}, raised at {line}" if line else text
+
+    def failure(self, expected: str, hint: str) -> CheckFailure:
+        """The failure of a check that expected something else. hint: unless the error has its
+        own."""
+        return CheckFailure(expected, self.told(),
+                            next_step(self.error, line_of(self.error)) or hint)
 
 
 # What is seen, in its order: what it is in words, such as "the text of", "" for the result
@@ -88,14 +94,16 @@ def attempted(function: Callable, call: Call | None = None, *, args: list | tupl
 def expect_agreement(subject: Any, reference: Any, cases: SearchStrategy,
                      rng: np.random.Generator, *, name: str = "",
                      run: Callable[[Any, Any], Seen] = called, examples: int = EXAMPLES,
-                     hint: str = "", atol: float | Callable[[Any], float] | None = None,
+                     hint: str | Mapping[str, str] = "",
+                     atol: float | Callable[[Any], float] | None = None,
                      rtol: float = 1e-5) -> None:
     """Fail if the subject differs from the reference on a drawn input; tells a small one.
 
     cases: a strategy of `Call`, of `Script`, or of what `run` understands. run: lets a subject
     do what a case says, and gives all that can be seen of it. name: of the subject, as a
-    learner types it. atol, rtol: as for `expect_same`; atol may depend on the case. Errors must
-    be of the reference's kind.
+    learner types it. hint: what to look at next; or several, each by the words that begin what
+    is seen. atol, rtol: as for `expect_same`; atol may depend on the case. Errors must be of
+    the reference's kind.
     """
     name = name or reference.__name__
 
@@ -135,23 +143,26 @@ def _seen(run: Callable[[Any, Any], Seen], subject: Any, case: Any) -> Seen:
         return [("", Raised(error))]
 
 
-def compare(got: Seen, wanted: Seen, shown: str, hint: str = "", atol: float | None = None,
-            rtol: float = 1e-5) -> None:
+def compare(got: Seen, wanted: Seen, shown: str, hints: str | Mapping[str, str] = "",
+            atol: float | None = None, rtol: float = 1e-5) -> None:
     """Fail at the first thing that is seen of `shown` and is not as it should be."""
     for (_, mine), (part, right) in zip(got, wanted):
         of = f"{part} {shown}" if part else shown
+        hint = (hints if isinstance(hints, str) else
+                next((each for begin, each in hints.items() if part.startswith(begin)), ""))
         if isinstance(right, Raised):
             kind = type(right.error)
             if kind is AssertionError:           # a test says by any error that it has failed
                 kind = BaseException
-            found = "no error, and " + short(mine)
-            if isinstance(mine, Raised):
-                if isinstance(mine.error, kind):
-                    continue
-                found = mine.told()
-            raise CheckFailure(f"{of} to raise {kind.__name__}", found, hint)
+            if not isinstance(mine, Raised):
+                raise CheckFailure(f"{of} to raise {kind.__name__}",
+                                   "no error, and " + short(mine), hint)
+            if not isinstance(mine.error, kind):
+                raise mine.failure(f"{of} to raise {kind.__name__}", hint)
+            continue
         if isinstance(mine, Raised):
-            raise CheckFailure(f"{of} to give {short(right)}", mine.told(), hint)
+            raise mine.failure(f"{of} to raise no error" if right is None
+                               else f"{of} to give {short(right)}", hint)
         expect_same(mine, right, of=of, hint=hint, atol=atol, rtol=rtol)
 
 

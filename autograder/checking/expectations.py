@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 
 from autograder.checking.check import CheckFailure
+from autograder.checking.learner_code import line_of, next_step
 from autograder.generators.printing import visible
 
 WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, "
            "such as `np.sqrt(2)`, and so are arrays such as `np.zeros(3)`, made without a "
            "`dtype`. Python's own numbers are harmless.")
+SHAPES = ("Print the shapes on the way to the result: which line gives this one? The docstring "
+          "says which it should be.")
+DTYPES = "Look at the dtype of what is returned, and of what it is made of."
+NANS = "Where is the first nan? inf - inf, 0 / 0 and 0 · inf give one."
 NOTHING = "that your function returned nothing; is there a `return`?"
 
 
@@ -88,13 +93,13 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
     got = np.asarray(got)
     if got.shape != expected.shape:
         raise CheckFailure(f"{of} to have the shape {expected.shape}", f"the shape {got.shape}",
-                           hint)
+                           SHAPES)
     if dtype is not None and got.dtype != dtype:
         widened = dtype == np.float32 and got.dtype == np.float64
         raise CheckFailure(f"{of} to be {np.dtype(dtype)}", f"{got.dtype}",
-                           WIDENED if widened else hint)
+                           WIDENED if widened else DTYPES)
     if got.dtype.kind not in "fiub":
-        raise CheckFailure(f"{of} to hold numbers", f"the dtype {got.dtype}", hint)
+        raise CheckFailure(f"{of} to hold numbers", f"the dtype {got.dtype}", DTYPES)
     with np.errstate(invalid="ignore"):          # some patterns of nan signal
         wrong = ~np.isclose(got.astype(np.float64), expected.astype(np.float64), rtol=rtol,
                             atol=atol, equal_nan=True)
@@ -107,9 +112,11 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
         nearly = f"within {atol:g}"
     else:
         nearly = f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"
+    is_nan = got[first] != got[first]
     raise CheckFailure(f"{of} to agree with the truth {nearly}",
                        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got "
-                       f"{got[first]:.6g}, expected {expected[first]:.6g}", hint)
+                       f"{got[first]:.6g}, expected {expected[first]:.6g}",
+                       NANS if is_nan else hint)
 
 
 def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
@@ -131,7 +138,7 @@ def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
         kind = getattr(getattr(got, "dtype", None), "kind", "")
         expect(kinds.get(kind, kind) == kinds.get(expected.dtype.kind, expected.dtype.kind),
                f"{of} to be an array of {expected.dtype}",
-               f"{getattr(got, 'dtype', _kind(got))}", hint)
+               f"{getattr(got, 'dtype', _kind(got))}", DTYPES)
         expect_close(got, expected, of=of, hint=hint, dtype=None, atol=0, rtol=0)
     elif isinstance(expected, (float, np.floating)):
         expect_returned(got, f"{of} to be {expected:.6g}")
@@ -191,6 +198,9 @@ def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
         return
     except Exception as error:
         found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
+        line = line_of(error)
+        if next_step(error, line):
+            found, hint = f"{found}, raised at {line}", next_step(error, line)
         raise CheckFailure(f"{_names(kinds)} when {when}", found, hint) from error
     raise CheckFailure(f"{_names(kinds)} when {when}", "no error at all", hint)
 
@@ -277,5 +287,7 @@ def short(value: Any, around: int = 0, limit: int = 120) -> str:
             text = repr(value)
         except Exception:
             text = f"<{type(value).__name__}>"
+        if isinstance(value, np.ndarray):
+            text = " ".join(text.split())                # NumPy breaks lines, and indents them
     text = visible(text)
     return text if len(text) <= limit else text[:limit] + " …"

@@ -44,6 +44,26 @@ def own_line(error: BaseException, checks: str = "") -> str:
     return ""
 
 
+def line_of(error: BaseException, checks: str = "") -> str:
+    """The learner's line in which an error arose, here or in another process; "" if none."""
+    return getattr(error, "line", None) or own_line(error, checks)
+
+
+def next_step(error: BaseException, line: str) -> str:
+    """What to look at next when a line of the learner's raised an error.
+
+    That is "" for one that the learner raises: the line does what it should, and the way to it
+    is what is wrong.
+    """
+    if isinstance(error, UnboundLocalError):
+        return "which way leads to this line and gives the name no value?"
+    if isinstance(error, NameError):
+        return "is the name spelled as where it was defined?"
+    if re.match(r"(line \d+: |the line `)raise\b", line):
+        return ""
+    return "run that line alone, with the values it had" if line else ""
+
+
 def not_compiled(error: BaseException) -> tuple[str, str]:
     """What Numba could not compile, in its first words, and the line as `own_line` gives it;
     empty for any other error."""

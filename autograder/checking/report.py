@@ -9,9 +9,11 @@ import re
 import textwrap
 from dataclasses import dataclass
 
+from autograder.checking.examples import NAME as EXAMPLE
 from autograder.checking.running import Outcome, Report, Status
 
 WIDTH = 92                  # columns of the plain text
+FIRST_THINGS = "First comes what fails above."
 
 _MARKS = dict.fromkeys(Status, "✗") | {Status.PASSED: "✓", Status.NOT_ATTEMPTED: "–"}
 
@@ -120,13 +122,22 @@ def _with_code(words: str) -> str:
 
 
 def _told(report: Report) -> list[tuple[Outcome, list[tuple[str, str]]]]:
-    """Each outcome with its message; one that was told before, word for word, is not again."""
-    told, rows = set(), []
+    """Each outcome with its message; one that was told before, word for word, is not again.
+
+    Checks go from the simple to the special. So what to try is of the first that fails; with
+    the others it is for later. An example of a docstring says nothing of the cause.
+    """
+    told, rows, first = set(), [], True
     for outcome in report.outcomes:
         message = parts(outcome)
         is_known = message and tuple(message) in told
-        rows.append((outcome, [("Found", "as above.")] if is_known else message))
         told.add(tuple(message))
+        if is_known:
+            message = [("Found", "as above.")]
+        elif outcome.status is Status.FAILED and outcome.hint and not first:
+            message = [*message[:-1], ("Try", f"{message[-1][1]} {FIRST_THINGS}")]
+        first &= outcome.status is Status.PASSED or outcome.name == EXAMPLE
+        rows.append((outcome, message))
     return rows
 
 

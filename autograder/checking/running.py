@@ -23,8 +23,8 @@ import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
 from autograder.checking.levels import level_of
-from autograder.checking.learner_code import (is_learners, is_not_attempted, not_compiled,
-                                              own_line)
+from autograder.checking.learner_code import (is_learners, is_not_attempted, line_of,
+                                              next_step, not_compiled)
 from autograder.processes.limits import WALL_PER_CPU, TimeLimit, WallLimit, time_limit
 from autograder.reference.names import components_of
 
@@ -276,13 +276,11 @@ def _raised(error: BaseException, checks: str) -> dict[str, str]:
         return {"found": f"that Numba cannot compile {line or 'it'}. It says: {said}",
                 "hint": "compiled code has plain loops, numbers and arrays. Behind a "
                         "decorator, `.py_func` is the function in Python, easier to try"}
-    line = getattr(error, "line", None) or own_line(error, checks)
+    line = line_of(error, checks)
     found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if line:
-        hint = "run that line alone, with the values it had"
-        if isinstance(error, NameError):
-            hint = "is the name spelled as where it was defined?"
-        return {"found": f"{found}, raised at {line}", "hint": hint}
+        return {"found": f"{found}, raised at {line}",
+                "hint": next_step(error, line) or "what led to this line, with which values?"}
     if isinstance(error, (TypeError, AttributeError)) and "'NoneType'" in found:
         return {"found": NOTHING}                    # the check wanted to use what was returned
     return {"found": f"{found}, raised when the check called your code or used its result",

@@ -1,7 +1,7 @@
 """Checks of the KV cache: the contiguous one, and the blocks of the paged one."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -148,6 +148,7 @@ class CacheScript:
     size: int
     capacity: int
     windows: tuple
+    softcap: float | None
     steps: tuple[tuple, ...]
 
     def typed(self) -> str:
@@ -155,8 +156,9 @@ class CacheScript:
                           if step[0] == "attend" else f"truncate({step[1]})"
                           for step in self.steps)
         window = f", windows {self.windows}" if self.windows else ""
+        softcap = f", softcap {self.softcap:g}" if self.softcap else ""
         return (f"KVCache of {self.layers} layers, H {self.heads}, K {self.kv_heads}, "
-                f"d {self.size}, capacity {self.capacity}{window}: {calls}")
+                f"d {self.size}, capacity {self.capacity}{window}{softcap}: {calls}")
 
 
 @st.composite
@@ -167,17 +169,19 @@ def cache_scripts(draw) -> CacheScript:
 
     layers, kv_heads, capacity = one_of(2, 1, 3), one_of(1, 2), one_of(4, 3, 7)
     step = st.one_of(
-        st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(1, 3)),
+        st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(0, 3)),
         st.tuples(st.just("attend"), st.integers(0, layers - 1), st.integers(1, 3)),
         st.tuples(st.just("truncate"), st.sampled_from([1, 0, 2, 1, 3, 5])))
     windows = draw(st.sampled_from([(), (), (2, None, 3)[:layers]]))
     return CacheScript(layers, kv_heads * one_of(1, 2, 3), kv_heads, one_of(2, 3), capacity,
-                       windows, tuple(draw(st.lists(step, min_size=1, max_size=7))))
+                       windows, one_of(None, None, 0.5),
+                       tuple(draw(st.lists(step, min_size=1, max_size=7))))
 
 
 def life_of(KVCache, script: CacheScript) -> Seen:
     """What each step gives, and how long the cache is after it."""
-    shape = config(script.layers, script.heads, script.kv_heads, script.size, script.windows)
+    shape = replace(config(script.layers, script.heads, script.kv_heads, script.size,
+                           script.windows), attention_softcap=script.softcap)
     cache, seen = KVCache(shape, script.capacity), []
     rng = np.random.default_rng(0)
     for number, (method, first, *rest) in enumerate(script.steps, start=1):
@@ -190,12 +194,15 @@ def life_of(KVCache, script: CacheScript) -> Seen:
 
 @check(EXERCISE, points=1, public=True)
 def any_life(KVCache, rng):
-    """Layers that are filled in turn or apart, cut, filled up, and asked for too much."""
+    """Layers that are filled in turn or apart, cut, filled up, and asked for too much,
+    with windows and a soft cap, in steps of several tokens and of none."""
     expect_agreement(KVCache, kv_cache.KVCache, cache_scripts(), rng, run=life_of,
-                     examples=250,
-                     hint="Keep the books with a pencil: how many tokens has each layer after "
-                          "each step, and how long is the cache, which a token belongs to when "
-                          "every layer has it?")
+                     examples=250, hint={
+                         "what": "Keep the books with a pencil: how many tokens has each layer "
+                                 "after each step? `self.rules[layer]` has its window and its "
+                                 "soft cap, and the given `look` obeys both.",
+                         "the length": "How long is the cache, which a token belongs to when "
+                                       "every layer has it?"})
 
 
 @check(EXERCISE, points=0.5, public=False)

@@ -1,7 +1,7 @@
 """Checks of a decoder layer and of the forward pass, against tiny models of Hugging Face."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,8 @@ from autograder.checking.differential import Seen, attempted, expect_agreement
 from gearworks import model
 from gearworks.attention import apply_rope
 from gearworks.comparison.compare import first_divergence
-from gearworks.config import ModelConfig
+from gearworks.config import ModelConfig, RopeScaling
+from gearworks.config.architectures import ExpertsConfig
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import KVCache, RaggedBatch
 from gearworks.layers import linear, rms_norm
@@ -264,7 +265,7 @@ def stepped(draw) -> Steps:
     """A family, one to three steps, and some rows, one, several times one, none, or all."""
     family = draw(st.sampled_from(["Llama", "Qwen2", "Qwen3"]))
     scale, eps = draw(st.sampled_from([(1.0, 1e-5), (3e-3, 1e-4)]))
-    steps = tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)))
+    steps = (*draw(st.lists(st.integers(0, 3), max_size=2)), draw(st.integers(1, 3)))
     rows = draw(st.sampled_from([slice(None), [-1], [0], slice(0, 1), [0, 0], [],
                                  [steps[-1] - 1, 0]]))
     return Steps(family, scale, eps, draw(st.booleans()), steps, rows)
@@ -287,13 +288,36 @@ def layer_of(decoder_layer, case: Steps) -> Seen:
             ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
 
 
-@check(LAYER, points=1.5, public=True)
+@check(LAYER, points=1, public=True)
 def any_step(decoder_layer, rng):
     """Every family, a text in any steps, activations near zero, and only some rows wanted."""
     expect_agreement(decoder_layer, model.decoder_layer, stepped(), rng, run=layer_of,
-                     examples=40, atol=1e-4,
-                     hint="`rows` says whose output is wanted. Which of the two halves needs "
-                          "all tokens, and up to where?")
+                     examples=40, atol=1e-4, hint={
+                         "the output": "`rows` says whose output is wanted. Which of the two "
+                                       "halves needs all tokens, and up to where?",
+                         "the stream": "Add to a copy: what came in is the caller's.",
+                         "the keys": "They are stored when they have turned, of every token.",
+                         "how much": "Is this layer's number the one that you were given?"})
+
+
+@check(LAYER, points=0.5, public=True)
+def mixture_of_experts(decoder_layer, rng):
+    """A layer whose second half is a mixture of experts, for some tokens and for none."""
+    case = truth("Llama", rng)
+    D, F = case.config.hidden_size, 14
+    layer = replace(case.weights.layers[0], router=rng.standard_normal((5, D)).astype("f4"),
+                    gate_up_proj=0.3 * rng.standard_normal((5, 2 * F, D)).astype("f4"),
+                    down_proj=0.3 * rng.standard_normal((5, D, F)).astype("f4"))
+    config = replace(case.config, intermediate_size=F,
+                     experts=ExpertsConfig(5, 2, F, normalize=True, sparse_layers=(True,) * 3))
+    for count in (4, 0):
+        x = case.hidden[0, :count].copy()
+        stores = [KVCache(config, 7) for _ in range(2)]
+        got, right = (function(x.copy(), layer, config, *case.angles(0, count), store, 0)
+                      for function, store in zip((decoder_layer, model.decoder_layer), stores))
+        expect_close(got, right, atol=1e-4, axes=PLACES,
+                     of=f"the output of a layer with 5 experts for {count} tokens",
+                     hint="`feed_forward` is given, and knows a mixture by its router.")
 
 
 @check(LAYER, points=0.5, public=False)
@@ -428,7 +452,20 @@ def logits_of(forward, case: Steps) -> Seen:
     return [*seen, ("how much each layer of the cache holds after", [*map(int, store.lengths)])]
 
 
-@check(FORWARD, points=1.5, public=True)
+@check(FORWARD, points=0.5, public=True)
+def stretched_rope(forward, rng):
+    """A model that stretches its RoPE, so that far positions look like near ones."""
+    case = truth("Llama", rng)
+    config = replace(case.config, rope_scaling=RopeScaling("linear", 4.0, 32))
+    got, right = (function(case.weights, config, case.ids, np.arange(7),
+                           KVCache(config, 7 * config.num_hidden_layers))
+                  for function in (forward, model.forward))
+    expect_close(got, right, of="the logits with RoPE stretched to four times its length",
+                 axes=["row", "id"], atol=1e-4,
+                 hint="`rotations(config, positions)` knows how a model stretches its RoPE.")
+
+
+@check(FORWARD, points=1, public=True)
 def any_text(forward, rng):
     """Every family, a text in any steps, tied heads, and the logits of some rows only."""
     expect_agreement(forward, model.forward, stepped(), rng, run=logits_of, examples=40,

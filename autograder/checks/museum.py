@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autograder.checking import (CheckFailure, check, expect, expect_close, expect_equal,
                                  expect_error, expect_returned, expect_unchanged)
 from autograder.checking.examples import docstring_example
-from autograder.checking.differential import Seen, attempted, expect_agreement
+from autograder.checking.differential import Raised, Seen, attempted, expect_agreement
 from autograder.generators.arrays import Numbers, numbers
 from autograder.generators.calls import Call, calls
 from autograder.generators.files import ODD
@@ -137,8 +137,7 @@ def expect_right_code_passes(test: Callable, exhibit: str, styles: tuple[str, st
         try:
             test(version)
         except AssertionError as error:
-            raise CheckFailure(f"the test to pass on right code: {name}",
-                               f"AssertionError {error}".strip(),
+            raise CheckFailure(f"the test to pass on right code: {name}", Raised(error).told(),
                                f"The docstring of `{exhibit}` says what is right; a test asks "
                                "for no more.") from error
 
@@ -172,7 +171,7 @@ TUTORIAL_STYLES = ("conversation_ids", ("find", "table"))
 example_of_conversation_ids_test = docstring_example("museum.conversation_ids_test", points=1)
 
 
-@check("museum.conversation_ids_test", points=2, public=True)
+@check("museum.conversation_ids_test", points=1.5, public=True)
 def finds_the_exhibit(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_finds(test, *TUTORIAL_STYLES,
@@ -188,13 +187,21 @@ def finds_what_hides(test, rng):
         "unknown-text-dropped": "an unknown character vanishes"})
 
 
-@check("museum.conversation_ids_test", points=1, public=False)
+@check("museum.conversation_ids_test", points=1, public=True)
 def finds_each_alone(test, rng):
     """It finds every one of the other faults when it is alone."""
     expect_finds(test, *TUTORIAL_STYLES, {
         "no-positions": "all positions are 0",
         "eos-after-the-prompt": "EOS follows the message",
         "ids-used-twice": "characters and special tokens share ids"})
+
+
+@check("museum.conversation_ids_test", points=0.5, public=False)
+def finds_other_engines(test, rng):
+    """It fails on engines with other faults, too."""
+    expect_finds(test, *TUTORIAL_STYLES, {
+        "positions-start-again": "positions begin anew with every message",
+        "bos-with-every-message": "BOS comes again with every message"})
 
 
 # --- chapter 2: BOS twice
@@ -305,19 +312,27 @@ PROMPT_STYLES = ("prompt_ids", ("two_steps", "keyword"))
 example_of_prompt_ids_test = docstring_example("museum.prompt_ids_test", points=1)
 
 
-@check("museum.prompt_ids_test", points=2, public=True)
+@check("museum.prompt_ids_test", points=1, public=True)
 def finds_bos_twice(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_finds(test, *PROMPT_STYLES, {"double-bos": "a conversation begins with BOS twice"})
 
 
-@check("museum.prompt_ids_test", points=1, public=False)
+@check("museum.prompt_ids_test", points=1.5, public=True)
 def finds_the_hasty_repair(test, rng):
     """It fails on the repair that takes BOS from texts too,
     and on an answer that is not opened."""
     expect_finds(test, *PROMPT_STYLES, {
         "never-bos": "a text to continue has lost its BOS",
         "no-generation-prompt": "the assistant's answer is not opened"})
+
+
+@check("museum.prompt_ids_test", points=0.5, public=False)
+def finds_other_repairs_of_bos(test, rng):
+    """It fails on other repairs of conversations and of texts."""
+    expect_finds(test, *PROMPT_STYLES, {
+        "bos-taken-from-chats": "a conversation has lost its BOS, too",
+        "texts-as-messages": "a text to continue becomes a conversation"})
 
 
 # --- chapter 4: heads before tokens, and a token that does not see itself
@@ -393,11 +408,22 @@ def finds_mixed_tokens(test, rng):
         "queries-as-keys": "keys are cut from the front of the row"})
 
 
-@check("museum.split_heads_test", points=0.5, public=False)
+@check("museum.split_heads_test", points=0.25, public=True)
 def finds_other_ways_to_deal(test, rng):
-    """It fails on heads that are dealt out like cards."""
+    """It fails on heads that are dealt out like cards or group by group,
+    and on heads that are all the first."""
     expect_finds(test, *HEAD_STYLES, {
-        "dealt-like-cards": "neighbouring numbers go to neighbouring heads"})
+        "dealt-like-cards": "neighbouring numbers go to neighbouring heads",
+        "group-by-group": "each group's queries stand beside its key and its value",
+        "first-head-for-all": "every query head is the first"})
+
+
+@check("museum.split_heads_test", points=0.25, public=False)
+def finds_other_cuts(test, rng):
+    """It fails where other numbers of a row are taken."""
+    expect_finds(test, *HEAD_STYLES, {
+        "queries-in-reverse": "the query heads come in reverse",
+        "values-as-keys": "the values are given twice, and the keys never"})
 
 
 def expect_cached(update_cache, rng, steps: tuple[int, ...], K: int, d: int, capacity: int,
@@ -478,20 +504,31 @@ CACHE_STYLES = ("update_cache", ("concatenate", "loop"))
 example_of_update_cache_test = docstring_example("museum.update_cache_test", points=0.5)
 
 
-@check("museum.update_cache_test", points=1, public=True)
+@check("museum.update_cache_test", points=0.75, public=True)
 def finds_the_missing_token(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_finds(test, *CACHE_STYLES,
                  {"returned-before-the-update": "a token after the prompt does not see itself"})
 
 
-@check("museum.update_cache_test", points=0.5, public=False)
+@check("museum.update_cache_test", points=0.5, public=True)
 def finds_what_is_not_stored(test, rng):
     """It fails on a step that sees the right tokens and stores them nowhere,
-    and on one that sees all the memory."""
+    on one that sees all the memory, and on one that takes one token."""
     expect_finds(test, *CACHE_STYLES, {
         "written-to-a-copy": "the new tokens are written to a copy of the memory",
-        "whole-memory-returned": "places that hold no token are seen, too"})
+        "whole-memory-returned": "places that hold no token are seen, too",
+        "one-token-a-step": "of several new tokens the first alone is stored"})
+
+
+@check("museum.update_cache_test", points=0.25, public=False)
+def finds_other_places(test, rng):
+    """It fails where keys or values are stored elsewhere, or not all of them are seen."""
+    expect_finds(test, *CACHE_STYLES, {
+        "written-at-the-start": "new tokens are stored over the first ones",
+        "values-not-stored": "values are stored nowhere",
+        "new-tokens-only": "the queries see the new tokens alone",
+        "values-take-the-keys": "keys are stored as values"})
 
 
 # --- chapter 3: every attention weight left random
@@ -655,7 +692,7 @@ STATE_STYLES = ("load_state", ("loop", "sets"))
 example_of_load_state_test = docstring_example("museum.load_state_test", points=1)
 
 
-@check("museum.load_state_test", points=1.5, public=True)
+@check("museum.load_state_test", points=1, public=True)
 def finds_random_weights(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
     expect_finds(test, *STATE_STYLES, {
@@ -672,12 +709,19 @@ def finds_silence(test, rng):
         "strangers-pass": "tensors that the model does not have are ignored"})
 
 
-@check("museum.load_state_test", points=0.5, public=False)
+@check("museum.load_state_test", points=0.75, public=True)
 def finds_each_fault(test, rng):
     """It finds the other faults, each of them alone."""
     expect_finds(test, *STATE_STYLES, {
         "first-wrapper-only": "only the first part of a name is looked at",
         "shapes-not-compared": "an array of another shape is taken"})
+
+
+@check("museum.load_state_test", points=0.25, public=False)
+def finds_wrong_numbers(test, rng):
+    """It fails where every name and shape is right, and the numbers are not."""
+    expect_finds(test, *STATE_STYLES, {
+        "compared-and-not-copied": "all is compared, and every parameter stays random"})
 
 
 # --- chapter 5: a stop string that the reader has seen already
@@ -753,32 +797,36 @@ STREAM_STYLES = ("stream_pieces", ("whole_text", "letters"))
 example_of_stream_pieces_test = docstring_example("museum.stream_pieces_test", points=1)
 
 
-@check("museum.stream_pieces_test", points=1.5, public=True)
+@check("museum.stream_pieces_test", points=1, public=True)
 def finds_what_was_shown_too_early(test, rng):
     """The test passes on right code in three styles and fails on the exhibit."""
-    expect_right_code_passes(test, *STREAM_STYLES)
-    expect_caught(test, "shown-as-it-comes", "each piece is shown as it comes", "stream_pieces")
+    expect_finds(test, *STREAM_STYLES, {"shown-as-it-comes": "each piece is shown as it comes"})
 
 
 @check("museum.stream_pieces_test", points=1, public=True)
 def finds_the_lost_end(test, rng):
     """It fails on the usual repair, which holds back and never gives back."""
-    expect_right_code_passes(test, *STREAM_STYLES)
-    expect_caught(test, "tail-lost", "what waits at the end of the text is lost",
-                  "stream_pieces")
+    expect_finds(test, *STREAM_STYLES, {
+        "tail-lost": "what waits at the end of the text is lost"})
 
 
-@check("museum.stream_pieces_test", points=0.5, public=False)
+@check("museum.stream_pieces_test", points=0.75, public=True)
 def finds_other_repairs(test, rng):
     """It fails on a reader who waits for everything, on a stop string that is shown,
     and on one that is overlooked."""
-    expect_right_code_passes(test, *STREAM_STYLES)
-    for mutant, fault in (
-            ("all-held-back", "nothing is shown before the end"),
-            ("stop-shown", "the stop string is shown"),
-            ("false-alarm-forgotten", "a false alarm hides the stop string behind it"),
-            ("goes-on-after-the-stop", "what comes after the stop string is shown")):
-        expect_caught(test, mutant, fault, "stream_pieces")
+    expect_finds(test, *STREAM_STYLES, {
+        "all-held-back": "nothing is shown before the end",
+        "stop-shown": "the stop string is shown",
+        "false-alarm-forgotten": "a false alarm hides the stop string behind it",
+        "goes-on-after-the-stop": "what comes after the stop string is shown"})
+
+
+@check("museum.stream_pieces_test", points=0.25, public=False)
+def finds_other_waits(test, rng):
+    """It fails on repairs that hold back too much or too little."""
+    expect_finds(test, *STREAM_STYLES, {
+        "shortest-end-held": "the shortest end that may become the stop string is held back",
+        "always-as-long-as-the-stop": "as much as the stop string is long is always held back"})
 
 
 # --- chapter 6: a prompt that the cache holds entirely
@@ -860,7 +908,7 @@ PREFIX_STYLES = ("prefix_hit", ("from_the_end", "block_by_block"))
 example_of_prefix_hit_test = docstring_example("museum.prefix_hit_test", points=0.5)
 
 
-@check("museum.prefix_hit_test", points=1, public=True)
+@check("museum.prefix_hit_test", points=0.75, public=True)
 def finds_the_full_hit(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
     and on the hasty repairs."""
@@ -870,7 +918,7 @@ def finds_the_full_hit(test, rng):
                           "written into"})
 
 
-@check("museum.prefix_hit_test", points=0.5, public=False)
+@check("museum.prefix_hit_test", points=0.5, public=True)
 def finds_what_it_costs(test, rng):
     """It fails on repairs that give up more than they must,
     and on blocks that belong to other texts."""
@@ -878,6 +926,15 @@ def finds_what_it_costs(test, rng):
         "cache-thrown-away": "a prompt that is cached entirely is computed entirely",
         "last-block-never-used": "the last block is computed again though tokens follow it",
         "block-by-itself": "a block is used behind another text"})
+
+
+@check("museum.prefix_hit_test", points=0.25, public=False)
+def finds_other_miscounts(test, rng):
+    """It fails on other blocks and other places."""
+    expect_finds(test, *PREFIX_STYLES, {
+        "first-block-only": "one block is used at most",
+        "positions-start-again": "the rest of the prompt has positions from 0",
+        "last-token-twice": "the last token is computed at another place, too"})
 
 
 # --- chapter 6: a gateway that drops the tools
@@ -992,7 +1049,7 @@ UPSTREAM_STYLES = ("upstream_request", ("copy_and_remove", "loop"))
 example_of_upstream_request_test = docstring_example("museum.upstream_request_test", points=0.5)
 
 
-@check("museum.upstream_request_test", points=1, public=True)
+@check("museum.upstream_request_test", points=0.75, public=True)
 def finds_what_is_dropped(test, rng):
     """The test passes on right code in three styles, and fails on the exhibit
     and on each part of it alone."""
@@ -1002,13 +1059,22 @@ def finds_what_is_dropped(test, rng):
         "list-of-known-names": "parameters that the gateway does not know are dropped"})
 
 
-@check("museum.upstream_request_test", points=0.5, public=False)
+@check("museum.upstream_request_test", points=0.5, public=True)
 def finds_what_is_changed(test, rng):
     """It fails on a gateway that tidies up: nulls inside of schemas, false, empty content."""
     expect_finds(test, *UPSTREAM_STYLES, {
         "nulls-at-every-depth": "nulls are removed from schemas and messages, too",
         "false-is-nothing": "parameters that are false or 0 are dropped",
         "empty-content": "a content of null becomes an empty text"})
+
+
+@check("museum.upstream_request_test", points=0.25, public=False)
+def finds_what_is_added(test, rng):
+    """It fails on what is sent on and should not be, and on what the gateway decides."""
+    expect_finds(test, *UPSTREAM_STYLES, {
+        "gateways-own-sent-on": "what is the gateway's own is sent on",
+        "nulls-sent-on": "parameters that are null are sent on",
+        "tool-choice-auto": "the gateway chooses how tools are chosen"})
 
 
 # --- chapter 7: nibbles in another order, and zero points off by one
@@ -1095,14 +1161,24 @@ def finds_swapped_nibbles(test, rng):
         "halves-not-neighbours": "the low bits are taken for the first half of a row"})
 
 
-@check("museum.packed_matvec_test", points=0.5, public=False)
+@check("museum.packed_matvec_test", points=0.25, public=True)
 def finds_other_scales(test, rng):
     """It fails on codes with the scale of another group, and on zero points that are not
     subtracted as they should be."""
     expect_finds(test, *MATVEC_STYLES, {
         "dealt-scales": "scales are dealt out column by column",
         "around-eight": "every zero point is taken for 8",
-        "wraps-below-zero": "code less zero point wraps around below 0"})
+        "wraps-below-zero": "code less zero point wraps around below 0",
+        "scales-of-the-first-row": "every row takes the scales and zero points of the first"})
+
+
+@check("museum.packed_matvec_test", points=0.25, public=False)
+def finds_other_codes(test, rng):
+    """It fails on other codes, and on zero points that are no codes."""
+    expect_finds(test, *MATVEC_STYLES, {
+        "high-bits-of-the-low": "the high bits are sixteen times too large",
+        "low-bits-not-masked": "the whole byte is taken for its low bits",
+        "zero-times-nothing": "the zero point is subtracted after the scale"})
 
 
 def expect_zero_points(zero_points, qzeros: np.ndarray, version: int, hint: str = "") -> None:
@@ -1166,12 +1242,21 @@ def finds_off_by_one(test, rng):
         "always-one-more": "version 2 is read as if it were version 1"})
 
 
-@check("museum.zero_points_test", points=0.5, public=False)
+@check("museum.zero_points_test", points=0.25, public=True)
 def finds_the_ends(test, rng):
-    """It fails where a zero point leaves its four bits, and where the eight are in another
-    order."""
+    """It fails where a zero point leaves its four bits, where these have a sign,
+    and where the eight are in another order."""
     expect_finds(test, *ZERO_STYLES, {
         "sixteen": "15 and one more is 16",
         "stops-at-fifteen": "15 and one more stays 15",
+        "codes-with-a-sign": "zero points from 8 on are negative, and wrap around",
         "highest-first": "the first zero point is taken from the highest bits",
         "awq-order": "the eight are in AWQ's order"})
+
+
+@check("museum.zero_points_test", points=0.25, public=False)
+def finds_other_integers(test, rng):
+    """It fails on other sums."""
+    expect_finds(test, *ZERO_STYLES, {
+        "one-less": "one is subtracted once more",
+        "one-added-to-the-whole": "one is added to the integer that holds eight"})

@@ -188,8 +188,8 @@ class Peer:
     def _told(self, error: BaseException) -> dict:
         """What the other side learns of an exception."""
         home = getattr(error, "_home", None)
-        if home is not None and home[0] is self:
-            return {"yours": home[1]}
+        if home is not None and home[0] is self:          # it came through the learner's code
+            return {"yours": home[1], "line": own_line(error) if self._open else ""}
         self._raised.append(error)
         # What a check says in a call-back is for its report; it must not be read by the code
         # that is checked.
@@ -211,7 +211,10 @@ class Peer:
         """What stands for an exception of the other side: of the nearest kind known here."""
         try:
             if "yours" in data:
-                return self._raised[data["yours"]]
+                error = self._raised[data["yours"]]
+                if data.get("line"):
+                    error.line = str(data["line"])
+                return error
             kinds = [_error_kind(name) for name in data["kinds"]]
             if data["not attempted"]:
                 kinds.insert(0, NotImplementedError)

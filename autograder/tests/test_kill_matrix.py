@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.checking import exercises
+from autograder.checking import checks_of, exercises
 from autograder.checking.levels import why_not_here
 from autograder.variants.kill_matrix import examine
 from autograder.variants.trials import Worker
@@ -29,6 +29,16 @@ def worker():
 def published() -> dict[str, dict]:
     return {row["exercise"]: row
             for row in json.loads(PUBLISHED.read_text(encoding="utf-8"))["exercises"]}
+
+
+def test_public_checks_carry_the_weight(published):
+    """Whoever passes the public checks keeps the points: they kill 95 % of the mutants."""
+    killers = {(exercise, mutant): {*checks} for exercise, row in published.items()
+               for mutant, checks in row["killed"].items()}
+    public = {exercise: {check.name for check in checks_of(exercise) if check.public}
+              for exercise in published}
+    by_public = [checks & public[exercise] for (exercise, _), checks in killers.items()]
+    assert sum(map(bool, by_public)) >= 0.95 * len(by_public)
 
 
 # Every third exercise in each run, all of them with --long.

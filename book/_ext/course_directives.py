@@ -10,6 +10,7 @@
 """
 
 import json
+from collections import Counter
 from html import escape
 from pathlib import Path
 
@@ -167,21 +168,34 @@ def _with_code(text: str) -> list[nodes.Node]:
 
 
 def _summary(rows: list[dict]) -> nodes.container:
-    body = []
+    body, totals = [], Counter()
     for row in rows:
-        count = len({**row["killed"], **row["survived"]})
-        public = {check.name for check in checks_of(row["exercise"]) if check.public}
-        by_public = sum(bool(public & {*killers}) for name, killers in row["killed"].items()
-                        if name not in row["survived"])
-        passed = sum(not failed for failed in row["accepted"].values())
         found = checks_of(row["exercise"])
-        body.append([nodes.literal("", row["exercise"]), f"{len(found)}",
-                     f"{sum(not check.public for check in found)}",
-                     f"{count - len(row['survived'])} of {count}", f"{by_public}",
-                     f"{passed} of {len(row['accepted'])}",
+        public = {check.name for check in found if check.public}
+        counts = Counter(
+            checks=len(found), hidden=sum(not check.public for check in found),
+            mutants=len({**row["killed"], **row["survived"]}), survive=len(row["survived"]),
+            by_public=sum(bool(public & {*killers}) for name, killers in row["killed"].items()
+                          if name not in row["survived"]),
+            right=len(row["accepted"]), refused=sum(map(bool, row["accepted"].values())))
+        totals += counts
+        body.append([nodes.literal("", row["exercise"]), *_counted(counts),
                      f"{row['reference']:.0%} / {row['stub']:.0%}"])
+    lowest = min(row["reference"] for row in rows)
+    highest = max(row["stub"] for row in rows)
     return _table(["Exercise", "Checks", "Hidden", "Mutants killed", "By public checks",
-                   "Right versions passed", "Reference / stub"], body)
+                   "Right versions passed", "Reference / stub"],
+                  [[nodes.strong("", "all"), *_counted(totals),
+                    f"{lowest:.0%} / {highest:.0%}"], *body])
+
+
+def _counted(counts: Counter) -> list[str]:
+    """What stands in the columns of an exercise, or of all of them."""
+    mutants, right = counts["mutants"], counts["right"]
+    return [f"{counts['checks']}", f"{counts['hidden']}",
+            f"{mutants - counts['survive']} of {mutants}",
+            f"{counts['by_public']} ({counts['by_public'] / (mutants or 1):.0%})",
+            f"{right - counts['refused']} of {right}"]
 
 
 def _details(row: dict) -> nodes.container:

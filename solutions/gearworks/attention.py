@@ -101,9 +101,9 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
               mask: np.ndarray | None = None) -> np.ndarray:
     """Scaled dot-product attention with grouped key/value heads.
 
-    q: (T, H, d); k: (S, K, d), where K divides H; v: (S, K, e), where e is d in most models;
-    mask: (T, S) bool, true where a query may look, by default the causal mask; returns
-    (T, H, e). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
+    q: (T, H, d), where T may be 0; k: (S, K, d), where K divides H; v: (S, K, e), where e is d
+    in most models; mask: (T, S) bool, true where a query may look, by default the causal mask;
+    returns (T, H, e). A query that may see nothing gets zeros. Scores are scaled by 1/sqrt(d).
     Source: Vaswani et al. 2017, section 3.2.1; Ainslie et al. 2023, "GQA".
 
     >>> q, k = np.zeros((2, 2, 1), np.float32), np.zeros((3, 1, 1), np.float32)
@@ -113,15 +113,15 @@ def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray,
            [3. , 3. ]], dtype=float32)
     """
     T, H, d = q.shape
-    S, K, _ = k.shape
+    S, K, e = v.shape
     q = q * d ** -0.5
-    q = q.reshape(T, K, H // K, d).transpose(1, 2, 0, 3).reshape(K, -1, d)     # (K, H/K * T, d)
-    scores = q @ k.transpose(1, 2, 0)                                          # (K, H/K * T, S)
+    q = q.reshape(T, K, H // K, d).transpose(1, 2, 0, 3)                       # (K, H/K, T, d)
+    scores = q.reshape(K, H // K * T, d) @ k.transpose(1, 2, 0)                # (K, H/K * T, S)
     if mask is not None or T > 1:                                # one last token sees every key
         visible = causal_mask(T, S) if mask is None else mask
-        np.copyto(scores.reshape(K, -1, T, S), np.float32(-np.inf), where=~visible)
+        np.copyto(scores.reshape(K, H // K, T, S), np.float32(-np.inf), where=~visible)
     out = softmax(scores, out=scores) @ v.transpose(1, 0, 2)                   # (K, H/K * T, e)
-    return out.reshape(K, H // K, T, -1).transpose(2, 0, 1, 3).reshape(T, H, -1)
+    return out.reshape(K, H // K, T, e).transpose(2, 0, 1, 3).reshape(T, H, e)
 
 
 @dataclass(frozen=True, eq=False)

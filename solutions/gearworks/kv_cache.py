@@ -99,8 +99,9 @@ class KVCache:
     def attend(self, layer: int, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
         """Store this step's keys and values, then let its queries look at all stored tokens.
 
-        q: (T, H, d); k, v: (T, K, d), the T tokens that follow those already stored; returns
-        (T, H, d).
+        q: (T, H, d); k, v: (T, K, d), the T tokens that follow those already stored, where T
+        may be 0; returns (T, H, d). `self.rules[layer]` says what a query sees and how its
+        scores are changed; `look` knows it.
         Raises ModelError when the tokens do not fit; then nothing is stored.
         """
         self.require_room(layer, len(k))
@@ -357,9 +358,14 @@ class BlockPool:
         for block, references in enumerate(self.references):
             states = (references > 0) + (block in self.empty) + (block in self.kept)
             assert states == 1, f"block {block} is in {states} states"
-            assert block not in self.empty or block not in self.prefix_of
-            assert block not in self.kept or block in self.prefix_of
-        assert len(self.prefixes) == len(self.prefix_of)
+            assert block not in self.empty or block not in self.prefix_of, (
+                f"block {block} is in `empty` and in `prefix_of`")
+            assert block not in self.kept or block in self.prefix_of, (
+                f"block {block} is in `kept` and not in `prefix_of`")
+        assert len(self.prefixes) == len(self.prefix_of), (
+            f"{len(self.prefixes)} in `prefixes`, {len(self.prefix_of)} in `prefix_of`")
         for block, prefix in self.prefix_of.items():
-            assert prefix.block == block and self.prefixes[prefix.hash] is prefix
-            assert len(prefix.ids) == self.block_size
+            assert prefix.block == block and self.prefixes[prefix.hash] is prefix, (
+                f"the prefix of block {block} is another one in `prefixes`")
+            assert len(prefix.ids) == self.block_size, (
+                f"the prefix of block {block} has {len(prefix.ids)} ids")

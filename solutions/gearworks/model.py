@@ -36,7 +36,7 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
     receives this step's rotated keys, of every token. Where the family has them, the products
     q, k and v add `weights.qkv_bias` (Qwen2), and every head of the queries and of the keys
     passes through a norm of its own, `weights.q_norm` and `weights.k_norm`, before it turns
-    (Qwen3).
+    (Qwen3). `feed_forward` is the network of the second half: swiglu, or a mixture of experts.
 
     >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
     ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,
@@ -97,7 +97,7 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
 
     input_ids, positions: (T,) integers, the tokens and each one's place in its own sequence;
     logits_at: which rows' logits are wanted, by default all; returns (rows, V). The cache grows
-    by these T tokens.
+    by these T tokens. `rotations` turns them, however the model stretches its RoPE.
 
     >>> config = ModelConfig("LlamaForCausalLM", vocab_size=3, hidden_size=2,
     ...                      intermediate_size=2, num_hidden_layers=1, num_attention_heads=1,

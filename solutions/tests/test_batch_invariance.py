@@ -58,6 +58,7 @@ def run(model, wanted, logits, together=True, **options):
     return {name: np.array(rows) for name, rows in logits.items()}, engines[0]
 
 
+@pytest.mark.reference("the same bits")
 @pytest.mark.parametrize("family, settings", FAMILIES, ids=lambda part: str(part)[:8])
 def test_the_same_bits_alone_and_in_any_batch(family, settings, tiny_model, logits, rng):
     _, folder = tiny_model(family, 5, **settings)
@@ -77,6 +78,7 @@ def test_the_same_bits_alone_and_in_any_batch(family, settings, tiny_model, logi
     assert hits > 0 and preempted > 0
 
 
+@pytest.mark.reference("the same bits")
 def test_an_expert_takes_every_row_alone(tiny_model, logits, rng):
     """All rows of a step may go to one expert, or some of them: that must not show. A text of
     one token again and again has the same hidden state, and the same expert, everywhere."""

@@ -348,4 +348,8 @@ def test_hashes_tell_blocks_apart_by_what_came_before():
     assert first != second and hash_blocks([7, 8], 2) == [first]
     assert hash_blocks([12, 3], 2) != hash_blocks([1, 23], 2)
     assert hash_blocks([1], 1) != hash_blocks([257], 1) != hash_blocks([1 + 2**32], 1)
-    assert len(first) == hashlib.sha256().digest_size
+
+
+@pytest.mark.reference("the hash function")
+def test_hashes_are_of_sha256():
+    assert len(hash_blocks([7, 8], 2)[0]) == hashlib.sha256().digest_size

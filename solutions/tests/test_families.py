@@ -239,6 +239,7 @@ def test_cached_chunked_and_ragged_equal_whole(tiny_model, rng, family, settings
         whole(model, sequences[0])[[69, 4]], rtol=0, atol=2e-5)
 
 
+@pytest.mark.reference("float32 on the way")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_array_on_the_path_is_float64(tiny_model, rng, family):
     """Whatever a function of the engine holds in a variable, takes or returns is float32."""
@@ -392,6 +393,7 @@ def test_the_latent_is_all_that_the_cache_holds(tiny_model):
         2, config.latent.kv_lora_rank, config.latent.qk_rope_head_dim, 10, "float32")
 
 
+@pytest.mark.reference("speed")
 def test_a_window_bounds_what_a_step_costs(tiny_model, rng, monkeypatch):
     """Keys that no query can see are not multiplied with."""
     import gearworks.kv_cache

@@ -195,6 +195,7 @@ def test_all_half_floats(kind):
                          oracle_values(raw, kind, (256, 256)))
 
 
+@pytest.mark.reference("the bits of a nan")
 @pytest.mark.parametrize("kind", QUANTIZED)
 def test_blocks_with_any_bits(kind):
     """Random blocks, zero, subnormal, infinite and NaN scales included:
@@ -232,6 +233,7 @@ def test_every_type_has_the_name_and_number_that_the_package_gives_it():
         assert (block.size, block.nbytes) == oracle.GGML_QUANT_SIZES[kind]
 
 
+@pytest.mark.reference("words")
 @pytest.mark.parametrize("kind", [kind for kind in TensorType if kind not in BLOCK_FORMATS])
 def test_a_type_that_is_not_read_is_refused_by_name(tmp_path, kind):
     """And the tensor, and the types that are."""

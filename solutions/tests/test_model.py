@@ -230,6 +230,7 @@ def shape_of(config: ModelConfig) -> ModelShape:
                       config.num_key_value_heads, config.head_dim)
 
 
+@pytest.mark.reference("products that go through `linear`")
 def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
     """With the cache a token costs O(S), in attention alone;
     without it, O(S) in the products and O(S^2) in attention."""
@@ -258,6 +259,7 @@ def test_a_step_costs_what_accounting_says(tiny_llama, rng, flops):
             and growth["without"]["attention"] == 10)
 
 
+@pytest.mark.reference("memory")
 def test_no_scores_are_larger_than_a_block_needs(tiny_llama, rng, monkeypatch):
     """A long prompt never has an (H, T, S) array:
     at most a block of queries looks at all keys at a time."""

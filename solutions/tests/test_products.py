@@ -38,6 +38,7 @@ def test_other_shapes_are_left_to_numpy(shape, rng):
     np.testing.assert_array_equal(matmul(a, b), a @ b)
 
 
+@pytest.mark.reference("the same bits")
 @pytest.mark.parametrize("columns", [960, 3072])
 def test_a_row_does_not_feel_its_neighbours(columns, rng):
     """One vector after the other goes through the routine that a single token goes through;
@@ -101,6 +102,7 @@ def test_uneven_numbers_of_rows_are_filled_up(rows, multiplied, rng):
     np.testing.assert_allclose(got, float64(a, b), atol=1e-4)
 
 
+@pytest.mark.reference("the same bits")
 @given(counts=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=st.integers(0, 99))
 def test_in_fixed_shapes_a_group_does_not_feel_the_others(counts, seed):
     """Each group's product has the same bits alone and beside others; single rows always."""

@@ -179,6 +179,7 @@ def torch_e4m3(x):
     return cast.view(torch.uint8).numpy()
 
 
+@pytest.mark.reference("the sign of a nan")
 def test_every_upper_half_of_a_float32_is_cast_as_by_torch(rng):
     upper = np.arange(2**16, dtype=np.uint32) << 16
     for low in (0, 1, 0xFFFF, rng.integers(0, 2**16, 2**16, dtype=np.uint32)):
@@ -191,6 +192,7 @@ def test_numbers_in_the_range_of_e4m3_are_cast_as_by_torch(rng):
     np.testing.assert_array_equal(fp8_e4m3(x), torch_e4m3(x))
 
 
+@pytest.mark.reference("the sign of a nan")
 def test_every_e4m3_number_keeps_its_code():
     codes = np.arange(255, dtype=np.uint8).reshape(3, 85)        # nan's second code is its own
     np.testing.assert_array_equal(fp8_e4m3(widen_e4m3(codes)), codes)

@@ -134,6 +134,7 @@ def tiny(request, tiny_model):
 TEXTS = np.random.default_rng(5).integers(0, 211, (3, 25))
 
 
+@pytest.mark.reference("products that go through `linear`")
 def test_recorded_inputs_are_those_of_hugging_face(tiny):
     hf, model = tiny
     seen: dict[str, list] = {}
@@ -161,6 +162,7 @@ def test_recorded_inputs_are_those_of_hugging_face(tiny):
     assert type(weights.layers[1].qkv_proj) is np.ndarray
 
 
+@pytest.mark.reference("products that go through `linear`")
 def test_folding_the_scales_changes_nothing_before_rounding(tiny):
     _, model = tiny
     layer = model.weights.layers[0]
@@ -173,6 +175,7 @@ def test_folding_the_scales_changes_nothing_before_rounding(tiny):
     np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.reference("products that go through `linear`")
 @pytest.mark.parametrize("method", METHODS)
 def test_a_whole_model_is_nearer_than_with_the_nearest_codes(tiny, method):
     _, model = tiny

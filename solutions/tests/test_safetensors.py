@@ -177,6 +177,7 @@ def test_reading_into_given_memory_holds_nothing_twice(tmp_path, dtype):
             file.tensor("w", out=np.empty((700, 1500), np.float32))
 
 
+@pytest.mark.reference("memory that is not copied")
 def test_float32_is_not_copied():
     """A view of the file: free, and protected against writing even where bytes are writable."""
     data = bytearray(safetensors.numpy.save({"w": np.float32([[1, 2, 3], [4, 5, 6]])}))

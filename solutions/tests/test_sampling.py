@@ -253,6 +253,7 @@ def test_logprobs_are_one_array(rng):
             and logprobs(logits, 5).top == ())
 
 
+@pytest.mark.reference("speed")
 def test_no_processor_sorts_the_whole_vocabulary(rng, monkeypatch):
     """What is sorted is what can still win:
     a few hundred of 151,936 tokens, of logits as models have them."""
@@ -300,6 +301,7 @@ def test_same_seed_same_draws_and_greedy_draws_nothing(rng):
     assert first.bit_generator.state == second.bit_generator.state
 
 
+@pytest.mark.reference("the generator's method that draws")
 def test_a_draw_never_lands_on_the_impossible():
     class Stub:
         def __init__(self, value): self.value = value
@@ -333,6 +335,7 @@ def test_a_mask_that_leaves_few_tokens_leaves_few_to_look_at(rng, left):
     assert np.isfinite(process(masked, SamplingParams(1.0, 40, 0.9), [])).any()
 
 
+@pytest.mark.reference("what a processor makes of nan")
 def test_no_warper_hides_a_nan(rng):
     x = rng.standard_normal(V).astype(np.float32)
     x[3] = np.nan

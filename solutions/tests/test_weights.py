@@ -83,6 +83,7 @@ def test_what_carries_no_information_may_be_left_over():
     assert map_names(shapes, TIED).keys() == expected_shapes(TIED).keys()
 
 
+@pytest.mark.reference("words")
 def test_all_faults_are_listed_at_once():
     shapes = expected_shapes(CONFIG)
     del shapes["lm_head.weight"], shapes["model.layers.1.mlp.up_proj.weight"]

@@ -11,7 +11,7 @@ def attention(q, k, v, mask=None):
     if mask is None:
         mask = np.tril(np.ones((T, S), bool), S - T)
     scores = np.where(mask, scores, -np.inf)
-    peak = scores.max(axis=-1, keepdims=True)
+    peak = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     powers = np.exp(scores - np.where(np.isfinite(peak), peak, 0))
     total = powers.sum(axis=-1, keepdims=True)
     return np.einsum("hts,shd->thd", powers / np.where(total == 0, 1, total),

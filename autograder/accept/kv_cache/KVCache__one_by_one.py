@@ -11,7 +11,7 @@ class KVCache(kv_cache.KVCache):
 
     def attend(self, layer, q, k, v):
         self.require_room(layer, len(k))
-        rows = []
+        rows = [np.empty((0, q.shape[1], self.values.shape[-1]), np.float32)]
         for token in range(len(q)):
             place = self.lengths[layer]
             for head in range(k.shape[1]):

@@ -1,7 +1,9 @@
-"""Without the given `look`: one call of attention over everything that is stored."""
+"""Without the given `look`: one call over everything that is stored."""
+
+import numpy as np
 
 from gearworks import kv_cache
-from gearworks.attention import attention, causal_mask
+from gearworks.attention import attention_over_views, causal_mask
 
 
 class KVCache(kv_cache.KVCache):
@@ -15,11 +17,13 @@ class KVCache(kv_cache.KVCache):
         self.require_room(layer, len(k))
         self.lengths[layer] += len(k)
         end = self.lengths[layer]
-        keys = self.keys[layer].swapaxes(0, 1)[:end]
-        values = self.values[layer].swapaxes(0, 1)[:end]
-        keys[end - len(k):] = k
-        values[end - len(v):] = v
-        return attention(q, keys, values, causal_mask(len(q), end, self.rules[layer].window))
+        keys, values, rules = self.keys[layer], self.values[layer], self.rules[layer]
+        keys[:, end - len(k):end] = k.swapaxes(0, 1)
+        values[:, end - len(v):end] = v.swapaxes(0, 1)
+        if not len(q):
+            return np.zeros((0, q.shape[1], values.shape[-1]), np.float32)
+        return attention_over_views(q, [keys[:, :end]], [values[:, :end]],
+                                    causal_mask(len(q), end, rules.window), rules)
 
     def truncate(self, length):
         if not 0 <= length <= len(self):

@@ -1,9 +1,10 @@
-"""With einsum over weights cut into heads, and the gated network written out."""
+"""With einsum over weights cut into heads."""
 
 import numpy as np
 
 from gearworks.attention import apply_rope
-from gearworks.layers import rms_norm, silu
+from gearworks.layers import rms_norm
+from gearworks.model import feed_forward
 
 
 def decoder_layer(x, weights, config, cos, sin, cache, index, rows=slice(None)):
@@ -20,5 +21,4 @@ def decoder_layer(x, weights, config, cos, sin, cache, index, rows=slice(None)):
     seen = cache.attend(index, apply_rope(q, cos, sin), apply_rope(k, cos, sin), v)
     x = x[rows] + np.einsum("thd,xhd->tx", seen[rows], weights.o_proj.reshape(-1, H, d))
     b = rms_norm(x, weights.post_attention_layernorm, config.rms_norm_eps)
-    gate, up = np.split(b @ weights.gate_up_proj.T, 2, axis=-1)
-    return x + (silu(gate) * up) @ weights.down_proj.T
+    return x + feed_forward(b, weights, config)

@@ -9,7 +9,7 @@ from gearworks.model import feed_forward
 
 def decoder_layer(x, weights, config, cos, sin, cache, index, rows=slice(None)):
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    out = []
+    out = [x[:0]]
     for t in range(len(x)):
         row = x[t:t + 1]
         heads = linear(rms_norm(row, weights.input_layernorm, config.rms_norm_eps),

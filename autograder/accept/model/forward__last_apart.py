@@ -1,15 +1,13 @@
-"""With plain RoPE angles, which is all that these families need,
-and the rows picked inside of the last layer."""
+"""With the rows picked inside of the last layer, which is not like the others."""
 
 import numpy as np
 
-from gearworks.attention import rope_angles, rope_frequencies
 from gearworks.layers import linear, rms_norm
-from gearworks.model import decoder_layer
+from gearworks.model import decoder_layer, rotations
 
 
 def forward(weights, config, input_ids, positions, cache, logits_at=slice(None)):
-    cos, sin = rope_angles(positions, rope_frequencies(config.head_dim, config.rope_theta))
+    cos, sin = rotations(config, positions)
     x = np.take(weights.embed_tokens, input_ids, axis=0)
     *others, last = weights.layers
     for index, layer in enumerate(others):
