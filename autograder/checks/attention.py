@@ -433,8 +433,10 @@ def one_new_token(attention, rng):
         q, k, v = qkv(rng, 1, S, H, K, d)
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
         mask = rng.random((1, S)) < 0.6
-        expect_close(unchanged(attention, q, k, v, mask, hint=CALLERS),
-                     true_attention(q, k, v, mask))
+        mask[0, int(rng.integers(S))] = True
+        for visible in (mask, np.zeros_like(mask)):
+            expect_close(unchanged(attention, q, k, v, visible, hint=CALLERS),
+                         true_attention(q, k, v, visible))
 
 
 @check("attention.attention", points=0.5, public=False)

@@ -152,7 +152,7 @@ def forgets(QuantizedKVCache, rng):
                              "newest keys again. What do their codes stand for?")
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=1, public=True)
 def refuses(QuantizedKVCache, rng):
     """Lengths that make no sense are refused, and so are tokens that do not fit, which leave
     no trace."""
@@ -161,14 +161,18 @@ def refuses(QuantizedKVCache, rng):
     for layer in range(2):
         cache.store(layer, k[:5].copy(), v[:5].copy())
     for length in (6, -1):
-        with expect_error(ValueError, when=f"5 tokens are cut to {length}"):
+        with expect_error(ValueError, when=f"5 tokens are cut to {length}",
+                          hint="A cache cannot be cut to more than it has. `len` of it is what "
+                               "every layer has."):
             cache.truncate(length)
-    with expect_error(ModelError, when="4 tokens come and 1 fits"):
+    with expect_error(ModelError, when="4 tokens come and 1 fits",
+                      hint="`attend` is given, and asks before it calls `store`."):
         cache.attend(0, q[5:9], k[5:9], v[5:9])
     for layer in range(2):
         expect_stored(cache, layer, k[:5], v[:5], "after a step that was refused")
     cache.store(0, k[5:6].copy(), v[5:6].copy())               # a layer that is ahead
-    with expect_error(ValueError, when="layers hold 6 and 5 tokens, and are cut to 6"):
+    with expect_error(ValueError, when="layers hold 6 and 5 tokens, and are cut to 6",
+                      hint="One of them has no sixth token."):
         cache.truncate(6)
     cache.truncate(5)
     expect_equal(list(cache.lengths), [5, 5], of="the lengths of both layers, cut to 5")

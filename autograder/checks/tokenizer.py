@@ -598,6 +598,9 @@ def nothing_to_merge(encode_piece, rng):
     """Without a possible merge, the symbols are the tokens; the argument stays as it is."""
     for symbols in ([], [7], [7, 8, 9], [0, 0]):
         expect_merged(encode_piece, symbols, {(8, 7): (0, 60)}, "")
+    late = {(7, 8): (149_000, 149_256), (149_256, 7): (1_000_000, 150_000)}
+    expect_merged(encode_piece, [7, 8, 7], late,
+                  "A rank may be any number; what does no merge have instead of one?")
 
 
 @check("tokenizer.encode_piece", points=2, public=True)

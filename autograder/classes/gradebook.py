@@ -4,6 +4,7 @@ So formgrader, manual grading, nbgrader's feedback and its exports go on from th
 a person gave stay, and count instead of the judge's, as nbgrader has it.
 """
 
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry, SubmittedNotebook
 from nbgrader.coursedir import CourseDirectory
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import SAWarning, SQLAlchemyError
 from traitlets.config import PyFileConfigLoader
 
 from autograder.chapters.chapter import Chapter
@@ -43,7 +44,9 @@ def directory_of(course: Path) -> CourseDirectory:
 def opened(url: str, course_id: str) -> Iterator[Gradebook]:
     """nbgrader's gradebook at a URL. Raises GearworksError where the database refuses."""
     try:
-        with Gradebook(url, course_id) as gradebook:
+        with warnings.catch_warnings(), Gradebook(url, course_id) as gradebook:
+            # nbgrader makes a submission before it adds it, which SQLAlchemy remarks upon
+            warnings.simplefilter("ignore", SAWarning)
             yield gradebook
     except SQLAlchemyError as error:
         raise GearworksError("cannot write to the gradebook",

@@ -22,7 +22,8 @@ from gearworks.errors import ModelError
 from gearworks.tokenizer import (CACHED_LENGTH, CACHED_WORDS, LONG_PIECE, Tokenizer, encode,
                                  encode_long_piece, encode_piece)
 from gearworks.vocabularies.sentencepiece_rules import BYTE_TOKEN, SPACE
-from gearworks.vocabularies.unigram import best_pieces
+from gearworks.vocabularies.unigram import (LONG_TEXT, UNKNOWN_PENALTY, best_pieces,
+                                            best_pieces_of_long)
 from gearworks.vocabularies.vocabulary import read_vocabulary
 
 
@@ -47,10 +48,12 @@ class SentencePieceTokenizer(Tokenizer):
 
         self._words = None
         if rules.scores is not None:
-            # by its first two characters, how long a piece can be
-            self._longest: dict[str, int] = {}
-            for piece in rules.scores:
-                self._longest[piece[:2]] = max(len(piece), self._longest.get(piece[:2], 0))
+            # by their first three characters, how long pieces are
+            self._lengths: dict[str, list[int]] = {}
+            for piece in sorted((each for each in rules.scores if len(each) > 2), key=len):
+                known = self._lengths.setdefault(piece[:3], [])
+                if known[-1:] != [len(piece)]:
+                    known.append(len(piece))
             self._worst = min(rules.scores, key=lambda piece: (rules.scores[piece], len(piece)))
         elif SPACE in tokens and not vocabulary.ignore_merges:
             merged = {merged for _, merged in vocabulary.merges.values()}
@@ -178,17 +181,20 @@ class SentencePieceTokenizer(Tokenizer):
         return None if None in ids else ids
 
     def _encode_unigram(self, piece: str) -> list[int]:
-        # `best_pieces` looks at all scores that it gets: those of pieces that occur here, and
-        # the lowest of all, from which it knows what an unknown character costs
-        scores, longest = self._rules.scores, self._longest
-        here = {self._worst: scores[self._worst]}
-        for start in range(len(piece)):
-            most = start + longest.get(piece[start:start + 2], 1)
-            for end in range(start + 1, min(most, len(piece)) + 1):
-                part = piece[start:end]
-                if part in scores:
-                    here[part] = scores[part]
-        parts = best_pieces(piece, here) if piece else []
+        scores, lengths = self._rules.scores, self._lengths
+        lowest = scores[self._worst]
+        if len(piece) >= LONG_TEXT:
+            parts = best_pieces_of_long(piece, scores, lengths, lowest - UNKNOWN_PENALTY)
+        else:
+            # `best_pieces` looks at all scores that it gets: those of pieces that occur here,
+            # and the lowest of all, from which it knows what an unknown character costs
+            here = {self._worst: lowest}
+            for start in range(len(piece)):
+                for length in (1, 2, *lengths.get(piece[start:start + 3], ())):
+                    part = piece[start:start + length]
+                    if part in scores:
+                        here[part] = scores[part]
+            parts = best_pieces(piece, here) if piece else []
         ids = [*map(self.vocabulary.tokens.get, parts)]
         if None not in ids and self.vocabulary.unk_id not in ids:
             return ids

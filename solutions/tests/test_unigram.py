@@ -1,11 +1,12 @@
 """The best cut, equal to `tokenizers`' Unigram and to trying all cuts. About 2 s."""
 
 import random
-from itertools import product
+from itertools import groupby, product
 
 from tokenizers import Tokenizer, models
 
-from gearworks.vocabularies.unigram import UNKNOWN_PENALTY, best_pieces
+from gearworks.vocabularies.unigram import (UNKNOWN_PENALTY, best_pieces,
+                                            best_pieces_of_long)
 
 
 def random_scores(rng: random.Random, ties: bool) -> dict[str, float]:
@@ -22,6 +23,24 @@ def test_pieces_equal_hf():
         text = "".join(rng.choices("abcéx" if number % 3 else "abcé", k=rng.randrange(14)))
         theirs = [text[start:end] for start, end in hf.encode(text).offsets]
         assert best_pieces(text, scores) == theirs, (text, scores)
+
+
+def test_a_long_text_is_cut_in_the_same_places():
+    """With ties, with unknown characters, with pieces of all lengths; only what is unknown
+    stays apart there."""
+    rng = random.Random(3)
+    for number in range(2000):
+        scores = random_scores(rng, ties=number % 2 == 0)
+        scores |= {"".join(rng.choices("abcé", k=rng.randrange(5, 9))): -1.0 for _ in range(3)}
+        lengths = {}
+        for piece in sorted((piece for piece in scores if len(piece) > 2), key=len):
+            lengths.setdefault(piece[:3], []).append(len(piece))
+        text = "".join(rng.choices("abcéx" if number % 3 else "abcé", k=rng.randrange(40)))
+        found = best_pieces_of_long(text, scores, lengths,
+                                    min(scores.values()) - UNKNOWN_PENALTY)
+        joined = [piece for unknown, run in groupby(found, lambda piece: piece not in scores)
+                  for piece in (["".join(run)] if unknown else run)]
+        assert joined == best_pieces(text, scores), (text, scores)
 
 
 def test_no_other_cut_is_better():

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from gearworks import kv_cache
 from gearworks import model as engine
 from gearworks.decoding import Generation
 from gearworks.kv_cache import Cache, Rows
 from gearworks.language_model import LanguageModel
 from gearworks.model import Model
+from gearworks.viz.attention import weights_of
 from gearworks.viz.trace import FigureError
 
 # Attention is a mixture of the values; so far may it be off, relative to its largest number
@@ -192,11 +192,8 @@ class Watch:
                      attended: np.ndarray, keys: np.ndarray, values: np.ndarray) -> None:
         """q, attended: (T, H, d); k, v: (T, K, d), new; keys, values: (S, K, d), all of them.
         """
-        S, K, d = keys.shape
-        # Attention mixes values by weight; of values that are the rows of the identity, the
-        # mixture is the weights.
-        identity = np.broadcast_to(np.eye(S, dtype=np.float32)[:, None], (S, K, S))
-        weights = kv_cache.attention(q[-1:], keys, identity)[0]                       # (H, S)
+        _, K, d = keys.shape
+        weights = weights_of(q[-1:], keys)[:, 0]                                       # (H, S)
         group = len(weights) // K
         of_heads = [np.repeat(array, group, axis=1).transpose(1, 0, 2)             # (H, S, d)
                     for array in (keys, values)]

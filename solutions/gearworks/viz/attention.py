@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gearworks.attention import attention, causal_mask
+from gearworks import kv_cache
+from gearworks.attention import causal_mask
 from gearworks.config import ModelConfig
 from gearworks.kv_cache import KVCache
 from gearworks.model import Model
@@ -41,12 +42,21 @@ class RecordingCache(KVCache):
         keys = self.keys[layer, :, :S].transpose(1, 0, 2)                      # (S, K, d)
         window = self.rules[layer].window
         mask = None if window is None else causal_mask(len(q), S, window)
-        # Attention mixes values by weight; of values that are the rows of the identity, the
-        # mixture is the weights.
-        identity = np.broadcast_to(np.eye(S, dtype=np.float32)[:, None], (S, keys.shape[1], S))
         self.queries.append(q)
-        self.weights.append(attention(q, keys, identity, mask).transpose(1, 0, 2))
+        self.weights.append(weights_of(q, keys, mask))
         return out
+
+
+def weights_of(q: np.ndarray, keys: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """What the caches' attention does with these scores: (H, T, S), each row adding up to 1.
+
+    q: (T, H, d); keys: (S, K, d); mask: as for `attention.attention`.
+    """
+    # Attention mixes values by weight; of values that are the rows of the identity, the mixture
+    # is the weights.
+    S, K, _ = keys.shape
+    identity = np.broadcast_to(np.eye(S, dtype=np.float32)[:, None], (S, K, S))
+    return kv_cache.attention(q, keys, identity, mask).transpose(1, 0, 2)
 
 
 def attention_weights(model: Model, ids: Sequence[int]) -> np.ndarray:
