@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote, urlencode
 
 import nbformat
 from nbformat import NotebookNode
@@ -33,6 +34,7 @@ from autograder.chapters.pictures import with_pictures
 from autograder.checking import checks_of
 from autograder.reference.cutting import filled
 from autograder.reference.source import module_source
+from gearworks import __version__
 from gearworks.errors import GearworksError
 
 REQUIRED_POINTS = 100
@@ -336,7 +338,8 @@ def _notebook(chapter: Chapter, root: Path, state: State,
         if cell.exercise is not None:
             source = (cell.source if state == "import"
                       else getattr(cuts[cell.exercise.grade_id], state))
-            cells += _exercise_cells(cell.exercise, source, cell.tags)
+            report = _report_address(cell.exercise, chapter, root)
+            cells += _exercise_cells(cell.exercise, source, cell.tags, report)
             continue
         digest = hashlib.sha256(f"{cell.kind}\n{cell.source}".encode()).hexdigest()[:8]
         seen[digest] += 1
@@ -370,8 +373,16 @@ def _metadata(tags: Collection[str]) -> dict:
     return metadata
 
 
-def _exercise_cells(exercise: Exercise, source: str,
-                    tags: Collection[str]) -> list[NotebookNode]:
+def _report_address(exercise: Exercise, chapter: Chapter, root: Path) -> str:
+    """Where a problem with an exercise is reported, with what we would ask first."""
+    words = (f"Chapter {chapter.stem}, exercise {exercise.name}, Gearworks {__version__}.\n\n"
+             "What did you do, what did you expect, and what happened?\n")
+    return f"{homepage(root)}/issues/new?" + urlencode(
+        {"title": f"{exercise.name}: ", "body": words}, quote_via=quote)
+
+
+def _exercise_cells(exercise: Exercise, source: str, tags: Collection[str],
+                    report: str) -> list[NotebookNode]:
     points = exercise_points(exercise)
     both = {"schema_version": 3, "task": False}
     written = both | {"grade": False, "grade_id": exercise.grade_id, "locked": False,
@@ -380,15 +391,17 @@ def _exercise_cells(exercise: Exercise, source: str,
                      "points": points, "solution": False}
     call = filled("check(", [f'"{exercise.name}"', *exercise.names], ")")
     bonus = [BONUS_TAG] if exercise.optional else []
-    return [new_markdown_cell(_strip(exercise, points), id=f"about-{exercise.grade_id}"),
+    return [new_markdown_cell(_strip(exercise, points, report),
+                              id=f"about-{exercise.grade_id}"),
             new_code_cell(source, id=exercise.grade_id,
                           metadata=_metadata(tags) | {"nbgrader": written}),
             new_code_cell(f"from autograder import check\n{call}", id=exercise.check_id,
                           metadata=_metadata(bonus) | {"nbgrader": graded})]
 
 
-def _strip(exercise: Exercise, points: int | float) -> str:
-    """What an exercise is worth and takes, and its hints, one fold each."""
+def _strip(exercise: Exercise, points: int | float, report: str) -> str:
+    """What an exercise is worth and takes, and its hints, one fold each.
+    report: the address for problems with it."""
     kind = "Exhibit" if exercise.exhibit else "Exercise"
     first, *others = exercise.components
     names = " and ".join(f"`{name}`" for name in
@@ -399,7 +412,8 @@ def _strip(exercise: Exercise, points: int | float) -> str:
     hints = [f"<details>\n<summary>Hint {number} of {len(exercise.hints)}</summary>\n\n{hint}\n"
              "\n</details>" for number, hint in enumerate(exercise.hints, start=1)]
     return "\n\n".join([f"> **{kind}** {names} · {worth} · about {exercise.minutes} minutes · "
-                        f"level {exercise.level} of 3 {LEVELS[exercise.level]}", *hints])
+                        f"level {exercise.level} of 3 {LEVELS[exercise.level]} · "
+                        f"[report a problem]({report})", *hints])
 
 
 def _read(path: Path) -> str | None:

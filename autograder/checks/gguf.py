@@ -601,7 +601,8 @@ def q4_0_around_eight(dequantize_q4_0, dequantize_q4_1, rng):
 @check(Q4, points=2, public=True)
 def halves_not_neighbours(dequantize_q4_0, dequantize_q4_1, rng):
     """The low bits of byte j are value j, its high bits value j + 16."""
-    hint = "All the low halves are values 0 to 15, all the high halves 16 to 31."
+    hint = ("Are only the values wrong, or what stands before them, too: scale and minimum? "
+            "The low halves are values 0 to 15, the high halves 16 to 31.")
     blocks = blocks_of(rng, 3, [scales(rng, 3)], 16)
     expect_blocks(dequantize_q4_0, blocks, q4_values(blocks, False), "three blocks of Q4_0",
                   hint)

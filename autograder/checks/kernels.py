@@ -563,9 +563,9 @@ example_of_triton_flash_attention = docstring_example(FLASH, points=1)
 @check(FLASH, points=1, public=True)
 def one_program(flash_attention, rng):
     """One head, and few enough queries and keys for one tile."""
-    hint = ("Pointers are numbers: element e of token t is `d` numbers behind that of token "
-            "t - 1, with one head. Loads need a mask for rows that are not there, and one for "
-            "elements from d on.")
+    hint = ("One part after the other: the rows that are loaded, what each query may see, "
+            "the state, the store. Element e of token t is `d` numbers behind that of token "
+            "t - 1, with one head; loads need a mask for what is not there.")
     expect_flash(flash_attention, rng, [(16, 16)], (1, 1, 16), hint)
     expect_flash(flash_attention, rng, [(5, 5)], (1, 1, 6), hint)
 

@@ -309,8 +309,9 @@ def merged_from_the_left(count_pairs, merge_pair, rng):
                           ([2, 1, 1], (1, 2)), ([1], (1, 2)), ([], (1, 2))):
         expect_equal(merge_pair(symbols, pair, 9), reference.merge_pair(symbols, pair, 9),
                      of=f"{symbols} after merging {pair} into 9",
-                     hint="After a merge, go on behind both of its symbols. Is the last symbol "
-                          "still there?")
+                     hint="Go from place to place: which two symbols do you compare there, and "
+                          "where do you go on after a merge, and after none? Is the last "
+                          "symbol still there?")
     expect_equal(merge_pair([2, 1, 2, 1, 1], (2, 1), 2), [2, 2, 1],
                  of="[2, 1, 2, 1, 1] after merging (2, 1) into 2",
                  hint="The new symbol joins nothing, whatever its id.")

@@ -398,11 +398,18 @@ example_of_load_checkpoint = docstring_example("weights.load_checkpoint", points
 
 @check("weights.load_checkpoint", points=2, public=True)
 def from_a_folder(load_checkpoint, rng):
-    """A folder with config.json and model.safetensors."""
+    """A folder with config.json and model.safetensors; integers are no weights."""
     settings = tiny(rng)
-    with folder_of(settings, random_state(rng, ModelConfig.from_hf(settings))) as folder:
+    state = random_state(rng, ModelConfig.from_hf(settings))
+    with folder_of(settings, state) as folder:
         expect_loaded(load_checkpoint, folder, "a folder",
                       "`map_names` says which tensor of the file is which weight.")
+    norm = "model.norm.weight"
+    with folder_of(settings, state | {norm: state[norm].astype(np.int32)}) as folder:
+        with expect_error(FormatError, when=f"{norm} holds integers",
+                          hint="The given `read_into` brings a tensor to its place, as its "
+                               "family keeps it, or refuses it."):
+            load_checkpoint(folder)
 
 
 @check("weights.load_checkpoint", points=2, public=True)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import parse_qs, urlparse
 from xml.etree import ElementTree
 
 import nbformat
@@ -22,6 +23,7 @@ from autograder.chapters.chapter import ChapterError, read_chapter
 from autograder.chapters.pictures import with_pictures
 from autograder.checking import checks_of
 from autograder.reference.cutting import BEGIN
+from gearworks import __version__
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
@@ -96,6 +98,10 @@ def test_an_exercise_is_a_strip_a_stub_and_a_locked_check(chapter, learner):
         assert (strip.source.count("<details>") == 3
                 and all(hint in strip.source for hint in exercise.hints))
         assert ("optional (+)" in strip.source) == exercise.optional
+        address = urlparse(re.search(r"\[report a problem\]\((\S+)\)", strip.source)[1])
+        asked = {name: value for name, [value] in parse_qs(address.query).items()}
+        assert address.path.endswith("/issues/new") and asked["title"] == f"{exercise.name}: "
+        assert {"98_small,", f"{exercise.name},", __version__ + "."} <= {*asked["body"].split()}
         assert (solution.id == exercise.grade_id
                 and "raise NotImplementedError(" in solution.source)
         assert solution.metadata.nbgrader.solution and "editable" not in solution.metadata

@@ -1,7 +1,6 @@
-"""GGUF and Hugging Face apart, tensor by tensor copied to its place."""
+"""Pair by pair, and the file is closed whatever happens."""
 
-from gearworks.formats.gguf import GGUFFile
-from gearworks.weights import (require_same_head, gguf_tensor, map_names, open_checkpoint,
+from gearworks.weights import (map_names, open_checkpoint, read_into, require_same_head,
                                reserve)
 
 
@@ -10,13 +9,8 @@ def load_checkpoint(path, progress=iter):
     try:
         names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
         weights, places = reserve(config)
-        if isinstance(file, GGUFFile):
-            def read(name):
-                return gguf_tensor(file, name, config)
-        else:
-            read = file.tensor
         for pair in progress(names.items()):
-            places[pair[0]][...] = read(pair[1])
+            read_into(places[pair[0]], file, pair[1], config)
         if config.tie_word_embeddings and "lm_head.weight" in file.tensors:
             require_same_head(file, weights, path)
     finally:
