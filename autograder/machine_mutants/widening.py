@@ -114,6 +114,8 @@ class WideScript(WideCall):
 
 
 def _attempted(function: Callable, args: tuple, kwargs: dict) -> tuple[str, Any]:
+    # what is compiled checks no bounds, and would write wherever an odd size leads
+    function = getattr(function, "py_func", function)
     try:
         value = function(*args, **kwargs)
         return "gives", list(value) if isinstance(value, Iterator) else value
