@@ -15,6 +15,8 @@ def pytest_addoption(parser):
     parser.addoption("--whole-class", action="store_true",
                      help="try what is promised about classes at its full size: 5,000 "
                           "submissions, 50 kills, 20 runs; hours")
+    parser.addoption("--all-engines", action="store_true",
+                     help="try every engine of accepted versions, with all tests of its parts")
     parser.addoption("--run-all", action="store_true",
                      help="run every chapter's notebook as it is given, not the first alone")
 

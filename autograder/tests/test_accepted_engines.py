@@ -2,7 +2,8 @@
 
 Checks and conformance say the same: what passes the checks passes the reference's tests, but
 for what these mark as the reference's own promise. Two engines and some tests, a minute of
-processor time; with --long all accepted versions, and all tests of the engine's parts.
+processor time; with --all-engines all accepted versions, and all tests of the engine's parts,
+several minutes for each engine.
 """
 
 import os
@@ -48,13 +49,14 @@ def test_few_engines_hold_every_accepted_version(chapters):
         assert drawn == [version_of(exercise, number).name for number in range(ENGINES)]
 
 
-@pytest.mark.parametrize("number", [
-    number if number < 2 else pytest.param(number, marks=pytest.mark.long)
-    for number in range(ENGINES)])
+@pytest.mark.parametrize("number", range(ENGINES))
 def test_right_versions_make_a_right_engine(chapters, number, tmp_path, request):
+    tries_all = request.config.getoption("--all-engines")
+    if number > 1 and not tries_all:
+        pytest.skip("--all-engines tries this one, too")
     gears = assemble_accepted(chapters, number, tmp_path / "engine")
     assert [gear.component.path for gear in gears if not gear.is_learners or gear.notes] == []
-    chosen = SOME + MORE * request.config.getoption("--long")
+    chosen = SOME + MORE * tries_all
     files = [TESTS / f"test_{name}" if ".py" in name else TESTS / f"test_{name}.py"
              for name in chosen]
     environment = os.environ | {"PYTHONPATH": engine_path(tmp_path / "engine")}
