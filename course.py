@@ -216,12 +216,18 @@ def remove_broken_venv():
 # --- packages ---------------------------------------------------------------------------------
 
 
+def is_set_up():
+    """Whether this environment's record says that it is as requirements.txt wants it."""
+    return read_record(Path(sys.prefix) / "gearworks-setup.json") == {"key": setup_key(),
+                                                                      "complete": True}
+
+
 def set_up():
     """Bring this environment to requirements.txt, unless its record says it is there."""
+    if is_set_up():
+        return
     record = Path(sys.prefix) / "gearworks-setup.json"
     wanted = {"key": setup_key(), "complete": True}
-    if read_record(record) == wanted:
-        return
     try:
         with locked(Path(sys.prefix) / "gearworks-setup.lock") as lock_file:
             before = read_record(record)
@@ -655,18 +661,37 @@ def try_lock(file):
 # --- commands ---------------------------------------------------------------------------------
 
 
-def prepare(model=None):
-    """Be in the right interpreter, with the packages installed and `model` on this disk."""
+def prepare(model=None, may_install=True):
+    """Be in the right interpreter, with the packages installed and `model` on this disk.
+
+    Without `may_install`, raise Stop where packages are missing.
+    """
     if os.environ.get("GEARWORKS_SETUP") == "off":
         require_supported_python()
         return
+    if not may_install and active_prefix() is None and not usable(VENV):
+        require_packages()
     if enter_environment():
-        set_up()
+        if may_install:
+            set_up()
+        elif not is_set_up():
+            require_packages()
     if model is not None:
         code = run([sys.executable, "-m", "gearworks", "fetch", model],
                    stdout=subprocess.DEVNULL)
         if code != 0:
             sys.exit(code)    # it has said why on stderr, where its progress bar is too
+
+
+def require_packages():
+    """Raise Stop where packages are missing, for a command that installs nothing."""
+    missing = unmet_requirements()
+    if missing:
+        raise Stop("the course is not set up here",
+                   "{} packages are missing, and this command installs nothing".format(
+                       len(missing)),
+                   "python course.py lab    (it installs what is missing, and opens the "
+                   "chapters)")
 
 
 def lab(arguments):
@@ -735,7 +760,8 @@ def grade(arguments):
 
 
 def progress(arguments):
-    prepare(MODEL)    # some checks are about its vocabulary and its weights
+    # some checks are about the model's vocabulary and its weights
+    prepare(MODEL, may_install=False)
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
 
 

@@ -56,6 +56,15 @@ def _parser() -> console.Parser:
 
     _add_grade(parser)
 
+    command = parser.add_command("similarity", "lay out what a class wrote, to look for copies",
+                                 "Write what a class has handed in as JPlag and Dolos read it, "
+                                 "beside what everybody was given and the public reference. "
+                                 "What they find is a hint, never a verdict.")
+    _add_submitted(command)
+    command.add_argument("--to", type=Path, default=Path("similarity"), metavar="FOLDER",
+                         help="where it goes (default: %(default)s)")
+    command.set_defaults(run=_similarity)
+
     command = parser.add_command("mutants", "measure how good the checks are",
                                  "Print the kill matrix: which wrong versions of each "
                                  "component are caught, and by which check.")
@@ -104,6 +113,10 @@ def _parser() -> console.Parser:
     _add_notebooks(command)
     command.add_argument("--json", action="store_true",
                          help="print one JSON object instead of the text")
+    command.add_argument("--html", type=Path, metavar="FILE",
+                         help="write it as a page, too")
+    command.add_argument("--receipt", type=Path, metavar="FILE",
+                         help="write points and the notebooks' hashes, to hand in")
     command.set_defaults(run=_show_progress)
     return parser
 
@@ -248,8 +261,11 @@ def _assemble(options: argparse.Namespace) -> None:
 
 
 def _show_progress(options: argparse.Namespace) -> None:
+    from datetime import datetime
+
     from autograder.submissions import progress
     from autograder.submissions.attempts import find_components
+    from autograder.submissions.intake import notebook_paths
 
     chapters, notebooks = _read_notebooks(options)
 
@@ -261,6 +277,15 @@ def _show_progress(options: argparse.Namespace) -> None:
 
     with console.interrupts_raise():
         found = progress.measure(chapters, find_components(chapters, notebooks), bar)
+    if options.html:
+        from autograder.classes.pages import number, page
+
+        options.html.write_text(page("progress", chapters=found, number=number,
+                                     step=progress.next_step(found)), encoding="utf-8")
+    if options.receipt:
+        files = notebook_paths(options.notebooks or [_root(options) / "chapters"])
+        options.receipt.write_text(progress.receipt(found, files, datetime.now().astimezone()),
+                                   encoding="utf-8")
     print(json.dumps(progress.as_json(found, notebooks)) if options.json
           else progress.text(found, notebooks))
 
@@ -270,6 +295,14 @@ def _collect(options: argparse.Namespace) -> None:
 
     with console.interrupts_raise():
         for line in collect(options):
+            print(line)
+
+
+def _similarity(options: argparse.Namespace) -> None:
+    from autograder.classes.command import similarity
+
+    with console.interrupts_raise():
+        for line in similarity(options):
             print(line)
 
 

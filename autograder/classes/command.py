@@ -13,6 +13,7 @@ from autograder.classes.engine import Cluster, Course, Engine, Here
 from autograder.classes.exports import write_canvas, write_gradescope, write_moodle
 from autograder.classes.late import late_policy
 from autograder.classes.roster import Roster, read_roster
+from autograder.classes.similarity import export
 from autograder.classes.submitted import Submission, find_submissions
 from autograder.classes.table import Row
 from autograder.judge.secret import course_secret
@@ -85,6 +86,15 @@ def collect(options: argparse.Namespace) -> Iterator[str]:
         if note:
             yield f"{submission.student}, {submission.assignment or 'no chapter'}: {note}"
     yield f"{count} of {len(submissions)} submissions are in {folder / 'submitted'}"
+
+
+def similarity(options: argparse.Namespace) -> Iterator[str]:
+    """Lay out what a class wrote for JPlag and Dolos; yields how these are started."""
+    chapters = outline()
+    submissions = find_submissions(
+        options.submitted, chapters, chapter=_chapter(options.chapter, chapters),
+        roster=read_roster(options.roster) if options.roster else Roster())
+    yield from export(submissions, chapters, options.to)
 
 
 def _engine(options: argparse.Namespace, course: Course, submissions: int) -> Engine:

@@ -1,10 +1,15 @@
 """How far a learner is: what public checks found of every exercise, as text or as JSON."""
 
 import dataclasses
+import hashlib
+import json
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from autograder.chapters.chapter import Chapter
@@ -107,7 +112,56 @@ def text(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()
         lines.append("")
     for notebook in notebooks:
         lines += [f"{notebook.name}: {note}" for note in notebook.notes]
+    if len(chapters) > 1:
+        lines += [f"{_bar(chapter.points, chapter.total)} {_points(chapter.points):>5} of "
+                  f"{chapter.total:g}  {chapter.title}" for chapter in chapters]
+        lines.append(f"{_bar(*_sums(chapters))} {' of '.join(map(_points, _sums(chapters)))} "
+                     "points in all")
+    if (step := next_step(chapters)) is not None:
+        where = f", in {step.notebook}, cell {step.cell}" if step.cell else ""
+        lines.append(f"Next: {step.exercise}{where}")
     return "\n".join(lines).rstrip()
+
+
+def next_step(chapters: Sequence[ChapterProgress]) -> ExerciseProgress | None:
+    """The first required exercise that is not finished, in the chapter that is furthest on: the
+    last one in which something has been written; None when all are finished."""
+    begun = [chapter for chapter in chapters
+             if any(each.stage is not Stage.NOT_STARTED for each in chapter.exercises)]
+    for chapter in [*begun[-1:], *chapters]:
+        for each in chapter.exercises:
+            if each.stage is not Stage.PASSED and not each.optional:
+                return each
+    return None
+
+
+def receipt(chapters: Sequence[ChapterProgress], files: Sequence[Path], made: datetime) -> str:
+    """What a learner hands in to say how far they are: JSON, with the notebooks' hashes.
+
+    It is from the learner's own machine and of the public checks alone, and says so: the grade
+    is what the instructor's checks find in the notebooks of these hashes.
+    """
+    told = {"course": "gearworks", "version": version("gearworks"),
+            "made": made.isoformat(timespec="seconds"),
+            "counts": "public checks, run by the learner; the grade is the instructor's",
+            "points": _sums(chapters)[0], "total": _sums(chapters)[1],
+            "chapters": [{"chapter": chapter.chapter, "points": round(chapter.points, 2),
+                          "total": chapter.total, "bonus": round(chapter.bonus, 2)}
+                         for chapter in chapters],
+            "notebooks": {path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+                          for path in files}}
+    return json.dumps(told, indent=1, ensure_ascii=False) + "\n"
+
+
+def _sums(chapters: Sequence[ChapterProgress]) -> tuple[float, float]:
+    return (round(sum(chapter.points for chapter in chapters), 2),
+            sum(chapter.total for chapter in chapters))
+
+
+def _bar(points: float, total: float, width: int = 20) -> str:
+    """Points as a bar in signs that every terminal has."""
+    full = int(width * points / total) if total else 0
+    return "#" * full + "." * (width - full)
 
 
 def as_json(chapters: Sequence[ChapterProgress], notebooks: Sequence[Notebook] = ()) -> dict:

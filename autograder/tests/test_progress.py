@@ -1,9 +1,11 @@
 """How far a learner is: every stage, every way in which code can end,
 as text and as JSON. About 40 s."""
 
+import hashlib
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from autograder import cli
 from autograder.chapters import editions
 from autograder.chapters.chapter import Cell, Chapter, Exercise
 from autograder.checking import checks_of
+from autograder.classes.pages import number, page
 from autograder.judge import judging
 from autograder.submissions import progress
 from autograder.submissions.attempts import find_components
@@ -61,6 +64,68 @@ def test_everything_is_solved(measure, solved):
             and all(not each.notes for each in found.values()))
     assert data["points"] == data["total"] and data["bonus"] == worth(FLOPS)
     assert "  passed  " in text and f"{FLOPS} (optional)" in text and "as a bonus" in text
+
+
+CHAPTERS = [progress.ChapterProgress(stem, f"{stem} title", tuple(
+    progress.ExerciseProgress(f"m.f{number}", optional, stage, points, 50.0, cell=number + 1,
+                              notebook=f"{stem}.ipynb", found="<b>" if points else "")
+    for number, (stage, points, optional) in enumerate(exercises))) for stem, exercises in (
+        ("01", [(Stage.PASSED, 50.0, False), (Stage.NOT_STARTED, 0.0, True)]),
+        ("02", [(Stage.NOT_STARTED, 0.0, False), (Stage.FAILING, 12.5, False)]),
+        ("03", [(Stage.NOT_STARTED, 0.0, False)]))]
+
+
+def test_totals_have_a_bar_and_what_comes_next_is_named():
+    lines = progress.text(CHAPTERS).splitlines()
+    assert lines[-5:] == ["####################    50 of 50  01 title",
+                          "##..................  12.5 of 100  02 title",
+                          "....................     0 of 50  03 title",
+                          "######.............. 62.5 of 200 points in all",
+                          "Next: m.f0, in 02.ipynb, cell 1"]
+
+
+@pytest.mark.parametrize("chapters, name", [
+    (CHAPTERS, ("02", "m.f0")), (CHAPTERS[:1], None), (CHAPTERS[2:], ("03", "m.f0")),
+    ([CHAPTERS[0], CHAPTERS[2]], ("03", "m.f0")), ([], None)])
+def test_the_next_step_is_in_the_chapter_that_is_furthest_on(chapters, name):
+    step = progress.next_step(chapters)
+    assert (step and (step.notebook.removesuffix(".ipynb"), step.exercise)) == name
+
+
+def test_a_receipt_has_the_points_and_the_notebooks_hashes(tmp_path):
+    path = tmp_path / "01_overview.ipynb"
+    path.write_bytes(b"abc")
+    made = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    told = json.loads(progress.receipt(CHAPTERS, [path], made))
+    assert told["points"] == 62.5 and told["total"] == 200
+    assert [chapter["points"] for chapter in told["chapters"]] == [50, 12.5, 0]
+    assert told["notebooks"] == {path.name: hashlib.sha256(b"abc").hexdigest()}
+    assert told["made"] == "2026-03-01T12:00:00+00:00" and "the instructor's" in told["counts"]
+
+
+def test_the_page_holds_what_the_text_holds():
+    text = page("progress", chapters=CHAPTERS, number=number,
+                step=progress.next_step(CHAPTERS))
+    assert "Next: <strong>m.f0</strong>" in text and "&lt;b&gt;" in text and "<b>" not in text
+    for chapter in CHAPTERS:
+        assert chapter.title in text
+    assert "62.5%" not in text and "width: 12.5%" in text
+
+
+def test_the_command_writes_a_page_and_a_receipt(tmp_path, chapter, learner, solved, capsys):
+    root = tmp_path / "root"
+    (root / "book" / "chapters").mkdir(parents=True)
+    (root / "pyproject.toml").write_text("", encoding="utf-8")
+    (root / "book" / "chapters" / SMALL.name).write_bytes(SMALL.read_bytes())
+    notebook = tmp_path / "98_small.ipynb"
+    notebook.write_text(editions.to_text(editions.solve(learner, solved)), encoding="utf-8")
+    html, receipt = tmp_path / "me.html", tmp_path / "receipt.json"
+    assert cli.main(["progress", str(notebook), "--root", str(root), "--html", str(html),
+                     "--receipt", str(receipt)]) == 0
+    assert "passed" in capsys.readouterr().out
+    assert "Everything that is required is finished." in html.read_text(encoding="utf-8")
+    told = json.loads(receipt.read_text(encoding="utf-8"))
+    assert told["points"] == told["total"] == worth(LOOP) + worth(COUNT)
 
 
 def test_a_wrong_answer_names_the_check_and_keeps_the_points_of_the_others(measure, solved):

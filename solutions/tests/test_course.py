@@ -680,6 +680,13 @@ def test_progress_asks_the_autograder(settled):
                                                      ["autograder", "progress"]]
 
 
+def test_progress_installs_nothing(new):
+    done = new.run("progress")
+    assert done.returncode == 1 and not new.venv.exists() and not done.calls
+    assert "this command installs nothing" in done.stderr
+    assert "Try  python course.py lab" in done.stderr
+
+
 def test_serve_serves_the_course_s_model(settled):
     done = settled.run("serve", "--port", "80")
     assert done.calls[-1]["argv"] == ["gearworks", "serve", "smollm2", "--port", "80"]
