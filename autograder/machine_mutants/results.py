@@ -130,12 +130,15 @@ def read(path: Path) -> dict[str, Row]:
 
 
 def write(path: Path, rows: dict[str, Row], order: Sequence[str]) -> None:
-    """Replace a file, at once, by one with these rows, in the order of their exercises."""
+    """Replace a file, at once, by one with these rows, in the order of their exercises.
+
+    A row is a line, so that two people who renew different rows change different lines.
+    """
     place = {name: at for at, name in enumerate(order)}
-    data = {"exercises": [asdict(row) for row in sorted(
-        rows.values(), key=lambda row: place.get(row.exercise, len(place)))]}
+    lines = [json.dumps(asdict(row), ensure_ascii=False) for row in sorted(
+        rows.values(), key=lambda row: place.get(row.exercise, len(place)))]
     new = path.with_suffix(".new")
-    new.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.write_text('{"exercises": [\n' + ",\n".join(lines) + "\n]}\n", encoding="utf-8")
     os.replace(new, path)
 
 
