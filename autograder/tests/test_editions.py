@@ -339,6 +339,7 @@ def test_a_solved_notebook_differs_in_the_solution_cells_alone(chapter, learner)
 
 def test_the_book_shows_stubs_with_the_outputs_of_the_reference(chapter, tmp_path):
     (tmp_path / "chapters").mkdir()
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     seen = []
     outputs = editions.outputs_of(chapter, tmp_path,
                                   on_cell=lambda done, cells: seen.append((done, cells)))
@@ -367,6 +368,7 @@ def test_a_page_that_would_show_a_solution_is_refused(tmp_path):
     path = changed(tmp_path, ('parameter_count(SHAPES["SmolLM2-135M"])',
                               "import inspect\nprint(inspect.getsource(parameter_count))"))
     (tmp_path / "chapters").mkdir()
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     chapter = read_chapter(path)
     outputs = editions.outputs_of(chapter, tmp_path)
     with pytest.raises(ChapterError, match="an output shows a solution"):
@@ -376,6 +378,7 @@ def test_a_page_that_would_show_a_solution_is_refused(tmp_path):
 def test_a_chapter_that_does_not_run_is_named_with_the_cell(tmp_path):
     path = changed(tmp_path, ("math.sqrt(4)", "math.sqrt(-4)"))
     (tmp_path / "chapters").mkdir()
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     with pytest.raises(ChapterError, match=r"98_small.md does not run") as caught:
         editions.outputs_of(read_chapter(path), tmp_path)
     assert "'math.sqrt(-4)'" in caught.value.why and "ValueError" in caught.value.why

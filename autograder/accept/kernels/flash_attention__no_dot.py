@@ -15,7 +15,8 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
     k0 = tl.load(key_starts + batch)
     past = tl.load(key_starts + batch + 1) - k0 - tl.load(query_starts + batch + 1) + q0
     end = tl.load(query_starts + batch + 1) - q0
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(0) * ROWS
+    rows = first + tl.arange(0, ROWS)
     size = tl.arange(0, HEAD)
     mask = (rows < end)[:, None] & (size < d)[None, :]
     offsets = ((q0 + rows) * H + head)[:, None] * d + size[None, :]
@@ -23,7 +24,8 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     mixed = tl.zeros([ROWS, HEAD], tl.float32)
-    for key in range(0, past + end):
+    for key in range(tl.maximum(0, past + first - window + 1),
+                     tl.minimum(past + end, past + first + ROWS)):
         at = ((k0 + key) * K + head // (H // K)) * d + size
         one = tl.load(k + at, mask=size < d, other=0.0).to(tl.float32)
         score = tl.sum(query * one[None, :], 1)

@@ -1,4 +1,4 @@
-"""One loop over all keys up to the last, every tile masked, powers of e."""
+"""One loop from the first key to the last that a query sees, every tile masked."""
 
 from gearworks.kernels.triton.attention import attend
 from gearworks.kernels.triton.language import launched_by, tl, triton
@@ -23,7 +23,8 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
     m = tl.full([ROWS], -1e30, tl.float32)
     length = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD], tl.float32)
-    for j in range(0, S, KEYS):
+    least = tl.maximum(0, S - T + tile * ROWS - window + 1)
+    for j in range(least // KEYS * KEYS, tl.minimum(S, S - T + (tile + 1) * ROWS), KEYS):
         key = j + tl.arange(0, KEYS)
         where = (begin_k + key[:, None]) * K * d + (head * K // H) * d + column[None, :]
         real = (key[:, None] < S) & (column[None, :] < d)

@@ -23,8 +23,9 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
         own = rows + S - T
         base = tl.load(key_starts + which)
         shared = tl.program_id(1) // (H // K)
+        low = tl.maximum(0, S - T + first - window + 1) // KEYS * KEYS
         peak = tl.full([ROWS], float("-inf"), tl.float32)
-        for start in range(0, tl.minimum(S, S - T + first + ROWS), KEYS):
+        for start in range(low, tl.minimum(S, S - T + first + ROWS), KEYS):
             keys = start + tl.arange(0, KEYS)
             at = ((base + keys) * K + shared)[None, :] * d + parts[:, None]
             block = tl.load(k + at, mask=(keys < S)[None, :] & (parts < d)[:, None], other=0.0)
@@ -35,7 +36,7 @@ def flash_attention(q, k, v, out, query_starts, key_starts, H, K, window, scale,
         peak = tl.where(peak == float("-inf"), 0.0, peak)
         total = tl.zeros([ROWS], tl.float32)
         mixed = tl.zeros([ROWS, HEAD], tl.float32)
-        for start in range(0, tl.minimum(S, S - T + first + ROWS), KEYS):
+        for start in range(low, tl.minimum(S, S - T + first + ROWS), KEYS):
             keys = start + tl.arange(0, KEYS)
             at = ((base + keys) * K + shared)[:, None] * d + parts[None, :]
             there = (keys < S)[:, None] & (parts < d)[None, :]
