@@ -27,6 +27,11 @@ def random_logits(rng: np.random.Generator, *shape: int, scale: float = 2.0) -> 
     return (scale * rng.standard_normal(shape)).astype(np.float32)
 
 
+def signs_in_turn(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random logits: those of even tokens are positive, those of odd ones negative."""
+    return np.abs(random_logits(rng, *shape)) * np.float32(1 - 2 * (np.arange(shape[-1]) % 2))
+
+
 def logits_of(probabilities: Sequence[float]) -> np.ndarray:
     """Logits that have these probabilities; 0 makes a token impossible."""
     with np.errstate(divide="ignore"):
@@ -555,8 +560,7 @@ def both_signs(repetition_penalty, rng):
 def once_is_enough(repetition_penalty, rng):
     """A token that occurred many times is punished once;
     the others, and the input, stay as they were."""
-    logits = random_logits(rng, 8)
-    ids = [2, 5, 2, 2, 0, 5]
+    logits, ids = signs_in_turn(rng, 8), [2, 5, 2, 2, 0, 5]
     expect_processed(repetition_penalty, logits, [1.3, ids], true_repetition(logits, 1.3, ids),
                      f"the logits after a penalty of 1.3 for the text {ids}",
                      "It counts whether a token occurred, not how often.")
@@ -566,8 +570,7 @@ def once_is_enough(repetition_penalty, rng):
 def rewards_and_nothing(repetition_penalty, rng):
     """A penalty below 1 makes tokens likelier;
     one of 1 changes nothing, and an empty text changes nothing."""
-    logits = random_logits(rng, 6)
-    ids = rng.permutation(6)[:3].tolist()
+    logits, ids = signs_in_turn(rng, 6), rng.permutation([0, 3, 4]).tolist()
     expect_processed(repetition_penalty, logits, [0.6, ids], true_repetition(logits, 0.6, ids),
                      "the logits after a penalty of 0.6", "The rule is the same below 1.")
     expect_processed(repetition_penalty, logits, [1.0, ids], logits,
@@ -580,7 +583,7 @@ def rewards_and_nothing(repetition_penalty, rng):
 @check("sampling.repetition_penalty", points=1, public=True)
 def a_text_for_each_row(repetition_penalty, rng):
     """Of several sequences each is punished for its own tokens, however many these are."""
-    logits, (a, b, c) = random_logits(rng, 3, 6), rng.permutation(6)[:3].tolist()
+    logits, (a, b, c) = signs_in_turn(rng, 3, 6), rng.permutation([0, 3, 4]).tolist()
     for ids in ([[a, b], [b, c], [a, a]], [[c, a, a, b], [], [b]]):
         right = np.stack([true_repetition(row, 1.4, seen) for row, seen in zip(logits, ids)])
         expect_processed(repetition_penalty, logits, [1.4, ids], right,
@@ -625,7 +628,7 @@ def repetition_like_hugging_face(repetition_penalty, rng):
     from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor
 
     for logits in kinds_of_logits(rng, 1201):
-        ids = rng.integers(0, 1201, 300).tolist()
+        ids = [0, *rng.integers(1, 1201, 300).tolist()]
         right = by_hugging_face(RepetitionPenaltyLogitsProcessor(1.7), logits, ids)
         expect_processed(repetition_penalty, logits, [1.7, ids], right, "the logits", "",
                          atol=1e-6)
@@ -847,9 +850,9 @@ def expect_logprobs(logprobs, logits: np.ndarray, token: int, top: int, hint: st
 def how_likely(sample, logprobs, rng):
     """The natural logarithm of the chosen token's probability,
     with and without alternatives."""
-    logits = random_logits(rng, 9)
+    logits = np.sort(random_logits(rng, 9))
     for top in (0, 3):
-        for token in (int(logits.argmax()), int(rng.integers(9))):
+        for token in (8, int(rng.integers(8))):
             expect_logprobs(logprobs, logits, token, top,
                             "Logarithms of probabilities are at most 0; these are natural "
                             "ones.")

@@ -74,7 +74,8 @@ FOUND = FunctionCall("get_weather", json.dumps(PARIS))
      [FunctionCall("now", '{"text": "a\\nb {</tool_call>"}')]),
     ('<tool_call>{"name": "now", "arguments": {"a": "\\ud83d"}}</tool_call>', "",
      [FunctionCall("now", '{"a": "\\ud83d"}')]),            # half a pair, still UTF-8
-    (f"<tool_call> <tool_call>{CALL}", "<tool_call> ", [FOUND]),
+    pytest.param(f"<tool_call> <tool_call>{CALL}", "<tool_call> ", [FOUND],
+                 marks=pytest.mark.reference("white space behind a marker that begins no call")),
     (f"<tool_call>{{oops <tool_call>{CALL}</tool_call>", "<tool_call>{oops", [FOUND]),
 ])
 def test_calls_are_found(text, content, calls):
