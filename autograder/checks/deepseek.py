@@ -217,7 +217,7 @@ def neighbours(latent_keys, rng):
                 hint="`turn` looks at `config.rope_interleaved`; `apply_rope` does not.")
 
 
-@check(KEYS, points=1, public=True)
+@check(KEYS, points=1, public=True, always=(1,))
 def as_hugging_face(latent_keys, rng):
     """Hugging Face's layer has the same latents,
     and the right queries give the cached vectors the same shares."""
@@ -325,7 +325,7 @@ def equal_to_plain_attention(absorbed_queries, rng):
                  atol=1e-4, of="attention over the latents")
 
 
-@check(QUERIES, points=1, public=True)
+@check(QUERIES, points=1, public=True, always=(0,))
 def as_hugging_faces_heads(absorbed_queries, rng):
     """Each head looks at each token as much as Hugging Face's heads do,
     which have keys of their own."""

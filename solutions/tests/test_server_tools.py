@@ -111,6 +111,7 @@ fragments = st.sampled_from([
     '{"name": "now", "parameters": {"a": "}\\""}}', ","])
 
 
+@pytest.mark.reference("white space behind a marker that begins no call, as in a stream")
 @given(st.lists(fragments, max_size=9).map("".join), st.lists(st.integers(0, 500), max_size=9))
 @example(f"[TOOL_CALLS] [{CALL}]", [3, 11, 12, 13])
 @example(f" [TOOL_CALLS] [{CALL}]", [1, 7])
