@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gearworks import decoding, pipeline
+from gearworks import decoding
 from gearworks.decoding import generate
 from gearworks.errors import GearworksError, ModelError
 from gearworks.language_model import LanguageModel
