@@ -726,7 +726,7 @@ def as_hugging_face(BlockPool, rng):
                       "found must be what the block holds at that time.")
 
 
-@check(SHARE, points=2, public=False)
+@check(SHARE, points=2, public=False, always=(4,))
 def any_texts(BlockPool, rng):
     """Whatever texts come and go, under honest hashes and under hashes that clash:
     what is found is the right text, and as much of it as there is."""
