@@ -78,7 +78,7 @@ def step_of(engine: Any) -> Any:
     expect_returned(deltas, "a list of deltas, empty where nothing is new")
     expect(isinstance(deltas, list) and all(hasattr(delta, "request_id") for delta in deltas),
            "a list of deltas", repr(deltas)[:80])
-    return sorted(told(delta) for delta in deltas)
+    return sorted((told(delta) for delta in deltas), key=str)
 
 
 class Run:
