@@ -23,6 +23,7 @@ from gearworks.profiling.operators import Operator
 from gearworks.profiling.profile import Profile, Work
 from gearworks.tokenizer import Tokenizer
 from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Step, Trace
+from gearworks.viz.figure import _resource
 from gearworks.vocabularies.vocabulary import Vocabulary
 
 VOID = {"br", "hr", "img", "input", "meta", "link"}
@@ -716,3 +717,14 @@ def test_float64_is_rounded_once():
 def test_a_block_that_is_none_is_refused(block):
     with pytest.raises(FigureError):
         viz.number_formats(block)
+
+
+@pytest.mark.parametrize("kind", ["attention", "distribution", "formats", "movie", "rotation"])
+def test_the_style_of_a_figure_meets_no_figure_of_another_kind(kind):
+    """A style counts on the whole page: each selector is of figures of its own kind."""
+    style = re.sub(r"/\*.*?\*/", "", _resource(f"{kind}.css"), flags=re.DOTALL)
+    selectors = [each.strip() for head in re.findall(r"([^{};]+)\{", style)
+                 if not head.lstrip().startswith("@")
+                 for each in re.sub(r"\([^()]*\)", "", head).split(",")]
+    assert len(selectors) > 5
+    assert [each for each in selectors if f"gw-{kind}" not in each] == []
