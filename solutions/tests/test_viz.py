@@ -411,7 +411,7 @@ def test_a_profiles_bars_are_its_times(figures):
 def test_a_budget_says_what_fits():
     bars = {"a": {"weights": 12e9}, "b": {"weights": 12e9, "kv_cache": 1}}
     words = viz.memory_budget(bars, capacity=[16e9, 12e9]).words
-    assert "Fits 12 GB: a. Fits 16 GB: a, b." in words
+    assert "Fits 12 GB: a. Fits 16 GB: a; b." in words
     assert "a (12 GB, fits 12 GB): 12 GB (weights)" in words
     assert "b (12 GB, fits 16 GB): 12 GB (weights) | 1 B (KV cache)" in words
     assert "more than 8 GB" in viz.memory_budget({"weights": 9e9}, capacity=8e9).words
