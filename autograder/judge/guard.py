@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from autograder.sandbox.limits import MEMORY
 WARDEN = "autograder.judge.warden"
 STARTING_SECONDS = 120      # by the wall clock, in which Python and the engine are loaded
 ANSWER_SECONDS = 30         # and in which a warden answers, however busy the machine is
+LAST_SECONDS = 2            # and in which it ends once nobody asks any more
 
 
 class Guard:
@@ -67,9 +69,12 @@ class Guard:
     def end(self) -> None:
         """End the sandbox, and with it every process inside."""
         self._control.close()
-        with suppress(ProcessLookupError):
-            self._process.kill()            # it dies with its parent, bubblewrap
-        self._process.wait()
+        try:
+            self._process.wait(LAST_SECONDS)    # by itself, so that what it used up is counted
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                self._process.kill()            # it dies with its parent, bubblewrap
+            self._process.wait()
 
 
 class GuardedHold:

@@ -232,12 +232,10 @@ def test_a_message_has_a_size():
     for head in ((wire.LONGEST + 1, 0), (2, wire.MOST_BLOBS + 1)):
         with pytest.raises(WireError):
             wire.read(io.BytesIO(struct.pack("<II", *head) + b"{}"))
-    blobs = struct.pack("<I", wire.LARGEST - 2) + b"x" * 9
     with pytest.raises(EOFError):
-        wire.read(io.BytesIO(struct.pack("<II", 2, 1) + b"{}" + blobs))
+        wire.read(io.BytesIO(struct.pack("<III", 2, 1, wire.LARGEST - 2) + b"{}" + b"x" * 9))
     with pytest.raises(WireError):
-        wire.read(io.BytesIO(struct.pack("<II", 2, 2) + b"{}" + struct.pack("<I", 1) + b"x"
-                             + struct.pack("<I", wire.LARGEST)))
+        wire.read(io.BytesIO(struct.pack("<IIII", 2, 2, 1, wire.LARGEST) + b"{}x"))
 
 
 class Counting:
