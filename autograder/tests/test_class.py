@@ -28,8 +28,8 @@ from autograder.classes.late import late_policy, on_time
 from autograder.classes.record import Record, Status
 from autograder.classes.roster import Roster, Student
 from autograder.classes.submitted import find_submissions
-from autograder.judge.known import KnownReports
-from autograder.submissions import answers
+from autograder.judge.memory import Memory
+from autograder.judge.workers import Workers
 from gearworks.errors import GearworksError, UsageError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -156,8 +156,8 @@ def test_where_nothing_could_be_graded_there_is_no_number(course, chapter, learn
                                                           monkeypatch):
     monkeypatch.setattr("autograder.processes.limits.WALL_PER_CPU", 0.1)
     hand_in(tmp_path / "submitted", "ada", editions.to_text(editions.solve(
-        learner, {COUNT: "import time\ntime.sleep(1000)\ndef parameter_count(shape):\n"
-                         "    return 1\n"})).encode())
+        learner, {COUNT: "import time\n\n\ndef parameter_count(shape):\n"
+                         "    time.sleep(1000)\n"})).encode())
     [row] = graded(tmp_path / "submitted", course, tmp_path / "out")
     assert row.status is Status.INFRASTRUCTURE and row.total is None
 
@@ -165,33 +165,33 @@ def test_where_nothing_could_be_graded_there_is_no_number(course, chapter, learn
 def test_the_same_answer_is_judged_once_for_all_who_gave_it(course, solved, tmp_path,
                                                             monkeypatch):
     """Wherever it stands; another secret draws other inputs, for which it is judged anew."""
-    judged = []
-    judge = answers.judge
-    monkeypatch.setattr(answers, "judge", lambda attempt, *more, **how: (
-        judged.append(attempt.exercise), judge(attempt, *more, **how))[1])
+    started = []
+    start = Workers.start
+    monkeypatch.setattr(Workers, "start", lambda self, module: (
+        started.append(module), start(self, module))[1])
     for student in ("ada", "ben", "cleo"):
         hand_in(tmp_path / "submitted", student, signed(solved, f"by {student}"),
                 f"{student}.ipynb")
     rows = graded(tmp_path / "submitted", course, tmp_path / "out")
     assert {row.total for row in rows} == {rows[0].required_max}
-    assert len({row.key for row in rows}) == 3 and len(judged) == len({*judged}) > 1
-    once = len(judged)
+    exercises = len(Results(tmp_path / "out").records.get(rows[0].key).exercises)
+    assert len({row.key for row in rows}) == 3 and len(started) == exercises > 1
     graded(tmp_path / "submitted", Course(course.chapters, "another", None), tmp_path / "new")
-    assert len(judged) == 2 * once
+    assert len(started) == 2 * exercises
 
 
 def test_what_is_no_result_is_not_remembered_and_what_is_old_is_forgotten():
     def report(error=None):
         return Report("x.f", (Outcome("one", "One.", 1.0, True, error or Ended.PASSED),), 1.0)
 
-    known, made = KnownReports(2), []
+    memory, made = Memory(2), []
 
     def judged(what):
         made.append(what)
         return report(Ended.NOT_GRADED if what == "slow" else None)
 
     for what in ("slow", "slow", "a", "b", "a", "c", "a", "b"):
-        known.report(what, lambda: judged(what))
+        memory.report(what, lambda: judged(what))
     assert made == ["slow", "slow", "a", "b", "c", "b"]
 
 
