@@ -51,7 +51,8 @@ def reports():
 def judged_once(reports, monkeypatch):
     """In a test that is not about judging, the same code gets the same report for nothing."""
     from autograder.submissions import answers
-    monkeypatch.setattr(answers, "judge", lambda attempt, _, **how: reports(attempt, **how))
+    monkeypatch.setattr(answers, "judge", lambda attempt, _, memory=None, **how: reports(
+        attempt, **how))
 
 
 @pytest.fixture
