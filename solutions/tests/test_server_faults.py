@@ -619,7 +619,9 @@ def test_a_bug_in_a_path_is_an_error_with_an_id_in_the_log(client, server, monke
     monkeypatch.undo()
 
 
-def test_when_the_engine_fails_everybody_is_told_at_once(served, tiny_chat):
+@pytest.mark.parametrize("error", [MemoryError("out of memory"), SystemExit("out")],
+                         ids=lambda error: type(error).__name__)
+def test_when_the_engine_fails_everybody_is_told_at_once(served, tiny_chat, error):
     with (served(tiny_chat, engine={"max_num_seqs": 2}) as server,
           httpx.Client(base_url=server.url, timeout=60) as client,
           ThreadPoolExecutor(3) as pool):
@@ -629,11 +631,11 @@ def test_when_the_engine_fails_everybody_is_told_at_once(served, tiny_chat):
             time.sleep(0.001)
 
         def fail(*arguments, **options):
-            raise MemoryError("out of memory")
+            raise error
         server.engine.forward = fail
         for each in whole:
             assert_error(each.result(), 500, code="engine_failed")
-            assert "MemoryError: out of memory" in each.result().text
+            assert f"{type(error).__name__}: {error}" in each.result().text
         assert json.loads(streamed.result()[-1])["error"]["code"] == "engine_failed"
         assert_error(client.get("/health"), 503, code="engine_failed")
         assert_error(client.post("/v1/completions", json=SHORT), 500, code="engine_failed")
