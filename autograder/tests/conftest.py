@@ -2,6 +2,12 @@
 sandbox that a class gets."""
 
 import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -42,3 +48,36 @@ def sandbox():
     if problem := found.problem():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(problem)
     return found
+
+
+@pytest.fixture
+def jupyterlab(tmp_path):
+    """A function that runs JupyterLab in a folder, with settings of its own:
+    with jupyterlab(folder, **environment) as address."""
+    @contextmanager
+    def running(folder, **environment):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        own = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower())
+               for kind in ("CONFIG", "DATA", "RUNTIME")}
+        server = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}",
+             f"--ServerApp.root_dir={folder}", "--ServerApp.port_retries=0",
+             "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True",
+             "--allow-root"],
+            cwd=folder, env=os.environ | own | environment, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
+        try:
+            for _ in range(600):
+                try:
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/api")
+                    break
+                except OSError:
+                    assert server.poll() is None, "JupyterLab ended"
+                    time.sleep(0.2)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+            server.wait(30)
+    return running

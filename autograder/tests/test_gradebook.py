@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -372,32 +371,14 @@ def test_an_instructor_s_own_question_waits_for_a_person(with_question, grader, 
     assert row.required == most + 4 and row.required_max == most + 5
 
 
-def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, browser, tmp_path):
+def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, browser,
+                                             jupyterlab):
     """In a real browser: the answer and the judge's table are there, and the points arrive."""
     directory, submitted, results = with_question
     grade_and_show(grader, *with_question)
     with opened(directory.db_url, "gearworks") as book:
         notebook = book.find_submission_notebook("98_small", "ch98", "ada").id
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower())
-               for kind in ("CONFIG", "DATA", "RUNTIME")}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}",
-         f"--ServerApp.root_dir={submitted.parent}", "--ServerApp.port_retries=0",
-         "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", "--allow-root"],
-        cwd=submitted.parent, env=os.environ | folders, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{address}/api")
-                break
-            except OSError:
-                assert server.poll() is None, "the server ended"
-                time.sleep(0.2)
+    with jupyterlab(submitted.parent) as address:
         page = browser.new_page()
         page.set_default_timeout(120_000)
         page.goto(f"{address}/formgrader/submissions/{notebook}/")
@@ -413,9 +394,6 @@ def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, bro
                 break
             page.wait_for_timeout(100)
         page.close()
-    finally:
-        server.terminate()
-        server.wait(30)
     assert scores(directory.db_url, "ada")[0]["why"][1] == 3
     row = grade_and_show(grader, *with_question)
     assert row.required == required_points(chapter) + 3 and row.status is Status.GRADED
