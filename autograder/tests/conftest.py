@@ -8,6 +8,7 @@ import sys
 import time
 import urllib.request
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,9 @@ def pytest_addoption(parser):
     parser.addoption("--whole-class", action="store_true",
                      help="try what is promised about classes at its full size: 5,000 "
                           "submissions, 50 kills, 20 runs; hours")
+    parser.addoption("--fresh-machine", action="store_true",
+                     help="run the instructors' guide's commands in a new environment; needs "
+                          "the registries, and minutes of a machine that is free")
     parser.addoption("--all-engines", action="store_true",
                      help="try every engine of accepted versions, with all tests of its parts")
     parser.addoption("--run-all", action="store_true",
@@ -38,6 +42,39 @@ def learner(chapter):
     """The small chapter's notebook, in which nobody has worked yet."""
     from autograder.chapters import editions
     return editions.learner_edition(chapter, HERE.parents[1])
+
+
+@pytest.fixture(scope="module")
+def reports():
+    """Judges attempts, the same one once."""
+    from autograder.judge.judging import judge
+    from autograder.judge.workers import Workers
+    with Workers() as workers:
+        yield cache(lambda attempt, **how: judge(attempt, workers, **how))
+
+
+@pytest.fixture
+def judged_once(reports, monkeypatch):
+    """In a test that is not about judging, the same code gets the same report for nothing."""
+    from autograder.submissions import answers
+    monkeypatch.setattr(answers, "judge", lambda attempt, _, memory=None, **how: reports(
+        attempt, **how))
+
+
+@pytest.fixture
+def sleeper(chapter, learner, monkeypatch):
+    """A submission in which one of two answers only sleeps; and the wall clock's limit is
+    seconds, as long as nobody computes for longer."""
+    from autograder.chapters import editions
+    monkeypatch.setattr("autograder.processes.limits.WALL_PER_CPU", 0.3)
+    answer = editions.solutions(chapter)
+    name, count = "pipeline-run_request", "accounting-parameter_count"
+    sleeps = answer[name].replace("    prompt_ids = encode(prompt)\n",
+                                  "    import time\n    time.sleep(1000)\n"
+                                  "    prompt_ids = encode(prompt)\n")
+    assert sleeps != answer[name]
+    return editions.to_text(editions.solve(
+        learner, {name: sleeps, count: answer[count]})).encode()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -26,10 +25,7 @@ from autograder.classes.record import Status
 from autograder.classes.restored import restored
 from autograder.classes.roster import Roster, Student
 from autograder.classes.submitted import find_submissions, notebooks_of
-from autograder.judge.attempt import Attempt
-from autograder.judge.judging import judge
-from autograder.judge.workers import Workers
-from autograder.submissions import answers, progress
+from autograder.submissions import progress
 from autograder.submissions.attempts import find_components
 from gearworks.errors import GearworksError
 
@@ -37,6 +33,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
 RUN, COUNT = "check-pipeline-run_request", "check-accounting-parameter_count"
 SECRET = "of the tests"
+pytestmark = pytest.mark.usefixtures("judged_once")
 
 
 @pytest.fixture(scope="module")
@@ -62,21 +59,6 @@ def course(tmp_path_factory, chapter):
 @pytest.fixture(scope="module")
 def grader(chapter):
     return Course((chapter,), SECRET, None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def judged_once():
-    """The same code gets the same report, which takes the time of one."""
-    with Workers() as workers:
-        @cache
-        def report(exercise, code, missing, **how):
-            return judge(Attempt(exercise, code, "", missing), workers, **how)
-
-        patch = pytest.MonkeyPatch()
-        patch.setattr(answers, "judge", lambda attempt, _, **how: report(
-            attempt.exercise, attempt.code, attempt.missing, **how))
-        yield
-        patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +211,44 @@ def test_points_that_a_person_gave_stay_and_count(gradebook, grader, handed_in, 
     page = (results.folder / "feedback" / "half" / "98_small.html").read_text(encoding="utf-8")
     assert f"{rows['half'].total:g} of {rows['half'].required_max:g} points" in page
     assert "changed by a person" in page
+
+
+def test_what_could_not_be_graded_is_open_and_a_person_may_give_points(
+        gradebook, grader, sleeper, tmp_path):
+    hand_in(tmp_path / "submitted", "ben", sleeper)
+    results = Results(tmp_path / "out")
+    before = run(tmp_path / "submitted", grader, results, gradebook)["ben"]
+    found, _ = scores(gradebook, "ben")
+    assert found[RUN] == (None, None, True) and found[COUNT] == (before.total, None, False)
+    assert before.status is Status.PARTIAL and before.total == before.required > 0
+    with opened(gradebook, "gearworks") as book:
+        book.find_grade(RUN, "98_small", "ch98", "ben").manual_score = 2.0
+        book.db.commit()
+    after = run(tmp_path / "submitted", grader, results, gradebook)["ben"]
+    assert after.manual and after.total == before.total + 2
+
+
+def test_nbgrader_too_leaves_open_what_could_not_be_graded(course, grader, chapter, sleeper,
+                                                           tmp_path, monkeypatch):
+    from nbgrader.preprocessors import SaveAutoGrades
+
+    from autograder.classes import nbgrader_preprocessors as ours
+
+    monkeypatch.setenv("AUTOGRADER_SECRET", SECRET)
+    monkeypatch.setattr(ours, "outline", lambda: grader.chapters)
+    shutil.copy(course / "gradebook.db", tmp_path)
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    with opened(url, "gearworks") as book:
+        book.update_or_create_student("ben")
+        book.update_or_create_submission("ch98", "ben")
+    told = {"nbgrader": {"notebook": "98_small", "assignment": "ch98", "student": "ben",
+                         "db_url": url}}
+    notebook, _ = ours.JudgeChecks().preprocess(nbformat.reads(sleeper.decode(), 4), told)
+    SaveAutoGrades().preprocess(notebook, told)
+    assert scores(url, "ben")[0][RUN][0] > 0                # stock: full points for no number
+    ours.SaveJudgedGrades().preprocess(notebook, told)
+    found, _ = scores(url, "ben")
+    assert found[RUN] == (None, None, True) and found[COUNT][0] > 0 and not found[COUNT][2]
 
 
 def test_what_was_never_released_is_said_before_grading(course, tmp_path):
