@@ -101,7 +101,8 @@ class SentencePieceTokenizer(Tokenizer):
                 run += known[id]
                 continue
             if run:
-                texts.append(_spelled(run))
+                spelled = _spelled(run)
+                texts.append(spelled.replace(SPACE, " ") if self._rules.signs_last else spelled)
                 run = b""
             if id is not None:
                 texts.append(known[id].decode("utf-8"))
