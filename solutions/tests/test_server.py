@@ -19,18 +19,6 @@ LONG = {"prompt": "One two three", "max_tokens": 300, "temperature": 0, "ignore_
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8, "temperature": 0}
 
 
-@pytest.fixture(scope="module")
-def server(served, tiny_chat):
-    with served(tiny_chat) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
-
-
 def events(response) -> list:
     """The data of all server-sent events of a response."""
     assert response.headers["content-type"].startswith("text/event-stream")

@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import psutil
 import pytest
-from test_server import LONG, assert_error, stream
+from test_server import LONG, assert_error, events, stream
 
 from gearworks.server import service as service_module
 from gearworks.server.graceful import Patience
@@ -24,18 +24,6 @@ from gearworks.cli.serve import KEY_VARIABLE
 
 QUICK = Patience(head=0.5, body=0.5, write=0.5)
 SHORT = {"prompt": "One two three", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def server(served, tiny_chat):
-    with served(tiny_chat) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
 
 
 @pytest.fixture
@@ -664,14 +652,15 @@ def test_after_the_grace_answers_are_cancelled_and_told(served, tiny_chat, capsy
     endless = LONG | {"max_tokens": 1900}
     with (served(tiny_chat, grace=0.2) as server,
           httpx.Client(base_url=server.url, timeout=60) as client,
-          ThreadPoolExecutor(2) as pool):
+          ThreadPoolExecutor(1) as pool,
+          client.stream("POST", "/v1/completions", json=endless | {"stream": True}) as begun):
+        assert begun.status_code == 200
         whole = pool.submit(client.post, "/v1/completions", json=endless)
-        streamed = pool.submit(stream, client, "/v1/completions", endless)
         while server.service.engine.unfinished < 2:
             time.sleep(0.001)
         server.uvicorn.should_exit = True
         assert_error(whole.result(), 503, code="shutting_down")
-        assert json.loads(streamed.result()[-1])["error"]["code"] == "shutting_down"
+        assert json.loads(events(begun)[-1])["error"]["code"] == "shutting_down"
         server.thread.join(60)
         assert not server.engine.has_unfinished()
     said = capsys.readouterr().err
