@@ -42,10 +42,12 @@ usage: python course.py COMMAND [arguments]
   lab [--no-browser] [-- ARGS]   open the course in JupyterLab (ARGS go to JupyterLab)
   test [--long] [ARGS]           run the test suite, with --long all of it (ARGS go to pytest)
   chat [MODEL] [ARGS]            talk with the model in this terminal
-  book [ARGS]                    build the HTML book
+  book [--publish] [ARGS]        build the HTML book; to publish it, figures that were measured
+                                 on a busy machine are measured again, or refused
   serve [MODEL] [ARGS]           serve the model through an OpenAI-compatible API
   grade SUBMITTED [ARGS]         grade what a class has handed in, a folder or a zip file
   progress                       show which gears of your engine are finished
+  certificate [ARGS]             try your engine, and write a page that shows it
 
 Each command first sets up what it needs: a Python environment (the active one, else .venv in
 this folder), the packages of requirements.txt, and the model. The first time takes minutes,
@@ -750,6 +752,9 @@ def talk(command, arguments):
 
 def book(arguments):
     prepare(MODEL)
+    if "--publish" in arguments:
+        arguments = [argument for argument in arguments if argument != "--publish"]
+        os.environ["GEARWORKS_PUBLISH"] = "1"
     hand_over([sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build",
                ".", *arguments], ROOT)
 
@@ -765,6 +770,11 @@ def progress(arguments):
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
 
 
+def certificate(arguments):
+    prepare(MODEL)
+    hand_over([sys.executable, "-m", "autograder", "certificate", *arguments])
+
+
 def partition(arguments, separator):
     """Split a list at the first `separator`, as str.partition does."""
     if separator not in arguments:
@@ -774,7 +784,7 @@ def partition(arguments, separator):
 
 
 COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "serve": serve,
-            "grade": grade, "progress": progress}
+            "grade": grade, "progress": progress, "certificate": certificate}
 
 
 def main(arguments):

@@ -466,7 +466,7 @@ def test_who_cites_and_who_publishes_is_told_what_is_so():
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows"
                                / "pages.yml").read_text(encoding="utf-8"))
     steps = workflow["jobs"]["build"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == ["python course.py book"]
+    assert [step["run"] for step in steps if "run" in step] == ["python course.py book --publish"]
     paths = [step["with"]["path"] for step in steps if "artifact" in step.get("uses", "")]
     assert paths == ["_build/html", "_build/gearworks-book-*.zip"]
 

@@ -7,11 +7,12 @@ the page has outputs.
 """
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
 import nbformat
-from edition_cache import executed_edition, run_key
+from edition_cache import executed_edition, kept_run_is_busy, run_key
 from figure_files import with_data_apart
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -26,6 +27,7 @@ from gearworks.errors import GearworksError
 logger = logging.getLogger(__name__)
 
 KEY = "gearworks_edition"
+PUBLISH = "GEARWORKS_PUBLISH"           # `course.py book --publish` sets it
 _CHAPTER_LINK = re.compile(r"\[([^\]]*)\]\((\d\d_\w+)\.ipynb(?:#[^)]*)?\)")
 
 
@@ -55,9 +57,21 @@ def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], change
         chapters = {docname: chapter_of(app, docname)
                     for docname in env.found_docs - added - changed}
         return [docname for docname, chapter in chapters.items()
-                if chapter and env.metadata[docname].get(KEY) != page_key(chapter)]
+                if chapter and (env.metadata[docname].get(KEY) != page_key(chapter)
+                                or is_published() and kept_run_is_busy(
+                                    chapter, run_key(chapter), runs_folder()))]
     except GearworksError as error:
         raise EditionError(str(error)) from error
+
+
+def is_published() -> bool:
+    """Whether this build is for everybody: then no figure may come from a busy machine."""
+    return os.environ.get(PUBLISH) == "1"
+
+
+def runs_folder() -> Path:
+    """Where runs of chapters are kept."""
+    return hub.home() / "book"
 
 
 def page_key(chapter: Chapter) -> str:
@@ -74,7 +88,7 @@ def swap(app: Sphinx, docname: str, source: list[str]) -> None:
             return
         with Bar(chapter.stem) as bar:
             notebook = executed_edition(chapter, run_key(chapter), Path(app.srcdir),
-                                        hub.home() / "book", bar.on_cell)
+                                        runs_folder(), bar.on_cell, is_published())
     except GearworksError as error:
         raise EditionError(str(error)) from error
     for cell in notebook.cells:

@@ -1,6 +1,7 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
-    {engine-map}         the engine's map, with nothing built yet
+    {engine-map}         the engine's map, whose gears lead to their chapters; with nothing
+                         built yet, or with `:lit: all`
     {engine-movie}       a text's way through SmolLM2, whole: viz.engine_movie
     {diagram}            a still picture of `autograder.diagrams`, by its name
     {kill-matrix}        how good the checks are, from book/kill_matrix.json
@@ -15,6 +16,7 @@ from html import escape
 from pathlib import Path
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from figure_files import with_data_apart
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
@@ -30,16 +32,23 @@ from gearworks import hub, viz
 from gearworks.families import routes
 from gearworks.language_model import LanguageModel
 
+CHAPTERS = "chapters/"
 MATRIX = Path("book") / "kill_matrix.json"
 MOST_MOVIE_BYTES = 860_000            # every layer and pass; 600 kB as a server sends it
 
 
 class EngineMap(SphinxDirective):
-    """The figure that every chapter shows, drawn by the same function."""
+    """The figure that every chapter shows, drawn by the same function; its gears are links."""
+
+    option_spec = {"lit": lambda value: directives.choice(value, ("all",))}
 
     def run(self) -> list[nodes.Node]:
         _depend_on_figures(self.env)
-        return [nodes.raw("", viz.engine_map().html, format="html")]
+        chapters = {int(name[len(CHAPTERS):][:2]):
+                    self.env.app.builder.get_relative_uri(self.env.docname, name)
+                    for name in self.env.found_docs if name.startswith(CHAPTERS)}
+        lit = viz.GEARS if "lit" in self.options else ()
+        return [nodes.raw("", viz.engine_map(lit, chapters=chapters).html, format="html")]
 
 
 class EngineMovie(SphinxDirective):

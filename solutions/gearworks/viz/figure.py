@@ -81,7 +81,7 @@ def interactive(kind: str, title: str, data: str, words: str, choice: str = "",
     # Escaped so that no text can end the element that holds the data.
     data = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
     body = ('<details class="gw-words" open><summary>In words</summary>'
-            f'<pre>{escape(words, quote=False)}</pre></details>'
+            f'<pre tabindex="0">{escape(words, quote=False)}</pre></details>'
             f'<script type="application/json" class="gw-data">{data}</script>')
     return Figure(framed(title, body, kind, choice), words, most_bytes)
 
