@@ -55,6 +55,10 @@ if not (find_spec("gearworks") and find_spec("autograder")):
     extras = "" if has_all else "[truth,course]"
     %pip install --quiet "gearworks{{extras}} @ git+{homepage}\""""
 
+PROGRESS = """\
+import autograder
+autograder.progress("{chapter}")"""
+
 PLOT_IN_WORDS = "<details><summary>The plot in words</summary>\n\n{}\n\n</details>"
 
 Progress = Callable[[Sequence[Path]], Iterable[Path]]
@@ -368,6 +372,9 @@ def _notebook(chapter: Chapter, root: Path, state: State,
             source = f"{FUTURE}\n{source}"
         own = [tag for tag in cell.tags if tag != MEASURED or state == "import"]
         cells.append(new_code_cell(source, id=id, metadata=_metadata(own)))
+        if "setup" in cell.tags and install:
+            cells.append(new_code_cell(PROGRESS.format(chapter=chapter.stem), id="progress",
+                                       metadata={"jupyter": {"source_hidden": True}}))
         description = ((cell.metadata.get("mystnb") or {}).get("image") or {}).get("alt")
         if description and state != "import":      # the book's page has it, an editor has not
             cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description),

@@ -16,8 +16,8 @@ FOLDER = "_static/search"
 SCRIPT = "search_excerpts.js"
 _UNREAD = re.compile(r"<(script|style|svg)\b.*?</\1>", re.DOTALL)
 # between these, words belong to one sentence; elsewhere there is a gap
-_INLINE = {"a", "abbr", "b", "bdi", "cite", "code", "dfn", "em", "i", "kbd", "mark", "s", "samp",
-           "small", "span", "strong", "sub", "sup", "u", "var"}
+_INLINE = {"a", "abbr", "b", "bdi", "cite", "code", "dfn", "em", "i", "kbd", "mark", "s",
+           "samp", "small", "span", "strong", "sub", "sup", "u", "var"}
 
 
 def setup(app: Sphinx) -> dict:
