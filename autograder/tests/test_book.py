@@ -9,6 +9,7 @@ they fail.
 import ast
 import doctest
 import functools
+import gzip
 import html
 import importlib.util
 import io
@@ -359,6 +360,82 @@ def test_96_columns_fit_everywhere(show, pages):
         page.close()
 
 
+FIRST_LOAD = 700_000                 # bytes, gzipped
+ICONS = """() => [...document.querySelectorAll('.fas, .fab, .fa-solid, .fa-brands')].filter(
+  (icon) => !getComputedStyle(icon, '::before').maskImage.startsWith('url("data:image/svg')
+).map((icon) => icon.className)"""
+
+
+@whole_book
+def test_first_load_is_small_and_icons_are_drawn(browser, address, pages):
+    """All that a page asks for before anybody scrolls, as a server sends it."""
+    sizes = {}
+    for name in pages:
+        page, answers = browser.new_page(viewport={"width": 1280, "height": 800}), []
+        page.on("response", answers.append)
+        page.goto(address + name)
+        page.wait_for_load_state("networkidle")
+        bodies = {answer.url: answer.body() for answer in answers if answer.ok
+                  and figure_files.FOLDER not in answer.url}
+        sizes[name] = sum(min(len(body), len(gzip.compress(body))) for body in bodies.values())
+        assert page.evaluate(ICONS) == [], name
+        page.close()
+    assert max(sizes.values()) <= FIRST_LOAD, sizes
+
+
+@whole_book
+def test_a_search_shows_the_place_from_a_disk_too(show, site, browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    for address_of in (lambda name: (site / name).as_uri(), None):
+        page = context.new_page() if address_of else None
+        if page:
+            page.goto(f"{address_of('search.html')}?q=top-p")
+        else:
+            page = show("search.html?q=top-p")
+        page.locator("#search-results li .context").first.wait_for()
+        page.wait_for_function("document.querySelectorAll('#search-results li').length == "
+                               "document.querySelectorAll('#search-results .context').length")
+        found = page.locator("#search-results li").evaluate_all(
+            "(items) => items.map((item) => [item.querySelector('a').getAttribute('href'),"
+            " item.querySelector('.context').textContent])")
+        assert not [text for _, text in found if "Open issue" in text or "Repository" in text]
+        link, text = next((link, text) for link, text in found if "05_decoding" in link)
+        assert "top-p" in text.lower()
+        anchor = link.partition("#")[2]
+        chapter = (site / "chapters" / "05_decoding.html").read_text(encoding="utf-8")
+        assert f'<section id="{anchor}">' in chapter or f'id="{anchor}"' in chapter
+        marked = page.locator("#search-results .context .highlighted").all_inner_texts()
+        assert marked and all(re.match("(?i)top|p$", each) for each in marked)
+    context.close()
+
+
+FEW_PAGES = ("book/intro.html", "book/your_engine.html", "book/instructors.html",
+             "chapters/01_overview.html", "search.html")
+
+
+@whole_book
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_barriers(show, barriers, pages, scheme, width, request):
+    """axe-core finds nothing of WCAG A and AA, with every figure loaded and every fold open."""
+    every = [*pages, "search.html", "genindex.html"]
+    found = {}
+    for name in every if request.config.getoption("--every-page") else FEW_PAGES:
+        page = show(name, width=width, color_scheme=scheme)
+        page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
+        page.evaluate("""async () => {
+          for (let y = 0; y < document.body.scrollHeight; y += 700) {
+            scrollTo(0, y);
+            await new Promise((done) => setTimeout(done, 20));
+          }
+          scrollTo(0, 0);
+        }""")
+        page.wait_for_load_state("networkidle")
+        found[name] = barriers(page)
+        page.close()
+    assert not any(found.values()), json.dumps(found, indent=1)[:6000]
+
+
 @whole_book
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_plots_take_the_ink_of_the_page(show, scheme):
@@ -466,6 +543,7 @@ def test_who_cites_and_who_publishes_is_told_what_is_so():
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     config = yaml.safe_load((REPOSITORY / "_config.yml").read_text(encoding="utf-8"))
     assert citation["version"] == __version__
+    assert f"This is version {__version__}." in (BOOK / "intro.md").read_text(encoding="utf-8")
     assert citation["repository-code"] == config["repository"]["url"]
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows"
                                / "pages.yml").read_text(encoding="utf-8"))
