@@ -372,7 +372,7 @@ def test_first_load_is_small_and_icons_are_drawn(browser, address, pages):
     sizes = {}
     for name in pages:
         page, answers = browser.new_page(viewport={"width": 1280, "height": 800}), []
-        page.on("response", answers.append)
+        page.on("response", lambda answer, seen=answers: seen.append(answer))
         page.goto(address + name)
         page.wait_for_load_state("networkidle")
         bodies = {answer.url: answer.body() for answer in answers if answer.ok
@@ -422,7 +422,7 @@ def test_no_page_has_barriers(show, barriers, pages, scheme, width, request):
     found = {}
     for name in every if request.config.getoption("--every-page") else FEW_PAGES:
         page = show(name, width=width, color_scheme=scheme)
-        page.evaluate("document.querySelectorAll('details').forEach((fold) => fold.open = true)")
+        page.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
         page.evaluate("""async () => {
           for (let y = 0; y < document.body.scrollHeight; y += 700) {
             scrollTo(0, y);

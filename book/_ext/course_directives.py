@@ -75,7 +75,7 @@ class ChapterTable(SphinxDirective):
             more = len(exercises) - required
             body.append([path.stem[1], link, writes[path.stem[:2]],
                          f"{required}" + (f" + {more}" if more else ""), hours])
-        return [_table(["", "Chapter", "You write", "Exercises (+ optional)", "Hours"], body,
+        return [_table(["No.", "Chapter", "You write", "Exercises (+ optional)", "Hours"], body,
                        "chapter-table")]
 
 
