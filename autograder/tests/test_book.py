@@ -7,6 +7,7 @@ they fail.
 """
 
 import ast
+import base64
 import doctest
 import functools
 import gzip
@@ -463,7 +464,7 @@ def small(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     for name in ("course.py", "_config.yml", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, root)
-    for name in ("_ext", "_static"):
+    for name in ("_ext", "_static", "_templates"):
         shutil.copytree(BOOK / name, root / "book" / name,
                         ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(__file__).parent / "data", root / "autograder" / "tests" / "data")
@@ -691,6 +692,27 @@ def test_a_plot_becomes_a_part_of_the_page(svg):
     assert one.replace("p1-", "p2-") == two
 
 
+def test_a_heat_map_is_a_tenth_of_its_bytes(svg):
+    import numpy as np
+    from PIL import Image
+    numbers = np.random.default_rng(0).integers(0, 255, (90, 90, 3), np.uint8)
+
+    def with_picture(image):
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        address = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return svg.replace("<defs", f'<image xlink:href="{address}"/><defs', 1)
+    smooth = Image.fromarray(numbers).resize((300, 300), Image.Resampling.BICUBIC)
+    before = with_picture(smooth)
+    after = inline_plots.inline_svg(before, "A map", "p1-")
+    [data] = re.findall(r"data:image/webp;base64,([^\"]+)", after)
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"), float)
+    assert len(after) < len(before) / 4
+    assert np.abs(shown - np.asarray(smooth, float)).mean() < 12
+    small = with_picture(Image.fromarray(numbers[:9, :9]))
+    assert "image/png" in inline_plots.inline_svg(small, "A map", "p1-")
+
+
 def test_a_plot_without_a_description_is_refused_before_anything_runs(small, tmp_path):
     text = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
     path = tmp_path / "98_small.md"
@@ -768,6 +790,16 @@ def test_the_moving_picture_is_such_a_figure_and_others_are_not():
     assert 'startAll("movie", start)' in text and "y" * 120_000 in text
     still = engine_map().html
     assert figure_files.with_data_apart(still, "book/intro", env) == still
+
+
+def test_a_page_has_each_style_once():
+    seen = set()
+    parts = [figure_of(title, 100).replace("<p>", "<style>.gw { color: red }</style><p>")
+             for title in ("One", "Two")]
+    first, second = (figure_files.without_repeated_styles(part, seen) for part in parts)
+    assert first == parts[0] and "<style>" not in second and "<p>Two</p>" in second
+    other = parts[0].replace("red", "blue")
+    assert figure_files.without_repeated_styles(other, seen) == other
 
 
 def test_it_comes_when_the_reader_does(browser, page_with_figures):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 from edition_cache import executed_edition, kept_run_is_busy, run_key
-from figure_files import with_data_apart
+from figure_files import with_data_apart, without_repeated_styles
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import SphinxError
@@ -91,13 +91,14 @@ def swap(app: Sphinx, docname: str, source: list[str]) -> None:
                                         runs_folder(), bar.on_cell, is_published())
     except GearworksError as error:
         raise EditionError(str(error)) from error
+    styles: set[str] = set()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = without_dead_links(cell.source, app.env.found_docs)
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):
-                output.data["text/html"] = with_data_apart(output.data["text/html"], docname,
-                                                           app.env)
+                shown = with_data_apart(output.data["text/html"], docname, app.env)
+                output.data["text/html"] = without_repeated_styles(shown, styles)
     app.env.metadata[docname][KEY] = page_key(chapter)
     source[0] = nbformat.writes(notebook, version=4)
 

@@ -2,7 +2,7 @@
 (() => {
   // Whatever scrolls can be scrolled by keys, too: it takes the focus. The theme does this once, for what it knows of;
   // figures, plots and what a fold hides come later or are ours.
-  const ours = "pre, .plot, .terminal, .flow, .gw-scroll, .gw-tokens, .pst-scrollable-table-container, .kill-matrix, .math";
+  const ours = "pre, .plot, .terminal, .flow, .gw-scroll, .gw-tokens, .pst-scrollable-table-container, .kill-matrix, .math, mjx-container";
   const scrolls = (element) => {
     const style = getComputedStyle(element);
     return element.scrollWidth > element.clientWidth && /auto|scroll/.test(style.overflowX)
@@ -13,7 +13,10 @@
       if (element.tabIndex < 0 && scrolls(element)) element.tabIndex = 0;
     }
   };
-  addEventListener("load", mark);
+  addEventListener("load", () => {
+    mark();
+    window.MathJax?.startup?.promise?.then(mark);
+  });
   addEventListener("resize", mark);
   document.addEventListener("toggle", mark, true);
 
