@@ -95,7 +95,9 @@ def installed(wheel, colab, tmp_path_factory):
                            "print(gearworks.__file__, autograder.__file__)"],
                           capture_output=True, encoding="utf-8", env=clean(os.environ),
                           cwd=colab.parent)
-    assert str(REPOSITORY) not in told.stdout and told.returncode == 0, told.stderr
+    places = [Path(place) for place in told.stdout.split()]
+    assert len(places) == 2, told.stderr
+    assert all(place.is_relative_to(colab.parents[1]) for place in places)
     return colab
 
 
