@@ -108,6 +108,20 @@ def _parser() -> console.Parser:
                          help="print what a Kubernetes cluster needs for its sandbox, and end")
     command.set_defaults(run=_doctor)
 
+    command = parser.add_command("bench", "measure what grading takes",
+                                 "Grade solved submissions, all of them different, and print "
+                                 "what that took, of processors and by the clock.")
+    command.add_argument("chapters", nargs="*", metavar="NN",
+                         help="numbers of chapters (default: all)")
+    command.add_argument("--submissions", type=int, default=3, metavar="N",
+                         help="of each chapter (default: %(default)s)")
+    command.add_argument("--jobs", type=int, nargs="+", default=[1], metavar="N",
+                         help="workers, one run for each number (default: 1)")
+    command.add_argument("--stock", action="store_true",
+                         help="stock nbgrader grades the same submissions, too")
+    _add_root(command)
+    command.set_defaults(run=_bench)
+
     command = parser.add_command("progress", "show which gears are finished",
                                  "Run the public checks on your notebooks, and show how far "
                                  "each exercise is.")
@@ -394,6 +408,19 @@ def _doctor(options: argparse.Namespace) -> int:
     print(json.dumps(doctor.as_json(results, sandbox)) if options.json
           else f"\n{doctor.summary(results, sandbox)}")
     return int(any(result.broken for result in results))
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from autograder.chapters.chapter import chapter_paths
+    from autograder.classes.benchmark import measure
+
+    root = _root(options)
+    wanted = {number.zfill(2) for number in options.chapters}
+    paths = [path for path in chapter_paths(root / "book" / "chapters")
+             if not wanted or path.stem[:2] in wanted]
+    with console.interrupts_raise():
+        for line in measure(paths, root, options.submissions, options.jobs, options.stock):
+            print(line, flush=True)
 
 
 def _mutants(options: argparse.Namespace) -> int | None:

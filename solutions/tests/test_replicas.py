@@ -64,8 +64,8 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(tiny_folder):
-    pytest.importorskip("ray")
+def deployment(client_library, tiny_folder):
+    client_library("ray")
     # short, because Ray makes sockets there, whose names may not be long
     folder = tempfile.mkdtemp(prefix="gw", dir="/tmp")
     try:
@@ -136,8 +136,8 @@ def prompt(group: int, number: int) -> str:
                              prefix_tokens=PREFIX_TOKENS), SEED, 1000 + number)
 
 
-def test_its_examples_are_right():
-    pytest.importorskip("ray")
+def test_its_examples_are_right(client_library):
+    client_library("ray")
     quick = os.pathsep.join(filter(None, [str(REPLICAS / "without"),
                                           os.environ.get("PYTHONPATH")]))
     ran = subprocess.run([sys.executable, "-m", "doctest", str(REPLICAS / "ray_serve.py")],
@@ -235,8 +235,8 @@ def test_what_is_wrong_is_refused_by_a_replica(deployment):
                                ).status_code == 403
 
 
-def test_the_client_shows_what_was_cached(deployment):
-    pytest.importorskip("openai")
+def test_the_client_shows_what_was_cached(client_library, deployment):
+    client_library("openai")
     ran = subprocess.run(
         [sys.executable, str(REPLICAS / "client.py"), deployment.url, "--documents", "2",
          "--questions", "3", "--words", "200"], capture_output=True, text=True, timeout=300)
