@@ -16,11 +16,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import jsonschema
 import psutil
 import pytest
+from test_clients import CANARY
 
 from gearworks.load.prompts import text
 from gearworks.load.trace import TraceRequest
+from gearworks.server.tools import in_words
 
 REPLICAS = Path(__file__).resolve().parents[1] / "replicas"
 MINUTES = 5                         # for Ray to start in
@@ -221,6 +224,22 @@ def test_a_stored_response_is_found_again(deployment):
             "model": "tiny", "input": "And then?", "previous_response_id": id,
             "max_output_tokens": 16})
         assert (more.status_code, more.headers["x-replica"]) == (200, home)
+
+
+def test_a_tool_passes_the_router_unchanged_and_its_call_comes_back(deployment, tiny_chat):
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Tune it."}],
+             "tools": [CANARY], "tool_choice": "required", "max_tokens": 96, "temperature": 0}
+    answer = deployment.http.post("/v1/chat/completions", json=asked)
+    assert answer.headers["x-replica"] and "x-ignored-parameters" not in answer.headers
+    choice = answer.json()["choices"][0]
+    call, = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert call["function"]["name"] == CANARY["function"]["name"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]),
+                        CANARY["function"]["parameters"])
+    prompt = tiny_chat.chat_prompt(in_words(asked["messages"], [CANARY]))
+    ids = tiny_chat.tokenizer.encode(prompt, add_special_tokens=False)
+    assert answer.json()["usage"]["prompt_tokens"] == len(ids)
 
 
 def test_what_is_wrong_is_refused_by_a_replica(deployment):
