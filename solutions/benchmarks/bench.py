@@ -41,6 +41,7 @@ from gearworks.decoding import Context
 from gearworks.errors import GearworksError
 from gearworks.kernels.cpu.model import CompiledModel
 from gearworks.language_model import LanguageModel
+from gearworks.profiling.machine import processor_name
 from gearworks.sampling import SamplingParams, choose
 from gearworks.sentencepiece import AnyTokenizer
 from gearworks.speculative import NgramProposer, speculate
@@ -551,13 +552,7 @@ def tables(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").is_file():
-        names = [line.split(":", 1)[1].strip()
-                 for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-                 if line.startswith("model name")]
-        processor = names[0] if names else processor
-    return {"processor": processor, "cores": os.cpu_count(),
+    return {"processor": processor_name(), "cores": os.cpu_count(),
             "memory_gb": round(psutil.virtual_memory().total / 1e9),
             "system": f"{platform.system()} {platform.machine()}"}
 
