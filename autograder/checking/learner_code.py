@@ -49,6 +49,15 @@ def line_of(error: BaseException, checks: str = "") -> str:
     return getattr(error, "line", None) or own_line(error, checks)
 
 
+def begins_with(word: str, line: str) -> bool:
+    """Whether a line, as `own_line` gives it, begins with this word.
+
+    >>> begins_with("raise", "line 3: raise ValueError"), begins_with("raise", "line 4: raised")
+    (True, False)
+    """
+    return re.match(rf"(line \d+: |the line `){word}\b", line) is not None
+
+
 def next_step(error: BaseException, line: str) -> str:
     """What to look at next when a line of the learner's raised an error.
 
@@ -59,8 +68,11 @@ def next_step(error: BaseException, line: str) -> str:
         return "which way leads to this line and gives the name no value?"
     if isinstance(error, NameError):
         return "is the name spelled as where it was defined?"
-    if re.match(r"(line \d+: |the line `)raise\b", line):
+    if begins_with("raise", line):
         return ""
+    if isinstance(error, AssertionError) and begins_with("assert", line):
+        return ("is what this line asserts right? If it is, look at how its values came about; "
+                "print them before it")
     return "run that line alone, with the values it had" if line else ""
 
 

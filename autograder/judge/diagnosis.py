@@ -3,7 +3,8 @@
 When a check has failed, the public checks are run again with the same seed, in turn with the
 learner's code, the reference and each mutant as the subject, and every word between check and
 subject is recorded. When a mutant's records are the learner's, in the checks that passed as
-well, and the reference's are not, the mutant's story is the learner's.
+well, and the reference's are not, the mutant's story is the learner's. Of errors that Python
+or a library raised the words count, too: many mistakes end as a ValueError.
 """
 
 import math
@@ -18,6 +19,7 @@ import numpy as np
 
 from autograder.checking import MESSAGE_WORDS, Check, checks_of
 from autograder.checking.differential import first_difference_only
+from autograder.checking.learner_code import begins_with
 from autograder.checking.running import (Outcome, Report, Status, collected_remarks, cut,
                                          run_check)
 from autograder.judge.peer import Peer
@@ -76,7 +78,7 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
             if time.process_time() > deadline:
                 return None
             theirs = record(check, mutated, seed)
-            if theirs is None or not agree(own, theirs):
+            if theirs is None or not agree(own, theirs) or not fail_alike(own, theirs):
                 break
         else:
             return mutant
@@ -113,6 +115,15 @@ def agree(first: Record, second: Record) -> bool:
     """Whether two records say the same, but for rounding and for the words of errors."""
     return len(first) == len(second) and all(
         _same(a.data, b.data, a.blobs, b.blobs) for a, b in zip(first, second))
+
+
+def fail_alike(own: Record, theirs: Record) -> bool:
+    """Whether the errors of two records that agree say the same; those that the code itself
+    raises may say it in other words."""
+    errors = [(a.data["error"], b.data["error"]) for a, b in zip(own, theirs)
+              if "error" in a.data]
+    return all(begins_with("raise", mine.get("line", ""))
+               or mine.get("text") == other.get("text") for mine, other in errors)
 
 
 def _same(a: Any, b: Any, a_blobs: list[bytes], b_blobs: list[bytes]) -> bool:
