@@ -32,7 +32,7 @@ import race
 import torch
 from safetensors.numpy import load_file
 from threadpoolctl import threadpool_limits
-from tokenizers import Tokenizer as HFTokenizer
+from tokenizers import Tokenizer as HFTokenizer, decoders, models, pre_tokenizers, trainers
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, utils
 
@@ -42,6 +42,7 @@ from gearworks.errors import GearworksError
 from gearworks.kernels.cpu.model import CompiledModel
 from gearworks.language_model import LanguageModel
 from gearworks.sampling import SamplingParams, choose
+from gearworks.sentencepiece import AnyTokenizer
 from gearworks.serving.engine import LLMEngine
 from gearworks.speculative import NgramProposer, speculate
 from gearworks.tokenizer import Tokenizer
@@ -320,9 +321,50 @@ def tokenizer(setting: Setting) -> list[Result]:
         return timed(lambda: cold.encode("a" + "bcdefghij" * (length // 9)))
     whole, half_twice = alternate(lambda: word(MEGABYTE), lambda: 2 * word(MEGABYTE // 2),
                                   rounds=3)
-    return [*results,
+    return [*results, *sentencepiece(),
             Result.of("encode one word of 1 MB", "s", whole, "twice half of it", half_twice,
                       0.7)]
+
+
+def sentencepiece() -> list[Result]:
+    """The same English with vocabularies of SentencePiece's two kinds, which are trained on
+    it."""
+    text, results = english(), []
+    for kind in ("BPE", "Unigram"):
+        saved = sentencepiece_vocabulary(kind, text).to_str()
+        hf = HFTokenizer.from_str(saved)
+
+        def ours() -> float:
+            cold = AnyTokenizer.from_json(json.loads(saved))
+            return timed(lambda: cold.encode(text))
+        mine, theirs = alternate(ours, lambda: timed(lambda: hf.encode(text)))
+        results.append(Result.of(f"encode 1 MB of English, SentencePiece {kind}", "MB/s", mine,
+                                 "HF tokenizers", theirs, 0.5,
+                                 amount=len(text.encode("utf-8")) / MEGABYTE))
+    return results
+
+
+def sentencepiece_vocabulary(kind: str, text: str) -> HFTokenizer:
+    """A vocabulary of 8,000 pieces, as Llama-2 has its BPE and T5 its Unigram."""
+    specials = ["<unk>", "<s>", "</s>"]
+    if kind == "BPE":
+        specials += [f"<0x{byte:02X}>" for byte in range(256)]
+        trained = HFTokenizer(models.BPE(unk_token="<unk>", byte_fallback=True,
+                                         fuse_unk=True))
+        trainer = trainers.BpeTrainer(vocab_size=8_000, special_tokens=specials,
+                                      show_progress=False)
+    else:
+        trained = HFTokenizer(models.Unigram())
+        trainer = trainers.UnigramTrainer(vocab_size=8_000, special_tokens=specials,
+                                          unk_token="<unk>", show_progress=False)
+    trained.pre_tokenizer = pre_tokenizers.Metaspace("▁", "always", True)
+    trained.decoder = decoders.Metaspace("▁", "always")
+    trained.train_from_iterator(text.split("\n"), trainer)
+    saved = json.loads(trained.to_str())
+    # byte tokens are ordinary ones, and not found in a text
+    saved["added_tokens"] = [token for token in saved["added_tokens"]
+                             if not token["content"].startswith("<0x")]
+    return HFTokenizer.from_str(json.dumps(saved))
 
 
 def memory(setting: Setting) -> list[Result]:
