@@ -31,6 +31,7 @@ from autograder.reference.names import components_of
 CHECK_SECONDS = 20          # of processor time: what one check may take
 SHORTER_SECONDS = 4         # and each after the first that was out of time
 EXERCISE_SECONDS = 60       # and all checks of an exercise together
+HINT_WORDS = 50             # of a message
 
 
 class Status(StrEnum):
@@ -264,7 +265,7 @@ class _Tail(io.TextIOBase):
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
     """The parts of a message, cut to MESSAGE_WORDS in all; what was found gives way."""
-    most = {"expected": 80, "hint": 40}
+    most = {"expected": 80, "hint": HINT_WORDS}
     parts = {part: cut(text, most[part]) for part, text in message.items() if part in most}
     room = MESSAGE_WORDS - sum(len(text.split(" ")) for text in parts.values())
     return {part: parts.get(part, cut(text, room)) for part, text in message.items()}

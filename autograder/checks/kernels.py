@@ -86,8 +86,8 @@ def one_code(int4_matvec, rng):
                      of=f"a matrix with the code {codes[row, column]} in row {row}, column "
                         f"{column}, and 0 elsewhere, times x", axes=OUTPUT,
                      hint="Block row // 16, lane row % 16; group column // 32, in it word "
-                          "column % 32 // 8. The low halves of a word's bytes are four "
-                          "inputs, the high halves the next four.")
+                          "column % 32 // 8. Within a word, four inputs lie in the low halves "
+                          "of its bytes, and the next four in the high halves.")
 
 
 @check(INT4, points=2, public=True)
@@ -101,12 +101,10 @@ def word_by_hand(int4_matvec, rng):
         x, y = np.zeros(32, np.float32), np.zeros(16, np.float32)
         x[8 * word + place] = 1
         int4_matvec(words, ones, 0 * ones, x, y)
-        got.append(y)
-    right = np.zeros((8, 16), np.float32)
-    right[:, lane] = [0, 2, 4, 6, 1, 3, 5, 7]
-    expect_close(np.array(got), right,
+        got.append(y[lane])
+    expect_close(np.array(got, np.float32), np.float32([0, 2, 4, 6, 1, 3, 5, 7]),
                  of=f"the eight codes of word {word}, lane {lane}, each met by an input 1,",
-                 axes=["input", "output"],
+                 axes=["input"],
                  hint="The low four bits of byte j are the code of input j, the high four bits "
                       "that of input j + 4.")
 
@@ -545,7 +543,7 @@ def expect_flash(flash, rng: np.random.Generator, batch, shape, hint: str, *,
         toward(q[-1], k[-1:])
     q, k, v = (np.concatenate(parts) for parts in zip(*sequences))
     given = () if len(batch) == 1 else ([T for T, _ in batch], [S for _, S in batch])
-    with np.errstate(all="ignore"), expect_unchanged(q, k, v, *given):
+    with np.errstate(all="ignore"), expect_unchanged(q, k, v):
         got = flash(q, k, v, *given, window=window)
     expect_returned(got, f"an array of shape {q.shape}")
     expect_equal(list(np.shape(got)), list(q.shape), of="the shape of the result")
@@ -565,9 +563,9 @@ example_of_triton_flash_attention = docstring_example(FLASH, points=1)
 @check(FLASH, points=1, public=True)
 def one_program(flash_attention, rng):
     """One head, and few enough queries and keys for one tile."""
-    hint = ("One part after the other: the rows that are loaded, the mask of what is not "
-            "there, the scores, what each query may see, the state, the store. With one head, "
-            "tokens lie `d` numbers apart.")
+    hint = ("One part after the other: the rows that are loaded, what each query may see, "
+            "the state, the store. Element e of token t is `d` numbers behind that of token "
+            "t - 1, with one head; loads need a mask for what is not there.")
     expect_flash(flash_attention, rng, [(16, 16)], (1, 1, 16), hint)
     expect_flash(flash_attention, rng, [(5, 5)], (1, 1, 6), hint)
 
@@ -705,9 +703,9 @@ def expect_decode(paged_decode, rng: np.random.Generator, lengths, shape, hint: 
             place = table[token // size], token % size
             keys[:, place[0], place[1]], values[:, place[0], place[1]] = k[token], v[token]
         right.append(true_attention(q[row:row + 1], k, v, true_mask(1, length, window))[0])
-    lengths = [*lengths]
-    with np.errstate(all="ignore"), expect_unchanged(q, keys, values, tables, lengths):
-        got = paged_decode(q, keys, values, tables, lengths, window=window, splits=splits)
+    with np.errstate(all="ignore"), expect_unchanged(q, keys, values):
+        got = paged_decode(q, keys, values, tables, list(lengths), window=window,
+                           splits=splits)
     expect_returned(got, f"an array of shape {q.shape}")
     words = ", ".join(map(str, lengths))
     expect_close(got, np.array(right), axes=["sequence", "head", "element"], atol=atol,
@@ -721,8 +719,8 @@ example_of_triton_paged_decode = docstring_example(DECODE, points=1)
 @check(DECODE, points=1, public=True)
 def one_sequence(paged_decode, rng):
     """One sequence, one head, all keys in one part: what `paged_attention` gives."""
-    hint = ("Token i is in slot table[i // size] · size + i % size; slot s of head h is at "
-            "keys + (h · slots + s) · d. Tails are masked, in loads and in scores.")
+    hint = ("Token i is in slot table[i // size] · size + i % size, and slot s of head h is at "
+            "keys + (h · slots + s) · d. The tile's tail is masked, in loads and in scores.")
     expect_decode(paged_decode, rng, [4], (1, 1, 16), hint)
     expect_decode(paged_decode, rng, [23], (1, 1, 6), hint)
 

@@ -338,7 +338,7 @@ def texts_in(module: str) -> Iterator[str]:
 @pytest.mark.parametrize("module", [name for name in MODULES
                                     if name.startswith("autograder.checks.")])
 def test_no_hint_is_so_long_that_its_end_is_cut_off(module):
-    assert [text for text in texts_in(module) if len(text.split()) > 40] == []
+    assert [text for text in texts_in(module) if len(text.split()) > grading.HINT_WORDS] == []
 
 
 def test_strings_are_compared_as_strings_and_short_values_are_shown_as_a_whole():

@@ -2,8 +2,8 @@
 
 A spoiler is the reference, which after its work changes one argument in place: it empties a
 list, adds to it, turns it round, or does so to what lies in it. Its results are right; whoever
-looks at the argument afterwards finds it out. Where the reference changes the argument itself,
-such as the memory of a cache, a call is left as it is.
+looks at the argument afterwards finds it out. What the reference writes to, such as the memory
+of a cache, is an output, and not tried.
 
 Checks and the reference tell which arguments there are: they run once, and every call is
 watched. Spoilers run in copies of that process, since they may spoil what checks keep.
@@ -99,20 +99,25 @@ def spoilers_of(exercise: str, methods: Sequence[str] = ()) -> list[Spoiler]:
     Raises RuntimeError when the reference fails where it is watched.
     """
     found: set[Spoiler] = set()
+    outputs: set[tuple[str, str]] = set()
 
     def watch(function: str, given: dict[str, Any]) -> Callable[[], None]:
         kept = {name: _kept(value) for name, value in given.items()}
 
         def end() -> None:
-            found.update(Spoiler(function, name, way) for name, value in given.items()
-                         if _is_same(value, kept[name])
-                         for way in WAYS if change_of(value, way) is not None)
+            for name, value in given.items():
+                if not _is_same(value, kept[name]):
+                    if sum(value is other for other in given.values()) == 1:
+                        outputs.add((function, name))
+                    continue
+                found.update(Spoiler(function, name, way) for way in WAYS
+                             if change_of(value, way) is not None)
         return end
 
     failed = _first_failure(exercise, watched(exercise, methods, watch))
     if failed:
         raise RuntimeError(f"the reference, watched, fails {failed}")
-    return sorted(found)
+    return sorted(each for each in found if (each.function, each.argument) not in outputs)
 
 
 def spoilt(exercise: str, methods: Sequence[str], spoiler: Spoiler) -> list[Any]:
@@ -186,12 +191,17 @@ def _watched_function(function: Callable, name: str, watch: Watch) -> Callable:
 
 
 def _by_name(bound: inspect.BoundArguments) -> dict[str, Any]:
-    """The arguments of a call, those that a signature takes together one by one."""
+    """The arguments of a call, those that a signature takes together one by one.
+
+    Of arguments without a name it has the arrays: they go through to a kernel, and what else
+    stands there is for whoever launches it.
+    """
     given: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         match bound.signature.parameters[name].kind:
             case inspect.Parameter.VAR_POSITIONAL:
-                given |= {f"{name}[{at}]": item for at, item in enumerate(value)}
+                given |= {f"{name}[{at}]": item for at, item in enumerate(value)
+                          if isinstance(_as_array(item), np.ndarray)}
             case inspect.Parameter.VAR_KEYWORD:
                 given |= value
             case _:
