@@ -21,7 +21,11 @@ SHAPES = ("Print the shapes on the way to the result: which line gives this one?
           "says which it should be.")
 DTYPES = "Look at the dtype of what is returned, and of what it is made of."
 KINDS = "Which line makes this value? Print its type there."
-NANS = "Where is the first nan? inf - inf, 0 / 0 and 0 · inf give one."
+NANS = ("Where is the first nan? inf - inf, 0 / 0 and 0 · inf give one; so does memory that "
+        "was never written, or that nobody should have read.")
+NEARLY = ("Nearly right. Is something rounded on the way, as to float16, or is a small term "
+          "missing, as an eps?")
+NEAR = 2e-3                 # of a number: a float16 is right to one part in 2,048
 NOTHING = "that your function returned nothing; is there a `return`?"
 WHOLE = 100                 # characters of a value that is shown as a whole
 
@@ -124,11 +128,19 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
         nearly = f"within {atol:g}"
     else:
         nearly = f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"
-    is_nan = got[first] != got[first]
     raise CheckFailure(f"{of} to agree with the truth {nearly}",
                        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got "
                        f"{got[first]:.6g}, expected {expected[first]:.6g}",
-                       NANS if is_nan else hint)
+                       NANS if np.isnan(got[first]) else f"{NEARLY} {hint}".strip()
+                       if 2 * wrong.sum() >= got.size and _is_near(got, expected) else hint)
+
+
+def _is_near(got: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether floating-point numbers differ by no more than a float16 is wrong by."""
+    if expected.dtype.kind != "f" or not np.isfinite(expected).all():
+        return False
+    size = np.maximum(np.abs(expected), np.mean(np.abs(expected)))
+    return bool(np.all(np.abs(got.astype(np.float64) - expected) <= NEAR * size))
 
 
 def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import gearworks
 
+COMPILING = ("compiled code has plain loops, numbers and arrays. Behind a decorator, "
+             "`.py_func` is the function in Python, easier to try")
+
 _OURS = Path(__file__).parents[1]
 _NOT_OURS = [_OURS / "accept", _OURS / "tests"]             # which stand for learners
 _GIVEN_TREES = [Path(gearworks.__file__).parent,
@@ -91,6 +94,11 @@ def not_compiled(error: BaseException) -> tuple[str, str]:
         return words, ""
     source = linecache.getline(place.filename, place.line).strip()
     return words, f"line {place.line}: {source}".removesuffix(": ")
+
+
+def cannot_compile(said: str, line: str) -> str:
+    """What was found of code that Numba could not compile, from what `not_compiled` gives."""
+    return f"that Numba cannot compile {line or 'it'}. It says: {said}"
 
 
 def is_not_attempted(error: BaseException) -> bool:

@@ -23,8 +23,9 @@ import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
 from autograder.checking.levels import level_of
-from autograder.checking.learner_code import (is_learners, is_not_attempted, line_of,
-                                              next_step, not_compiled)
+from autograder.checking.learner_code import (COMPILING, cannot_compile, is_learners,
+                                              is_not_attempted, line_of, next_step,
+                                              not_compiled)
 from autograder.processes.limits import WALL_PER_CPU, TimeLimit, WallLimit, time_limit
 from autograder.reference.names import components_of
 
@@ -274,9 +275,7 @@ def _within_words(message: dict[str, str]) -> dict[str, str]:
 def _raised(error: BaseException, checks: str) -> dict[str, str]:
     said, line = not_compiled(error)
     if said:
-        return {"found": f"that Numba cannot compile {line or 'it'}. It says: {said}",
-                "hint": "compiled code has plain loops, numbers and arrays. Behind a "
-                        "decorator, `.py_func` is the function in Python, easier to try"}
+        return {"found": cannot_compile(said, line), "hint": COMPILING}
     line = line_of(error, checks)
     found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if line:

@@ -356,6 +356,20 @@ def test_strings_are_compared_as_strings_and_short_values_are_shown_as_a_whole()
     assert "type" in message((i for i in range(3)), 3) and "Count" not in message([], 3)
 
 
+def test_what_is_rounded_on_the_way_is_nearly_right():
+    right = np.linspace(-3, 5, 40, dtype=np.float32)
+
+    def hint(got) -> str:
+        with pytest.raises(CheckFailure) as failure:
+            expect_close(got, right, hint="Count.")
+        return failure.value.hint
+    one = right.copy()
+    one[3] *= np.float32(1.001)
+    assert hint(right.astype(np.float16).astype(np.float32)).startswith("Nearly right.")
+    assert hint(right * np.float32(1.01)) == hint(one) == "Count."
+    assert hint(np.where(right > 0, np.nan, right)).startswith("Where is the first nan?")
+
+
 def test_of_an_error_of_the_engine_the_message_says_what_and_why():
     error = ModelError("cannot quantize this matrix", "48 numbers are nan", "look at the file")
     assert error_text(error) == "cannot quantize this matrix: 48 numbers are nan"

@@ -204,6 +204,14 @@ def test_two_mistakes_that_end_in_errors_are_one_only_where_python_says_the_same
     assert fail_alike(record(mine, line), theirs) == alike
 
 
+def test_a_learners_test_that_fails_on_right_code_has_no_known_mistake(capsys):
+    def misspelt(conversation_ids):
+        assert conversation_ids([], "ba", "abc") == {"input_id": [1, 4, 3]}
+    autograder.check("museum.conversation_ids_test", misspelt)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "is what this line asserts right?" in shown and "known mistake" not in shown
+
+
 def test_a_console_that_knows_no_marks_still_prints(monkeypatch):
     import io
     import sys
