@@ -75,7 +75,7 @@ def test_the_checks_of_a_right_chapter_are_cheap(path):
 def test_the_checks_of_a_wrong_exercise_are_cheap(exercise):
     """With the search for a small input, and that for a known mistake."""
     subjects = load_mutant(exercise, mutants_of(exercise)[0])
-    run_exercise(exercise, reference_subjects(exercise), seed=1)           # loads what is loaded
+    run_exercise(exercise, reference_subjects(exercise), seed=1)     # loads what it needs
     before, start = yardstick(), time.process_time()
     report = with_diagnosis(run_exercise(exercise, subjects, seed=1), subjects)
     spent = time.process_time() - start
