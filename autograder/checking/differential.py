@@ -23,6 +23,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 from autograder.checking.check import CheckFailure
+from autograder.checking.draws import kept_cases
 from autograder.checking.expectations import error_text, expect_same, short
 from autograder.checking.learner_code import (COMPILING, cannot_compile, is_not_attempted,
                                               line_of, next_step, not_compiled)
@@ -175,6 +176,25 @@ def compare(got: Seen, wanted: Seen, shown: str, hints: str | Mapping[str, str] 
 def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | None],
               rng: np.random.Generator, examples: int) -> CheckFailure | None:
     """The failure on the case that is the shortest to write, of all that were tried."""
+    seed = int(rng.integers(2**63))
+    kept = kept_cases((seed, examples), lambda: _drawn(cases, seed, examples))
+    if kept is None:
+        return _searched(cases, difference, seed, examples)
+    first = next(filter(None, map(difference, kept)), None)
+    if first is None or not _shrinks.get():
+        return first
+    return _searched(cases, difference, seed, examples) or first
+
+
+def _drawn(cases: SearchStrategy, seed: int, examples: int) -> list[Any]:
+    """The cases of a search that finds nothing."""
+    drawn: list[Any] = []
+    _find(cases, lambda case: drawn.append(case) is not None, seed, examples)
+    return drawn
+
+
+def _searched(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | None],
+              seed: int, examples: int) -> CheckFailure | None:
     best: CheckFailure | None = None
     length = tried = 0
     end = 0.0
@@ -199,21 +219,27 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
             raise _Enough
         return _search.get() is Search.SMALLEST
 
+    try:
+        _find(cases, differs, seed, examples)
+    except _Enough as enough:
+        if enough.__cause__ is not None:
+            raise enough.__cause__ from None
+    return best
+
+
+def _find(cases: SearchStrategy, condition: Callable[[Any], bool], seed: int,
+          examples: int) -> None:
     plan = settings(max_examples=examples, database=None, deadline=None, print_blob=False,
                     verbosity=Verbosity.quiet, phases=[Phase.generate, Phase.shrink],
                     suppress_health_check=list(HealthCheck))
     callbacks = [*gc.callbacks]
     try:
         with _undisturbed():
-            find(cases, differs, random=Random(int(rng.integers(2**63))), settings=plan)
-    except _Enough as enough:
-        if enough.__cause__ is not None:
-            raise enough.__cause__ from None
+            find(cases, condition, random=Random(seed), settings=plan)
     except (NoSuchExample, Flaky):
         pass
     finally:
         gc.callbacks[:] = callbacks                 # hypothesis would go on watching the clock
-    return best
 
 
 class Search(Enum):
