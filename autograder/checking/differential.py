@@ -180,10 +180,13 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
     kept = kept_cases((seed, examples), lambda: _drawn(cases, seed, examples))
     if kept is None:
         return _searched(cases, difference, seed, examples)
-    first = next(filter(None, map(difference, kept)), None)
-    if first is None or not _shrinks.get():
-        return first
-    return _searched(cases, difference, seed, examples) or first
+    failures = filter(None, map(difference, kept))
+    first = next(failures, None)
+    if first is not None and _search.get() is Search.SMALLEST:
+        return _searched(cases, difference, seed, examples) or first
+    if _search.get() is Search.ALL:
+        list(failures)                      # the subject meets all that was drawn
+    return first
 
 
 def _drawn(cases: SearchStrategy, seed: int, examples: int) -> list[Any]:
