@@ -12,11 +12,11 @@ from nbconvert.preprocessors import ClearMetadataPreprocessor
 from nbgrader.preprocessors import (
     AssignLatePenalties, CheckCellMetadata, ClearHiddenTests, ClearMarkScheme, ClearOutput,
     ComputeChecksums, DeduplicateIds, IgnorePattern, LimitOutput, LockCells, OverwriteCells,
-    OverwriteKernelspec, SaveAutoGrades, SaveCells)
+    OverwriteKernelspec, SaveCells)
 
 from autograder.classes.nbgrader_export import PointsExport
 from autograder.classes.nbgrader_preprocessors import (DropNamelessCells, JudgeChecks,
-                                                       RestoreStubs)
+                                                       RestoreStubs, SaveJudgedGrades)
 
 # nbgrader starts `alembic` by its name, which is on the path of an activated environment only.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent),
@@ -34,7 +34,7 @@ c.Autograde.sanitize_preprocessors = [ClearOutput, DropNamelessCells, Deduplicat
                                       CheckCellMetadata]
 c.OverwriteCells.add_missing_cells = True
 c.Autograde.autograde_preprocessors = [JudgeChecks, IgnorePattern, ClearMetadataPreprocessor,
-                                       LimitOutput, SaveAutoGrades, AssignLatePenalties,
+                                       LimitOutput, SaveJudgedGrades, AssignLatePenalties,
                                        CheckCellMetadata]
 
 # Collected files are STUDENT_NN_name.ipynb, with or without what a platform puts in between.

@@ -10,9 +10,10 @@ import copy
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -24,8 +25,10 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.strategies import SearchStrategy
 
 from autograder.checking.check import CheckFailure
+from autograder.checking.draws import kept_cases
 from autograder.checking.expectations import error_text, expect_same, short
-from autograder.checking.learner_code import is_not_attempted, line_of, next_step
+from autograder.checking.learner_code import (COMPILING, cannot_compile, is_not_attempted,
+                                              line_of, next_step, not_compiled)
 from autograder.generators.calls import Call, Script, typed
 
 EXAMPLES = 60               # inputs that are drawn
@@ -43,6 +46,9 @@ class Raised:
 
     def told(self) -> str:
         """The error in words, and where in the learner's code it arose."""
+        said, line = not_compiled(self.error)
+        if said:
+            return cannot_compile(said, line)
         text = f"{type(self.error).__name__}: {error_text(self.error)}".removesuffix(": ")
         line = line_of(self.error)
         return f"{text}, raised at {line}" if line else text
@@ -50,8 +56,9 @@ class Raised:
     def failure(self, expected: str, hint: str) -> CheckFailure:
         """The failure of a check that expected something else. hint: unless the error has its
         own."""
-        return CheckFailure(expected, self.told(),
-                            next_step(self.error, line_of(self.error)) or hint)
+        step = (COMPILING if not_compiled(self.error)[0]
+                else next_step(self.error, line_of(self.error)))
+        return CheckFailure(expected, self.told(), step or hint)
 
 
 # What is seen, in its order: what it is in words, such as "the text of", "" for the result
@@ -136,7 +143,7 @@ def expect_on_all(cases: SearchStrategy, demand: Callable[[Any], None],
 
     familiar = round(ALWAYS * examples)
     for seed, count in ((always, familiar), (int(rng.integers(2**63)), examples - familiar)):
-        failure = _smallest(cases, difference, Random(seed), count)
+        failure = _smallest(cases, difference, seed, count)
         if failure is not None:
             raise failure
 
@@ -176,15 +183,36 @@ def compare(got: Seen, wanted: Seen, shown: str, hints: str | Mapping[str, str] 
 
 
 def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | None],
-              random: Random, examples: int) -> CheckFailure | None:
+              seed: int, examples: int) -> CheckFailure | None:
     """The failure on the case that is the shortest to write, of all that were tried."""
+    kept = kept_cases((seed, examples), lambda: _drawn(cases, seed, examples))
+    if kept is None:
+        return _searched(cases, difference, seed, examples)
+    failures = filter(None, map(difference, kept))
+    first = next(failures, None)
+    if first is not None and _search.get() is Search.SMALLEST:
+        return _searched(cases, difference, seed, examples) or first
+    if _search.get() is Search.ALL:
+        list(failures)                      # the subject meets all that was drawn
+    return first
+
+
+def _drawn(cases: SearchStrategy, seed: int, examples: int) -> list[Any]:
+    """The cases of a search that finds nothing."""
+    drawn: list[Any] = []
+    _find(cases, lambda case: drawn.append(case) is not None, seed, examples)
+    return drawn
+
+
+def _searched(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | None],
+              seed: int, examples: int) -> CheckFailure | None:
     best: CheckFailure | None = None
     length = tried = 0
     end = 0.0
 
     def differs(case: Any) -> bool:
         nonlocal best, length, tried, end
-        if best is not None:
+        if best is not None and _search.get() is not Search.ALL:
             tried += 1
             if tried > SHRINK_CALLS or time.process_time() > end:
                 raise _Enough
@@ -198,39 +226,57 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
             end = time.process_time() + SHRINK_SECONDS
         if best is None or len(typed(case)) <= length:      # what is tried later is simpler
             best, length = failure, len(typed(case))
-        if not _shrinks.get():
+        if _search.get() is Search.FIRST:
             raise _Enough
-        return True
+        return _search.get() is Search.SMALLEST
 
+    try:
+        _find(cases, differs, seed, examples)
+    except _Enough as enough:
+        if enough.__cause__ is not None:
+            raise enough.__cause__ from None
+    return best
+
+
+def _find(cases: SearchStrategy, condition: Callable[[Any], bool], seed: int,
+          examples: int) -> None:
     plan = settings(max_examples=examples, database=None, deadline=None, print_blob=False,
                     verbosity=Verbosity.quiet, phases=[Phase.generate, Phase.shrink],
                     suppress_health_check=list(HealthCheck))
     callbacks = [*gc.callbacks]
     try:
         with _undisturbed():
-            find(cases, differs, random=random, settings=plan)
-    except _Enough as enough:
-        if enough.__cause__ is not None:
-            raise enough.__cause__ from None
+            find(cases, condition, random=Random(seed), settings=plan)
     except (NoSuchExample, Flaky):
         pass
     finally:
         gc.callbacks[:] = callbacks                 # hypothesis would go on watching the clock
-    return best
 
 
-_shrinks = ContextVar("whether a search goes on to find a smaller input", default=True)
+class Search(Enum):
+    """What a search does with an input that tells the two apart: it looks for a SMALLEST one;
+    it ends with the FIRST, for those who read no message; or it goes on with ALL that it would
+    draw, for those who watch what the subject makes of each."""
+
+    SMALLEST, FIRST, ALL = range(3)
+
+
+_search = ContextVar("what searches do", default=Search.SMALLEST)
 
 
 @contextmanager
-def first_difference_only() -> Iterator[None]:
-    """Within it, searches end with the first input that tells the two apart: for those who want
-    to know whether there is one, and read no message."""
-    token = _shrinks.set(False)
+def searches(kind: Search) -> Iterator[None]:
+    """Within it, searches are of this kind."""
+    token = _search.set(kind)
     try:
         yield
     finally:
-        _shrinks.reset(token)
+        _search.reset(token)
+
+
+def first_difference_only() -> AbstractContextManager[None]:
+    """Within it, searches end with the first input that tells the two apart."""
+    return searches(Search.FIRST)
 
 
 class _Enough(BaseException):

@@ -48,7 +48,7 @@ class _Chapter:
     mistakes: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def add(self, record: Record) -> None:
-        for each in record.exercises:
+        for each in filter(lambda each: each.is_final, record.exercises):
             own = self.exercises.setdefault(each.exercise, _Exercise(
                 each.exercise, each.optional, each.total))
             own.points += each.points
@@ -125,7 +125,7 @@ def _why_look(row: Row) -> str:
     if row.status.has_points and not row.required and not row.bonus:
         reasons.append("no points at all")
     if row.status is Status.PARTIAL:
-        reasons.append("some exercises could not be read, or do not load")
+        reasons.append("some exercises could not be read or graded, or do not load")
     return "; ".join(reasons) or (str(row.status) if row.status is not Status.GRADED else "")
 
 

@@ -19,6 +19,7 @@ from autograder.classes.grading import grade
 from autograder.classes.keys import environment_hash, submission_key
 from autograder.classes.record import Record, Records, Status
 from autograder.classes.submitted import Submission, contents_of, notebooks_of
+from autograder.judge.memory import Memory
 from autograder.judge.workers import Workers
 from autograder.sandbox.choice import Sandbox
 from autograder.submissions.intake import Notebook
@@ -80,7 +81,7 @@ def graded(submissions: Sequence[Submission], course: Course, records: Records, 
     waiting = []
     for key, own in same.items():
         record = None if again else records.get(key)
-        if record is None:
+        if record is None or not record.is_final:
             waiting.append(key)
         else:
             yield from ((submission, record) for submission in own)
@@ -98,9 +99,10 @@ class Here:
         self._course = course
 
     def judged(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Record]]:
+        memory = Memory()
         with Workers(self._course.sandbox) as workers:
             for task in tasks:
-                yield task, _record(task, self._course, workers)
+                yield task, _record(task, self._course, workers, memory)
 
 
 class Cluster:
@@ -193,7 +195,7 @@ def _plugin(course: Course, environment: str) -> "distributed.WorkerPlugin":
                     f"{self._environment[:8]})", "install the same versions on all machines")
             # Dask's own threads draw random numbers while a strategy of ours draws its own.
             warnings.filterwarnings("ignore", message="Do not use the `random` module")
-            self.workers = Workers(self.course.sandbox)
+            self.workers, self.memory = Workers(self.course.sandbox), Memory()
 
         def teardown(self, worker: "distributed.Worker") -> None:
             self.workers.__exit__()
@@ -205,14 +207,14 @@ def _judged_on_a_worker(task: Task) -> Record:
     from distributed import get_worker
 
     judging = get_worker().plugins[PLUGIN]
-    return _record(task, judging.course, judging.workers)
+    return _record(task, judging.course, judging.workers, judging.memory)
 
 
-def _record(task: Task, course: Course, workers: Workers) -> Record:
+def _record(task: Task, course: Course, workers: Workers, memory: Memory) -> Record:
     """A task's record. What goes wrong in it is its own misfortune, and not the class's."""
     try:
         chapter = next((each for each in course.chapters if each.stem == task.chapter), None)
-        return grade(task.notebooks, chapter, course.chapters, workers, course.secret)
+        return grade(task.notebooks, chapter, course.chapters, workers, course.secret, memory)
     except Exception as error:
         return _failed(task, error)
 

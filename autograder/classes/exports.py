@@ -103,11 +103,12 @@ def _gradescope(row: Row, record: Record) -> dict[str, Any]:
             parts = [f"{name} {text}." for name, text in (
                 ("Expected", check.expected), ("Found", check.found), ("Try", check.hint))
                 if text]
+            result = {"score": check.earned, "status": "passed" if (
+                check.earned == check.points) else "failed"} if exercise.is_final else {}
             tests.append({"name": f"{exercise.exercise}: {check.title}", "number": "",
-                          "score": check.earned, "max_score": check.points,
+                          "max_score": check.points,
                           "output": " ".join([str(check.status), *parts]),
-                          "output_format": "text", "status": "passed" if (
-                              check.earned == check.points) else "failed",
+                          "output_format": "text", **result,
                           "visibility": "visible" if check.public else "after_published"})
         if exercise.problem:
             tests.append({"name": exercise.exercise, "score": 0.0, "max_score": exercise.total,

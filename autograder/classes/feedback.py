@@ -14,7 +14,8 @@ def feedback(row: Row, record: Record) -> str:
     total = (f"{number(row.total)} of {number(row.required_max)} points"
              if row.total is not None else f"No points yet: {row.status}")
     exercises = [{"name": each.exercise, "optional": each.optional, "place": each.place,
-                  "points": number(each.points), "total": number(each.total),
+                  "points": number(each.points) if each.is_final else "no points yet",
+                  "total": number(each.total),
                   "problem": each.problem, "attempted": each.attempted, "notes": each.notes,
                   "checks": [_check(check) for check in each.checks]}
                  for each in record.exercises if row.status.has_points]

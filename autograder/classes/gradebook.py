@@ -132,13 +132,14 @@ def _merged(row: Row, record: Record, optional: Collection[str], gradebook: Grad
     timestamp = {"timestamp": when.astimezone(UTC).isoformat()} if when is not None else {}
     gradebook.update_or_create_submission(row.assignment, row.student, **timestamp)
     notebook = gradebook.find_submission_notebook(row.chapter, row.assignment, row.student)
+    judged = record.exercises if record.status.has_points else ()
     scores = {each.check_id: each.points / each.total if each.total else 0.0
-              for each in record.exercises} if record.status.has_points else {}
+              for each in judged if each.is_final}
     for grade in notebook.grades:
         share = scores.get(grade.name)
         grade.auto_score = None if share is None else round(share * grade.max_score, 6)
         grade.needs_manual_grade = grade.manual_score is not None or grade.auto_score is None
-    row = _as_entered(row, notebook, optional, {*scores})
+    row = _as_entered(row, notebook, optional, {each.check_id for each in judged})
     notebook.late_submission_penalty = row.penalty or None
     gradebook.db.commit()
     return row
@@ -148,7 +149,7 @@ def _as_entered(row: Row, notebook: SubmittedNotebook, optional: Collection[str]
                 judged: Collection[str]) -> Row:
     """The row with the points that the gradebook has, a person's before the judge's.
 
-    judged: the grade ids that the judge has scores for. Where other questions wait for a
+    judged: the grade ids of what is the judge's to grade. Where other questions wait for a
     person, there is no number yet.
     """
     grades = notebook.grades
@@ -159,7 +160,8 @@ def _as_entered(row: Row, notebook: SubmittedNotebook, optional: Collection[str]
                                           f"waits for a person's points: {waiting}"))
     by_hand = [grade for grade in grades if grade.manual_score is not None
                or grade.extra_credit]
-    is_open = any(grade.auto_score is None and grade.manual_score is None for grade in grades)
+    is_open = any(grade.auto_score is None and grade.manual_score is None for grade in grades
+                  if grade.name not in judged)
     if not by_hand or is_open:
         return replace(row, manual=bool(by_hand))
     required = sum(grade.score for grade in grades if grade.name not in optional)

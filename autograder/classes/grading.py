@@ -10,6 +10,7 @@ from autograder.chapters.chapter import Chapter
 from autograder.checking.levels import why_not_here
 from autograder.checking.running import Report
 from autograder.classes.record import CheckRecord, ExerciseRecord, Record, Status
+from autograder.judge.memory import Memory
 from autograder.judge.secret import graded_seed
 from autograder.judge.workers import Workers
 from autograder.submissions.answers import Answer, answer_to, report_on
@@ -18,7 +19,7 @@ from autograder.submissions.intake import Notebook
 
 
 def grade(notebooks: Sequence[Notebook], chapter: Chapter | None, chapters: Sequence[Chapter],
-          workers: Workers, secret: str) -> Record:
+          workers: Workers, secret: str, memory: Memory | None = None) -> Record:
     """What these notebooks are worth for a chapter. chapters: all of the course."""
     stem = chapter.stem if chapter is not None else ""
     if not any(cell.kind == "code" for notebook in notebooks for cell in notebook.cells):
@@ -35,12 +36,15 @@ def grade(notebooks: Sequence[Notebook], chapter: Chapter | None, chapters: Sequ
         return Record(stem, Status.REVIEW, _told(own, f"nothing in it is of {stem}"))
     answers = [answer_to(exercise, components) for exercise in chapter.exercises]
     reports = [report_on(answer, workers, seed=graded_seed(secret, answer.exercise.name),
-                         diagnose=True) for answer in answers]
+                         diagnose=True, memory=memory) for answer in answers]
     used = [notebook for notebook in own
             if any(part.notebook is notebook for part in components)]
     notes = _told(used or own)
-    exercises = tuple(map(_exercise, answers, reports))
-    return Record(stem, _status(answers, reports, used or own, notes), notes, exercises)
+    status = _status(answers, reports, used or own, notes)
+    notes += tuple(f"{report.exercise} could not be graded: it waited, or the machine was "
+                   "busy; the next run tries again" for report in reports
+                   if not report.is_final)
+    return Record(stem, status, notes, tuple(map(_exercise, answers, reports)))
 
 
 def _told(notebooks: Sequence[Notebook], *more: str) -> tuple[str, ...]:
@@ -50,15 +54,17 @@ def _told(notebooks: Sequence[Notebook], *more: str) -> tuple[str, ...]:
 
 def _status(answers: Sequence[Answer], reports: Sequence[Report],
             notebooks: Sequence[Notebook], notes: Sequence[str]) -> Status:
-    if any(not report.is_final or why_not_here(report.exercise) and answer.is_started
-           for answer, report in zip(answers, reports)):
+    started = [report for answer, report in zip(answers, reports) if answer.is_started]
+    if any(why_not_here(report.exercise) for report in started) or (
+            started and not any(report.is_final for report in started)):
         return Status.INFRASTRUCTURE
     lost = [answer for answer in answers
             if not answer.is_started and answer.components[0].notes]
     is_damaged = any(notebook.is_damaged for notebook in notebooks)
     if is_damaged and not any(answer.is_started for answer in answers):
         return Status.REVIEW
-    if any(report.problem for report in reports) or is_damaged and lost:
+    if any(report.problem or not report.is_final for report in reports) or (
+            is_damaged and lost):
         return Status.PARTIAL
     repaired = notes or any(part.notes for answer in answers for part in answer.components)
     return Status.REPAIRED if repaired else Status.GRADED

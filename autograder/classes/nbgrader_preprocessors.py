@@ -16,11 +16,12 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader import utils
 from nbgrader.coursedir import CourseDirectory
-from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
+from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor, SaveAutoGrades
 
 from autograder.chapters.outline import outline
 from autograder.checking.report import Display
 from autograder.checking.running import Report
+from autograder.judge.memory import Memory
 from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.workers import Workers
 from autograder.reference.cutting import BEGIN, END, starting_lines
@@ -84,7 +85,9 @@ class JudgeChecks(NbGraderPreprocessor):
 
     So nothing that a notebook shows, patches or ends changes a score, and it is the one that
     `autograder progress` would find with these checks. A notebook with graded cells that are no
-    checks of the course is refused: nbgrader gives full points to what shows nothing.
+    checks of the course is refused: nbgrader gives full points to what shows nothing. So is
+    one of which nothing could be graded; what else could not be is left open (see
+    `SaveJudgedGrades`).
     """
 
     def preprocess(self, nb: NotebookNode,
@@ -96,6 +99,7 @@ class JudgeChecks(NbGraderPreprocessor):
         exercises = {} if chapter is None else {
             exercise.check_id: exercise for exercise in chapter.exercises}
         secret = course_secret(Path(CourseDirectory(config=self.config).root))
+        finals = []
         for cell in nb.cells:
             if cell.cell_type != "code" or not utils.is_grade(cell) or utils.is_solution(cell):
                 continue
@@ -105,27 +109,51 @@ class JudgeChecks(NbGraderPreprocessor):
                                  f"{cell.metadata['nbgrader']['grade_id']} is no check of this "
                                  "course, and no other cell is run here",
                                  "give that cell manual points, or none")
-            report = report_on(answer_to(exercise, found), _workers(), diagnose=True,
+            answer = answer_to(exercise, found)
+            workers, memory = _judging()
+            report = report_on(answer, workers, diagnose=True, memory=memory,
                                seed=graded_seed(secret, exercise.name))
-            if not report.is_final:
-                raise JudgeError(f"{name}: {exercise.name} could not be graded",
-                                 "the checks took too long by the wall clock, though not by "
-                                 "the processor's", "grade it again when the machine is free")
+            if answer.is_started:
+                finals.append(report.is_final)
             enter_report(cell, replace(report, seed=None))
+        if finals and not any(finals):
+            raise JudgeError(f"{name}: nothing in it could be graded",
+                             "the checks took too long by the wall clock, though not by "
+                             "the processor's", "grade it again when the machine is free")
         return nb, resources
 
 
+class SaveJudgedGrades(SaveAutoGrades):
+    """Enters the scores into the gradebook; where there is none yet, none.
+
+    nbgrader gives full points to a check cell that shows no number. Here that is one that could
+    not be graded: it waits for a person, or for the next `nbgrader autograde`.
+    """
+
+    def _add_score(self, cell: NotebookNode, resources: ResourcesDict) -> None:
+        super()._add_score(cell, resources)
+        if utils.is_solution(cell) or cell.cell_type != "code" or any(
+                output.output_type == "execute_result" for output in cell.outputs):
+            return
+        grade = self.gradebook.find_grade(
+            cell.metadata["nbgrader"]["grade_id"], self.notebook_id, self.assignment_id,
+            self.student_id)
+        grade.auto_score, grade.needs_manual_grade = None, True
+        self.gradebook.db.commit()
+
+
 @cache
-def _workers() -> Workers:
-    """One supply for all notebooks: what it has loaded serves the whole class."""
-    return Workers(sandbox_of_a_class())
+def _judging() -> tuple[Workers, Memory]:
+    """One supply for all notebooks: what it has loaded, and seen, serves the whole class."""
+    return Workers(sandbox_of_a_class()), Memory()
 
 
 def enter_report(cell: NotebookNode, report: Report) -> None:
-    """Write the outputs that a cell with this report has: the table, then the score."""
+    """Write the outputs that a cell with this report has: the table, then the score, if any."""
     points = float(cell.metadata["nbgrader"]["points"])
     shown = Display(report)._repr_mimebundle_()
     score = points * report.score / report.total if report.total else 0.0
     cell.execution_count = None
-    cell.outputs = [new_output("display_data", data=shown),
-                    new_output("execute_result", data={"text/plain": repr(score)})]
+    cell.outputs = [new_output("display_data", data=shown)]
+    if report.is_final:
+        cell.outputs.append(new_output("execute_result", data={"text/plain": repr(score)}))

@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from autograder.checking.running import Status as Ended
+
 VERSION = 1
 
 
@@ -22,7 +24,7 @@ class Status(StrEnum):
 
     GRADED = "graded"
     REPAIRED = "graded with repairs"
-    PARTIAL = "partial"                     # some exercises could not be read, or do not load
+    PARTIAL = "partial"         # some exercises could not be read or graded, or do not load
     REVIEW = "needs review"                 # nothing of the chapter is in it
     UNREADABLE = "unreadable"
     NOT_SUBMITTED = "not submitted"
@@ -72,6 +74,11 @@ class ExerciseRecord:
     flags: tuple[str, ...] = ()
     checks: tuple[CheckRecord, ...] = ()
 
+    @property
+    def is_final(self) -> bool:
+        """Whether its points are a result. Else there are none yet, which is no 0."""
+        return all(check.status != Ended.NOT_GRADED for check in self.checks)
+
 
 @dataclass(frozen=True)
 class Record:
@@ -85,6 +92,12 @@ class Record:
     notes: tuple[str, ...] = ()
     exercises: tuple[ExerciseRecord, ...] = ()
     key: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the next run may leave it as it is."""
+        return self.status is not Status.INFRASTRUCTURE and all(
+            each.is_final for each in self.exercises)
 
     @property
     def required(self) -> float:

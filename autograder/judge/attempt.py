@@ -21,14 +21,13 @@ _KEPT = {"__eq__", "__hash__", "__repr__"}
 class Attempt:
     """What a learner has written of an exercise, as code that runs among its module's names.
 
-    place: where it stands, such as "04_transformer.ipynb, cell 31". missing: of two names that
-    belong together, the one that is not written. Only the subject lacks it: where the learner's
-    own code calls it, it is the reference's.
+    missing: of two names that belong together, the one that is not written. Only the subject
+    lacks it: where the learner's own code calls it, it is the reference's. Where it stands is
+    no part of it: the same code is the same attempt, whoever handed it in.
     """
 
     exercise: str
     code: str
-    place: str = ""
     missing: tuple[str, ...] = ()
 
     @property
@@ -54,7 +53,7 @@ def load(attempt: Attempt, *, alone: bool = False) -> list[Any]:
         if alone:
             for name in own:
                 _withdraw(f"{attempt.module}.{name}", getattr(module, name), methods)
-    filename = f"<cell of {attempt.place or attempt.exercise}>"
+    filename = f"<cell of {attempt.exercise}>"
     lines = attempt.code.splitlines(keepends=True)
     linecache.cache[filename] = (len(attempt.code), None, lines, filename)
     exec(compile(attempt.code, filename, "exec", dont_inherit=True), namespace)

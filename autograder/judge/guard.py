@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import subprocess
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from autograder.sandbox.limits import MEMORY
 WARDEN = "autograder.judge.warden"
 STARTING_SECONDS = 120      # by the wall clock, in which Python and the engine are loaded
 ANSWER_SECONDS = 30         # and in which a warden answers, however busy the machine is
+LAST_SECONDS = 2            # and in which it ends once nobody asks any more
 
 
 class Guard:
@@ -23,6 +25,7 @@ class Guard:
 
     def __init__(self, sandbox: Bubblewrap, given: Path):
         self._given = given
+        self._workers = 0                   # that were started; the last number is the one's
         self._lock = threading.RLock()      # the clock is read by a thread of its own
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -35,9 +38,11 @@ class Guard:
 
     def start(self, module: str) -> Worker:
         """A worker for a module of the reference. Raises OSError, ValueError: it has ended."""
+        self._workers += 1
         (reading, answers), (calls, writing) = os.pipe(), os.pipe()
         try:
-            self.ask({"op": "start", "module": module}, [calls, answers], STARTING_SECONDS)
+            self.ask({"op": "start", "module": module, "worker": self._workers},
+                     [calls, answers], STARTING_SECONDS)
         except BaseException:
             os.close(reading)
             os.close(writing)
@@ -45,8 +50,8 @@ class Guard:
         finally:
             os.close(calls)
             os.close(answers)
-        return Worker(open(reading, "rb"), open(writing, "wb"), GuardedHold(self),
-                      self._given)
+        return Worker(open(reading, "rb"), open(writing, "wb"),
+                      GuardedHold(self, self._workers), self._given)
 
     def ask(self, request: dict, files: list[int] = (),
             seconds: float = ANSWER_SECONDS) -> dict:
@@ -67,16 +72,19 @@ class Guard:
     def end(self) -> None:
         """End the sandbox, and with it every process inside."""
         self._control.close()
-        with suppress(ProcessLookupError):
-            self._process.kill()            # it dies with its parent, bubblewrap
-        self._process.wait()
+        try:
+            self._process.wait(LAST_SECONDS)    # by itself, so that what it used up is counted
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                self._process.kill()            # it dies with its parent, bubblewrap
+            self._process.wait()
 
 
 class GuardedHold:
-    """Of the worker that a warden has forked last."""
+    """Of a worker that a warden has forked. number: the judge's own, of this worker."""
 
-    def __init__(self, guard: Guard):
-        self._guard = guard
+    def __init__(self, guard: Guard, number: int):
+        self._guard, self._number = guard, number
         self._seconds = 0.0
         self._has_ended = False
 
@@ -99,7 +107,7 @@ class GuardedHold:
 
     def _ask(self, operation: str) -> dict:
         try:
-            state = self._guard.ask({"op": operation})
+            state = self._guard.ask({"op": operation, "worker": self._number})
             self._seconds = max(self._seconds, float(state["seconds"]))
             return state
         except (OSError, ValueError, KeyError, TypeError):

@@ -124,5 +124,6 @@ class Worker:
 
 
 def _make_readable(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        path.chmod(0o755 if path.is_dir() else 0o644)
+    if os.listdir(folder):                  # before each of many thousand calls, it is empty
+        for path in folder.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)

@@ -5,6 +5,7 @@ preprocessor. The worker receives calls with arguments, and nothing else.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from autograder.checking.running import (CHECK_SECONDS, EXERCISE_SECONDS, SHORTE
                                          run_check)
 from autograder.judge.attempt import Attempt
 from autograder.judge.diagnosis import with_diagnosis
+from autograder.judge.memory import Memory
 from autograder.judge.tampering import signs_of_tampering
 from autograder.judge.workers import LoadError, Worker, WorkerEnded, Workers
 from autograder.processes.limits import TimeLimit, WallLimit, time_limit
@@ -25,16 +27,28 @@ ENDED = "that it ended the Python that ran it"
 
 def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
           seed: int | None = None, diagnose: bool = False,
-          checks: Sequence[Check] | None = None,
-          check_seconds: float | None = None) -> Report:
+          checks: Sequence[Check] | None = None, check_seconds: float | None = None,
+          memory: Memory | None = None) -> Report:
     """Run checks of an exercise here, on an attempt whose code runs in a worker.
 
     public: which checks; None means all. seed: None means a fresh one. diagnose: whether public
     checks that fail name a known mistake. checks: instead of the exercise's own. check_seconds:
-    of processor time, instead of CHECK_SECONDS. Of hidden checks the report has the title and
-    the kind of error, nothing else. What ends a worker, or its time, costs the check that met
-    it; the others keep their points. Raises LookupError when the exercise has no checks.
+    of processor time, instead of CHECK_SECONDS. memory: for a seed that many are judged with;
+    the same attempt is judged once. Of hidden checks the report has the title and the kind of
+    error, nothing else. What ends a worker, or its time, costs the check that met it; the
+    others keep their points. Raises LookupError when the exercise has no checks.
     """
+    def judged() -> Report:
+        return _judged(attempt, workers, public, seed, diagnose, checks, check_seconds, memory)
+
+    if memory is None or seed is None or checks is not None:
+        return judged()
+    return memory.report((attempt, public, seed, diagnose, check_seconds), judged)
+
+
+def _judged(attempt: Attempt, workers: Workers, public: bool | None, seed: int | None,
+            diagnose: bool, checks: Sequence[Check] | None, check_seconds: float | None,
+            memory: Memory | None) -> Report:
     session = _Session(attempt, workers, check_seconds or CHECK_SECONDS)
     checks = checks_of(attempt.exercise) if checks is None else checks
     seed = fresh_seed() if seed is None else seed
@@ -48,7 +62,9 @@ def judge(attempt: Attempt, workers: Workers, *, public: bool | None = None,
     with session, files_in(workers.given):
         for check in wanted:
             try:
-                outcome = session.run(check, seed)
+                with (memory.draws.during((check.exercise, check.name, seed))
+                      if memory is not None else nullcontext()):
+                    outcome = session.run(check, seed)
             except LoadError as error:
                 return replace(report, problem=f"Its cell does not run: {error}.")
             outcomes.append(outcome if check.public else outcome.hidden())

@@ -22,6 +22,7 @@ from autograder.sandbox.limits import restrict
 
 WRITABLE = ("/scratch", "/dev/shm", "/dev/mqueue")
 _DUMPABLE = 4                           # PR_SET_DUMPABLE
+_GONE = {"seconds": 0.0, "memory": 0, "lives": False}
 
 
 def main() -> None:
@@ -43,6 +44,7 @@ class Warden:
     def __init__(self, control: socket.socket, user: int):
         self._control, self._user = control, user
         self._worker: int | None = None
+        self._number = 0                    # the judge's, of the worker that was forked last
         self._before = 0.0                  # processor time of all earlier workers
         self._memory = _private_bytes(os.getpid())
 
@@ -58,10 +60,13 @@ class Warden:
                 if any(os.path.isdir(place) and os.listdir(place) for place in WRITABLE):
                     return False            # a sandbox that is not as new is not used again
                 importlib.import_module(home_of(request["module"]))
+                self._number = request["worker"]
                 self._start(*ends)
-            case "end":
+            case "end" if request["worker"] == self._number:
                 self._end_all()
-        self._control.send(json.dumps(self._state()).encode())
+        # Who asks late about an earlier worker, from another thread, does nothing to this one.
+        state = self._state() if request["worker"] == self._number else _GONE
+        self._control.send(json.dumps(state).encode())
         return True
 
     def _start(self, reading: int, writing: int) -> None:

@@ -1,7 +1,7 @@
 """How values cross the border between two processes: as JSON and npy.
 
 Nothing of it could run code when it is read. A message is one JSON value and any number of
-blobs, each preceded by its length. What JSON lacks is an object with a "kind". Arrays are blobs
+blobs, preceded by their lengths. What JSON lacks is an object with a "kind". Arrays are blobs
 in NumPy's npy format, which is read without pickle. Dataclasses of the engine travel by value,
 its classes by name; everything else stays where it is, and a handle travels in its place (see
 `peer`).
@@ -11,6 +11,7 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 import struct
 import sys
 import time
@@ -18,6 +19,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
@@ -50,13 +52,11 @@ class Message:
 def write(stream: BinaryIO, message: Message) -> None:
     """Send a message."""
     text = json.dumps(message.data).encode("ascii")
-    if (len(text) > LONGEST or len(message.blobs) > MOST_BLOBS
-        or sum(map(len, message.blobs)) > LARGEST):
+    sizes = [*map(len, message.blobs)]
+    if len(text) > LONGEST or len(sizes) > MOST_BLOBS or sum(sizes) > LARGEST:
         raise WireError("more than one message may hold")
-    stream.write(struct.pack("<II", len(text), len(message.blobs)) + text)
-    for blob in message.blobs:
-        stream.write(struct.pack("<I", len(blob)))
-        stream.write(blob)
+    head = struct.pack(f"<II{len(sizes)}I", len(text), len(sizes), *sizes)
+    stream.writelines([head, text, *message.blobs])
     stream.flush()
 
 
@@ -65,15 +65,14 @@ def read(stream: BinaryIO) -> Message:
     size, count = struct.unpack("<II", _exactly(stream, 8))
     if size > LONGEST or count > MOST_BLOBS:
         raise WireError("a message larger than any that this protocol sends")
-    text, blobs, left = _exactly(stream, size), [], LARGEST
-    for _ in range(count):
-        [size] = struct.unpack("<I", _exactly(stream, 4))
-        left -= size
-        if left < 0:
-            raise WireError("a message larger than any that this protocol sends")
-        blobs.append(_exactly(stream, size))
+    sizes = struct.unpack(f"<{count}I", _exactly(stream, 4 * count))
+    if sum(sizes) > LARGEST:
+        raise WireError("a message larger than any that this protocol sends")
+    content = _exactly(stream, size + sum(sizes))
+    ends = [*itertools.accumulate(sizes, initial=size)]
     try:
-        return Message(json.loads(text), blobs)
+        return Message(json.loads(content[:size]),
+                       [content[start:end] for start, end in itertools.pairwise(ends)])
     except (ValueError, RecursionError) as error:
         raise WireError("a message that is not JSON") from error
 
@@ -269,22 +268,44 @@ def generator_of(state: dict) -> np.random.Generator:
 
 
 def _npy(array: np.ndarray) -> bytes:
+    is_fortran = array.flags.f_contiguous and not array.flags.c_contiguous
+    return (_header(array.dtype, array.shape, is_fortran)
+            + array.tobytes("F" if is_fortran else "C"))
+
+
+# NumPy writes and parses a header as Python's text, which takes longer than sending a small
+# array. The same few shapes come by the thousand.
+@lru_cache(maxsize=1024)
+def _header(dtype: np.dtype, shape: tuple[int, ...], is_fortran: bool) -> bytes:
+    told = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": is_fortran,
+            "shape": shape}
     stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.asarray(array), allow_pickle=False)
+    try:
+        np.lib.format.write_array_header_1_0(stream, told)
+    except ValueError:                                  # it is longer than 64 KB
+        np.lib.format.write_array_header_2_0(stream, told)
     return stream.getvalue()
 
 
-def _array(blob: bytes) -> np.ndarray:
-    stream = io.BytesIO(blob)
+@lru_cache(maxsize=1024)
+def _parsed(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """What an npy header says: shape, whether the order is Fortran's, dtype."""
+    stream = io.BytesIO(header)
     reader = {(1, 0): np.lib.format.read_array_header_1_0,
               (2, 0): np.lib.format.read_array_header_2_0}.get(np.lib.format.read_magic(stream))
     if reader is None:
         raise WireError("an array in an unknown format")
-    shape, is_fortran, dtype = reader(stream)
-    content = memoryview(blob)[stream.tell():]
-    count = 1
-    for size in shape:
-        count *= size
+    return reader(stream)
+
+
+def _array(blob: bytes) -> np.ndarray:
+    # A header of version 1 begins with 6 bytes of magic, 2 of version and 2 of its length; of
+    # version 2, with 4 of its length.
+    start = 10 if blob[6:7] == b"\x01" else 12
+    start += int.from_bytes(blob[8:start], "little")
+    shape, is_fortran, dtype = _parsed(blob[:start])
+    content = memoryview(blob)[start:]
+    count = math.prod(shape)
     # The header is not believed: the content must be exactly as long as it says, before
     # anything is reserved.
     if dtype.hasobject or min(shape, default=0) < 0 or count * dtype.itemsize != len(content):

@@ -13,6 +13,7 @@ from autograder.checking.levels import why_not_here
 from autograder.checking.running import Report
 from autograder.judge.attempt import Attempt
 from autograder.judge.judging import judge, not_attempted
+from autograder.judge.memory import Memory
 from autograder.judge.workers import Workers
 from autograder.submissions.attempts import Component, State
 from autograder.submissions.grafting import code_of
@@ -56,12 +57,13 @@ def answer_to(exercise: Exercise, components: Sequence[Component]) -> Answer:
         problem = f"What it needs could not be gathered: {error}."
         return Answer(exercise, own, problem=problem, notes=notes)
     missing = tuple(part.name for part in own if part not in written)
-    attempt = Attempt(exercise.name, code.text, written[0].place, missing)
+    attempt = Attempt(exercise.name, code.text, missing)
     return Answer(exercise, own, attempt, notes=(*notes, *code.notes), lent=code.lent)
 
 
 def report_on(answer: Answer, workers: Workers, *, public: bool | None = None,
-              seed: int | None = None, diagnose: bool = False) -> Report:
+              seed: int | None = None, diagnose: bool = False,
+              memory: Memory | None = None) -> Report:
     """What the checks find of it, as of `judge`. Raises LookupError when there are none."""
     name = answer.exercise.name
     untouched = not_attempted(name, public=public)
@@ -72,4 +74,5 @@ def report_on(answer: Answer, workers: Workers, *, public: bool | None = None,
     if not_here := why_not_here(name):
         return Report(name, (), untouched.total,
                       problem=f"It cannot be checked here: {not_here}")
-    return judge(answer.attempt, workers, public=public, seed=seed, diagnose=diagnose)
+    return judge(answer.attempt, workers, public=public, seed=seed, diagnose=diagnose,
+                 memory=memory)

@@ -1,39 +1,21 @@
 """Accidents to submissions: each costs nothing, or has a status that says what was lost."""
 
-from functools import cache
-
 import pytest
 from accidents import ACCIDENTS, HONEST, PART, REPAIRED
 
 from autograder.chapters import editions
 from autograder.classes.grading import grade
 from autograder.classes.submitted import find_submissions, notebooks_of
-from autograder.judge.attempt import Attempt
-from autograder.judge.judging import judge
 from autograder.judge.workers import Workers
-from autograder.submissions import answers
 
 SECRET = "of the tests"
+pytestmark = pytest.mark.usefixtures("judged_once")
 
 
 @pytest.fixture(scope="module")
 def workers():
     with Workers() as workers:
         yield workers
-
-
-@pytest.fixture(scope="module", autouse=True)
-def judged_once(workers):
-    """The same code gets the same report: most accidents leave it as it was."""
-    @cache
-    def report(exercise, code, missing, **how):
-        return judge(Attempt(exercise, code, "", missing), workers, **how)
-
-    patch = pytest.MonkeyPatch()
-    patch.setattr(answers, "judge", lambda attempt, _, **how: report(
-        attempt.exercise, attempt.code, attempt.missing, **how))
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="module")

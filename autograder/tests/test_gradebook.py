@@ -7,9 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.request
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -27,10 +25,7 @@ from autograder.classes.record import Status
 from autograder.classes.restored import restored
 from autograder.classes.roster import Roster, Student
 from autograder.classes.submitted import find_submissions, notebooks_of
-from autograder.judge.attempt import Attempt
-from autograder.judge.judging import judge
-from autograder.judge.workers import Workers
-from autograder.submissions import answers, progress
+from autograder.submissions import progress
 from autograder.submissions.attempts import find_components
 from gearworks.errors import GearworksError
 
@@ -38,6 +33,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = Path(__file__).parent / "data" / "98_small.md"
 RUN, COUNT = "check-pipeline-run_request", "check-accounting-parameter_count"
 SECRET = "of the tests"
+pytestmark = pytest.mark.usefixtures("judged_once")
 
 
 @pytest.fixture(scope="module")
@@ -63,21 +59,6 @@ def course(tmp_path_factory, chapter):
 @pytest.fixture(scope="module")
 def grader(chapter):
     return Course((chapter,), SECRET, None)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def judged_once():
-    """The same code gets the same report, which takes the time of one."""
-    with Workers() as workers:
-        @cache
-        def report(exercise, code, missing, **how):
-            return judge(Attempt(exercise, code, "", missing), workers, **how)
-
-        patch = pytest.MonkeyPatch()
-        patch.setattr(answers, "judge", lambda attempt, _, **how: report(
-            attempt.exercise, attempt.code, attempt.missing, **how))
-        yield
-        patch.undo()
 
 
 @pytest.fixture(scope="module")
@@ -232,6 +213,44 @@ def test_points_that_a_person_gave_stay_and_count(gradebook, grader, handed_in, 
     assert "changed by a person" in page
 
 
+def test_what_could_not_be_graded_is_open_and_a_person_may_give_points(
+        gradebook, grader, sleeper, tmp_path):
+    hand_in(tmp_path / "submitted", "ben", sleeper)
+    results = Results(tmp_path / "out")
+    before = run(tmp_path / "submitted", grader, results, gradebook)["ben"]
+    found, _ = scores(gradebook, "ben")
+    assert found[RUN] == (None, None, True) and found[COUNT] == (before.total, None, False)
+    assert before.status is Status.PARTIAL and before.total == before.required > 0
+    with opened(gradebook, "gearworks") as book:
+        book.find_grade(RUN, "98_small", "ch98", "ben").manual_score = 2.0
+        book.db.commit()
+    after = run(tmp_path / "submitted", grader, results, gradebook)["ben"]
+    assert after.manual and after.total == before.total + 2
+
+
+def test_nbgrader_too_leaves_open_what_could_not_be_graded(course, grader, chapter, sleeper,
+                                                           tmp_path, monkeypatch):
+    from nbgrader.preprocessors import SaveAutoGrades
+
+    from autograder.classes import nbgrader_preprocessors as ours
+
+    monkeypatch.setenv("AUTOGRADER_SECRET", SECRET)
+    monkeypatch.setattr(ours, "outline", lambda: grader.chapters)
+    shutil.copy(course / "gradebook.db", tmp_path)
+    url = f"sqlite:///{tmp_path / 'gradebook.db'}"
+    with opened(url, "gearworks") as book:
+        book.update_or_create_student("ben")
+        book.update_or_create_submission("ch98", "ben")
+    told = {"nbgrader": {"notebook": "98_small", "assignment": "ch98", "student": "ben",
+                         "db_url": url}}
+    notebook, _ = ours.JudgeChecks().preprocess(nbformat.reads(sleeper.decode(), 4), told)
+    SaveAutoGrades().preprocess(notebook, told)
+    assert scores(url, "ben")[0][RUN][0] > 0                # stock: full points for no number
+    ours.SaveJudgedGrades().preprocess(notebook, told)
+    found, _ = scores(url, "ben")
+    assert found[RUN] == (None, None, True) and found[COUNT][0] > 0 and not found[COUNT][2]
+
+
 def test_what_was_never_released_is_said_before_grading(course, tmp_path):
     with opened(f"sqlite:///{tmp_path / 'new.db'}", "gearworks") as book:
         with pytest.raises(GearworksError, match="does not know ch98"):
@@ -372,32 +391,14 @@ def test_an_instructor_s_own_question_waits_for_a_person(with_question, grader, 
     assert row.required == most + 4 and row.required_max == most + 5
 
 
-def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, browser, tmp_path):
+def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, browser,
+                                             jupyterlab):
     """In a real browser: the answer and the judge's table are there, and the points arrive."""
     directory, submitted, results = with_question
     grade_and_show(grader, *with_question)
     with opened(directory.db_url, "gearworks") as book:
         notebook = book.find_submission_notebook("98_small", "ch98", "ada").id
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower())
-               for kind in ("CONFIG", "DATA", "RUNTIME")}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}",
-         f"--ServerApp.root_dir={submitted.parent}", "--ServerApp.port_retries=0",
-         "--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True", "--allow-root"],
-        cwd=submitted.parent, env=os.environ | folders, stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"{address}/api")
-                break
-            except OSError:
-                assert server.poll() is None, "the server ended"
-                time.sleep(0.2)
+    with jupyterlab(submitted.parent) as address:
         page = browser.new_page()
         page.set_default_timeout(120_000)
         page.goto(f"{address}/formgrader/submissions/{notebook}/")
@@ -413,9 +414,6 @@ def test_a_person_gives_points_in_formgrader(with_question, grader, chapter, bro
                 break
             page.wait_for_timeout(100)
         page.close()
-    finally:
-        server.terminate()
-        server.wait(30)
     assert scores(directory.db_url, "ada")[0]["why"][1] == 3
     row = grade_and_show(grader, *with_question)
     assert row.required == required_points(chapter) + 3 and row.status is Status.GRADED

@@ -2,6 +2,7 @@
 in one process and between two. Half a minute."""
 
 import functools
+import inspect
 import io
 import os
 import struct
@@ -24,6 +25,7 @@ from autograder.checking.running import Status, run_check, run_exercise
 from autograder.judge import judging, wire
 from autograder.judge.attempt import Attempt, load
 from autograder.judge.judging import judge
+from autograder.judge.memory import Memory
 from autograder.judge.peer import Handle, Peer, connect
 from autograder.judge.secret import course_secret, graded_seed
 from autograder.judge.wire import Message, WireError
@@ -39,7 +41,7 @@ from gearworks.server.request_types import ChatRequest
 from gearworks.serving.request import Request
 from gearworks.serving.scheduler import Scheduler
 from gearworks.serving.sequence import Sequence
-from gearworks.tokenizer import Tokenizer, train_bpe
+from gearworks.tokenizer import Tokenizer, count_pairs, merge_pair, train_bpe
 
 
 def refuse(value):
@@ -232,12 +234,10 @@ def test_a_message_has_a_size():
     for head in ((wire.LONGEST + 1, 0), (2, wire.MOST_BLOBS + 1)):
         with pytest.raises(WireError):
             wire.read(io.BytesIO(struct.pack("<II", *head) + b"{}"))
-    blobs = struct.pack("<I", wire.LARGEST - 2) + b"x" * 9
     with pytest.raises(EOFError):
-        wire.read(io.BytesIO(struct.pack("<II", 2, 1) + b"{}" + blobs))
+        wire.read(io.BytesIO(struct.pack("<III", 2, 1, wire.LARGEST - 2) + b"{}" + b"x" * 9))
     with pytest.raises(WireError):
-        wire.read(io.BytesIO(struct.pack("<II", 2, 2) + b"{}" + struct.pack("<I", 1) + b"x"
-                             + struct.pack("<I", wire.LARGEST)))
+        wire.read(io.BytesIO(struct.pack("<IIII", 2, 2, 1, wire.LARGEST) + b"{}x"))
 
 
 class Counting:
@@ -600,6 +600,28 @@ def test_fresh_seeds_unless_there_is_one(workers):
     assert graded_seed("a", NORM) == graded_seed("a", NORM)
     assert len({graded_seed(secret, exercise) for secret in ("a", "b")
                 for exercise in (NORM, "layers.silu")}) == 4
+
+
+def test_what_a_judge_remembers_changes_no_report(workers):
+    """Right, wrong and unsteady answers, in two orders, and with nothing remembered."""
+    exercise = "tokenizer.count_pairs+merge_pair"
+    right = "\n\n\n".join(map(inspect.getsource, (count_pairs, merge_pair)))
+    wrong = right.replace("counts[pair] += occurrences", "counts[pair] += 1")
+    unsteady = right + "\n_calls = []\n_count = count_pairs\n\n\n" \
+        "def count_pairs(words):\n    _calls.append(1)\n" \
+        "    return {} if len(_calls) > 7 else _count(words)\n"
+    assert wrong != right
+    attempts = [Attempt(exercise, code) for code in (right, wrong, unsteady)]
+    runs = []
+    for order in (attempts, attempts[::-1]):
+        memory = Memory()
+        found = {each.code: judge(each, workers, seed=3, memory=memory) for each in order}
+        again = {each.code: judge(each, workers, seed=3, memory=memory) for each in order}
+        assert all(again[code] is report for code, report in found.items())
+        runs.append([found[each.code] for each in attempts])
+    assert runs[0] == runs[1]
+    alone = [judge(each, workers, seed=3) for each in attempts[:2]]
+    assert alone == runs[0][:2] and alone[0].score == alone[0].total > alone[1].score
 
 
 def test_a_courses_secret_is_made_once_and_a_variable_comes_first(tmp_path, monkeypatch):

@@ -4,14 +4,8 @@ open a chapter, run it, go wrong, go right.
 The notebook lies alone in a folder, without the repository around it. About 40 s.
 """
 
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -44,35 +38,13 @@ RIGHT = WRONG.replace('''        ids.append(token)
 
 
 @pytest.fixture
-def lab(tmp_path):
+def lab(tmp_path, jupyterlab):
     """The address of a JupyterLab whose folder holds one chapter and nothing else."""
     work = tmp_path / "work"
     work.mkdir()
     shutil.copy(CHAPTER, work)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folders = {f"JUPYTER_{kind}_DIR": str(tmp_path / kind.lower())
-               for kind in ("CONFIG", "DATA", "RUNTIME")}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.root_dir={work}",
-         f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=",
-         "--ServerApp.disable_check_xsrf=True", "--allow-root"],
-        env=os.environ | folders | {"JUPYTER_CONFIG_PATH": str(LAB_CONFIG)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    address = f"http://127.0.0.1:{port}/lab/tree/{CHAPTER.name}"
-    try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/api")
-                break
-            except OSError:
-                assert server.poll() is None, "JupyterLab ended"
-                time.sleep(0.2)
-        yield address
-    finally:
-        server.terminate()
-        server.wait(30)
+    with jupyterlab(work, JUPYTER_CONFIG_PATH=str(LAB_CONFIG)) as address:
+        yield f"{address}/lab/tree/{CHAPTER.name}"
 
 
 def test_a_chapter_is_opened_solved_wrongly_and_then_rightly(browser, lab):

@@ -159,6 +159,22 @@ def test_a_worker_ends_with_everything_that_it_has_started(workers):
                 "(1, os.getpid())]", workers) == []
 
 
+def test_whoever_is_late_with_an_earlier_worker_does_nothing_to_the_next(sandbox):
+    """The clock of a check is read by a thread of its own, which may ask after the end."""
+    with Workers(sandbox) as workers:
+        earlier = workers.start("layers")._hold
+        assert earlier.seconds() >= 0
+        later = workers.start("layers")
+        with later:
+            before = later.seconds()
+            earlier._has_ended = False              # as that thread still has it
+            earlier.seconds()
+            earlier._has_ended = False
+            earlier.end()
+            [subject] = later.lend(Attempt("layers.rms_norm", ""))
+            assert callable(subject) and later.seconds() >= before
+
+
 def test_time_counts_children_and_is_known_after_the_end(sandbox):
     code = ("import os\nif os.fork() == 0:\n    while True:\n        pass\n"
             "def rms_norm(x, weight, eps):\n    return x")

@@ -264,7 +264,8 @@ def attention_of_single_queries(q: np.ndarray, keys: np.ndarray, values: np.ndar
     q: (B, H, d); keys, values: (K, tokens, d) and (K, tokens, e); places: (B,) the slices of
     them that each query sees; returns (B, H, e). The scores of all sequences lie in one array
     side by side, so that everything but the products is one call for all, and a long sequence
-    costs its neighbours nothing.
+    costs its neighbours nothing. Each query meets its keys alone: the few that share them would
+    make a matrix so narrow that BLAS takes longer to arrange the keys than to multiply.
     """
     B, H, d = q.shape
     K = len(keys)
@@ -276,7 +277,7 @@ def attention_of_single_queries(q: np.ndarray, keys: np.ndarray, values: np.ndar
     for query, slices in zip(q, places):
         for tokens in slices:
             end = at + tokens.stop - tokens.start
-            np.matmul(query, keys[:, tokens].transpose(0, 2, 1), out=scores[:, :, at:end])
+            np.matvec(keys[:, None, tokens], query, out=scores[:, :, at:end])
             at = end
     peaks = np.maximum.reduceat(scores, borders[:-1], axis=-1)                   # (K, H/K, B)
     scores -= np.repeat(peaks, lengths, axis=-1)
@@ -288,9 +289,9 @@ def attention_of_single_queries(q: np.ndarray, keys: np.ndarray, values: np.ndar
         for number, tokens in enumerate(slices):
             end = at + tokens.stop - tokens.start
             if number == 0:
-                np.matmul(scores[:, :, at:end], values[:, tokens], out=mixed)
+                np.vecmat(scores[:, :, at:end], values[:, None, tokens], out=mixed)
             else:
-                mixed += scores[:, :, at:end] @ values[:, tokens]
+                mixed += np.vecmat(scores[:, :, at:end], values[:, None, tokens])
             at = end
     out /= sums.transpose(2, 0, 1)[..., None]
     return out.reshape(B, H, -1)

@@ -9,6 +9,7 @@ Shapes: T tokens, D hidden size, H query heads, K key/value heads, d head size, 
 All float32.
 """
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families import deepseek, gemma, gpt2, gpt_oss, olmo2, smollm3
+from gearworks.families import deepseek, gemma, gpt2, gpt_oss, olmo2, output_bias, smollm3
 from gearworks.families.layouts import LayerWeights, Weights
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
@@ -150,6 +151,13 @@ _FORWARD = {"GPT2LMHeadModel": gpt2.forward, "Gemma2ForCausalLM": gemma.forward,
             "DeepseekV3ForCausalLM": deepseek.forward}
 
 
+def family_forward(config: ModelConfig) -> Callable[..., np.ndarray]:
+    """What runs a model of this configuration: `forward`, or its family's own."""
+    if config.o_bias and config.architecture != "GptOssForCausalLM":
+        return partial(smollm3.forward, output_bias.decoder_layer)
+    return _FORWARD.get(config.architecture, forward)
+
+
 class Model:
     """A configuration and its weights, ready to run."""
 
@@ -181,5 +189,5 @@ class Model:
     def run(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
             logits_at: Rows) -> np.ndarray:
         """As `forward`, for ids and positions that are known to be right."""
-        family = _FORWARD.get(self.config.architecture, forward)
+        family = family_forward(self.config)
         return family(self.weights, self.config, input_ids, positions, cache, logits_at)

@@ -104,6 +104,8 @@ def layer_module(weights: LayerWeights, config: ModelConfig) -> "torch.nn.Module
                 turned(q, cos, sin).transpose(0, 1)[None], keys[None], values[None], visible,
                 enable_gqa=True)[0]                                          # (H, T, d)
             x = x + attended.transpose(0, 1).flatten(1) @ self.o_proj
+            if self.o_bias is not None:
+                x = x + self.o_bias
             hidden = norm(x, self.post_attention_layernorm)
             gate_up = hidden @ self.gate_up_proj
             gate, up = gate_up[:, :F], gate_up[:, F:]

@@ -9,15 +9,16 @@ heads.
 
 Shapes: T tokens, D hidden size, F feed-forward size, H query heads, K key/value heads, d head
 size, V vocabulary, n processes. All float32.
-Left out on purpose: families whose layers are not Llama's, heads that n does not divide
-(key/value heads can be copied), experts as a whole in one process each, and how processes find
-each other (process_group.py).
+Families whose layers are not Llama's bring their own forward pass (families/dealt.py).
+Left out on purpose: heads that n does not divide (key/value heads can be copied), experts as a
+whole in one process each, and how processes find each other (process_group.py).
 Source: Shoeybi et al. 2019, "Megatron-LM", section 3.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +27,10 @@ import numpy as np
 from gearworks.attention import apply_rope
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
+from gearworks.families.dealt import dealt, forward_of_part
+from gearworks.families.gpt_oss import with_sinks
 from gearworks.families.layouts import LayerWeights, Weights, layout
-from gearworks.families.routes import ROUTES, runs
+from gearworks.families.routes import PLAIN
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
 from gearworks.model import Model, rotations
@@ -35,10 +38,8 @@ from gearworks.moe import mixture, route
 from gearworks.rope_scaling import angles_in_layer
 from gearworks.weights import map_names, open_checkpoint, read_into, reserve
 
-# Cut by their outputs, the first axis; and by their inputs, the second. All else is whole.
-BY_OUTPUTS = {"q_proj", "k_proj", "v_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj",
-              "w1", "w3", "embed_tokens", "lm_head"}
-BY_INPUTS = {"o_proj", "down_proj", "w2"}
+# Families whose layers `decoder_layer` below knows; others run by `families.dealt`
+LIKE_LLAMA = (*PLAIN, "MixtralForCausalLM", "Qwen3MoeForCausalLM")
 
 AllReduce = Callable[[np.ndarray], np.ndarray]
 AllGather = Callable[[np.ndarray], Sequence[np.ndarray]]
@@ -119,7 +120,8 @@ def decoder_layer(x: np.ndarray, weights: LayerWeights, config: ModelConfig, cos
                              rms_norm(qk[:, H:], weights.k_norm, eps)], axis=1)
     qk = apply_rope(qk, cos, sin)
     attended = cache.attend(index, qk[:, :H], qk[:, H:], v)                          # (T, H, d)
-    x = x + row_linear(attended.reshape(len(x), H * d), weights.o_proj, group.all_reduce)
+    x = x + row_linear(attended.reshape(len(x), H * d), weights.o_proj, group.all_reduce,
+                       weights.o_bias)
 
     hidden = rms_norm(x, weights.post_attention_layernorm, eps)
     if weights.router is not None:          # all choose alike, and have a part of each expert
@@ -153,8 +155,12 @@ class ParallelModel(Model):
 
     def __init__(self, config: ModelConfig, weights: Weights, group: Group):
         super().__init__(config, weights)
-        self.own = own_config(config, group.size)
+        self.own = with_sinks(own_config(config, group.size), weights)
         self.group = group
+        if config.architecture not in LIKE_LLAMA:
+            self._forward = partial(
+                forward_of_part(self.own, group.all_reduce),
+                dealt(weights, group.all_reduce, partial(embed, group=group)), self.own)
 
     @classmethod
     def load(cls, path: Path, group: Group) -> "ParallelModel":
@@ -169,6 +175,9 @@ class ParallelModel(Model):
     def run(self, input_ids: np.ndarray, positions: np.ndarray, cache: Cache,
             logits_at: Rows = slice(None)) -> np.ndarray:
         """As `Model.run`, in all processes at once; each gets all logits."""
+        if self.own.architecture not in LIKE_LLAMA:
+            own = self._forward(input_ids, positions, cache, logits_at)
+            return np.concatenate(self.group.all_gather(np.ascontiguousarray(own)), axis=-1)
         turning = rotations(self.own, positions)
         x = embed(self.weights.embed_tokens, input_ids, self.group)
         for index, layer in enumerate(self.weights.layers):
@@ -194,20 +203,16 @@ def greedy(group: Group, path: Path, prompt_ids: Sequence[int], count: int) -> l
 def own_config(config: ModelConfig, size: int) -> ModelConfig:
     """The configuration of one process's part, when `size` processes share a model.
 
-    Raises ModelError for a family that cannot be dealt out here, and when a number of heads,
-    the feed-forward size or the vocabulary does not divide by `size`.
+    Raises ModelError when a number of heads, the feed-forward size or the vocabulary does not
+    divide by `size`.
     """
-    if not runs("parallel", config.architecture):
-        raise ModelError("cannot run this model in several processes",
-                         f"its architecture is {config.architecture}",
-                         "run it in one, or a model of one of "
-                         + ", ".join(ROUTES["parallel"].families))
     whole = {"num_attention_heads": (config.num_attention_heads, "query heads"),
              "num_key_value_heads": (config.num_key_value_heads, "key/value heads"),
              "intermediate_size": (config.intermediate_size, "feed-forward columns"),
              "vocab_size": (config.vocab_size, "rows of its vocabulary")}
     if config.experts is not None:
         whole["experts"] = config.experts.intermediate_size, "columns of each expert"
+        whole["shared"] = config.experts.shared_size, "columns of the shared experts"
     for count, what in whole.values():
         if count % size:
             common = [ranks for ranks in range(1, config.num_key_value_heads + 1)
@@ -217,7 +222,8 @@ def own_config(config: ModelConfig, size: int) -> ModelConfig:
                              f"run it in {' or '.join(map(str, common))}")
     parts = {name: count // size for name, (count, _) in whole.items()}
     if config.experts is not None:
-        parts["experts"] = replace(config.experts, intermediate_size=parts["experts"])
+        parts["experts"] = replace(config.experts, intermediate_size=parts["experts"],
+                                   shared_size=parts.pop("shared"))
     return replace(config, **parts)
 
 
@@ -236,27 +242,31 @@ def load_part(path: Path, rank: int, size: int) -> tuple[ModelConfig, Weights]:
         for name, file_name in names.items():
             whole = np.empty(parts[name].shape, np.float32)
             read_into(whole, file, file_name, config)
-            places[name][...] = own_part(name, whole, rank, size, parts[name].pieces)
+            place = places[name]
+            place[...] = own_part(whole, place.shape, rank, parts[name].pieces)
     return config, weights
 
 
-def own_part(name: str, whole: np.ndarray, rank: int, size: int,
+def own_part(whole: np.ndarray, shape: Sequence[int], rank: int,
              pieces: Sequence[int] = ()) -> np.ndarray:
-    """The part of a tensor that the process `rank` of `size` holds, a view if it can be one.
+    """The part of a tensor that the process `rank` holds, a view if it can be one.
 
-    name: Hugging Face's, which says along which axis it is cut, if at all. Heads are whole:
-    their rows are neighbours, and their number divides by `size`. pieces: the rows of each
-    matrix where several are one tensor; each is cut.
+    shape: of the part; where it is shorter than the whole, there it is cut, and where nowhere,
+    all processes have all of it. Heads are whole: their rows are neighbours, and as many for
+    each process. pieces: the lengths of each matrix where several are one tensor, side by side
+    along the axis that is cut; each of them is cut.
 
-    >>> own_part("model.layers.0.mlp.up_proj.weight", np.array([[1, 2], [3, 4]]), 1, 2)
+    >>> own_part(np.array([[1, 2], [3, 4]]), (1, 2), rank=1)
     array([[3, 4]])
-    >>> own_part("model.layers.0.mlp.down_proj.weight", np.array([[1, 2], [3, 4]]), 1, 2)
+    >>> own_part(np.array([[1, 2], [3, 4]]), (2, 1), rank=1)
     array([[2],
            [4]])
     """
-    module = name.split(".")[-2]
-    if module in BY_OUTPUTS:
-        stacked = np.split(whole, np.cumsum(pieces)[:-1]) if pieces else [whole]
-        parts = [np.split(matrix, size)[rank] for matrix in stacked]
-        return np.concatenate(parts) if pieces else parts[0]
-    return np.split(whole, size, axis=1)[rank] if module in BY_INPUTS else whole
+    axis = next((axis for axis, (all_of_it, own) in enumerate(zip(whole.shape, shape))
+                 if own < all_of_it), None)
+    if axis is None:
+        return whole
+    size = whole.shape[axis] // shape[axis]
+    parts = [np.split(piece, size, axis)[rank]
+             for piece in np.split(whole, np.cumsum(pieces)[:-1], axis)]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)

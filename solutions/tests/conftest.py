@@ -236,6 +236,22 @@ def served() -> Callable:
 
 
 @pytest.fixture(scope="module")
+def server(served, tiny_chat) -> Iterator[SimpleNamespace]:
+    """A tiny model that chats, served."""
+    with served(tiny_chat) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server) -> Iterator:
+    """An HTTP client of it."""
+    import httpx
+
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
 def smollm2_server(served, smollm2) -> Iterator[SimpleNamespace]:
     """The same model, served. requests: all that the engine was asked for, in their order."""
     with served(smollm2, models=("smollm2",)) as server:
@@ -251,7 +267,8 @@ def smollm2_server(served, smollm2) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="session")
 def client_library() -> Callable:
-    """A function that imports a library of the extra `clients`: client_library("openai").
+    """A function that imports a library of the extras `clients` and `replicas`:
+    client_library("openai").
 
     Without it the test is skipped, except where `CI` is set: there it fails.
     """
@@ -297,3 +314,42 @@ def loopback_only() -> Iterator[None]:
 def rng(request) -> np.random.Generator:
     """Random numbers that differ from test to test and are the same in every run."""
     return np.random.default_rng(int.from_bytes(request.node.name.encode("utf-8"), "little"))
+
+
+@pytest.fixture
+def show(browser):
+    """A function that opens a page with these figures;
+    at the end, no page has said or fetched anything."""
+    pages, said = [], []
+
+    def open_page(*shown, host="<html lang='en'><body>", width=1280, **settings):
+        page = browser.new_context(viewport={"width": width, "height": 700},
+                                   **settings).new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: said.append(f"fetched {request.url}"))
+        page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
+        page.set_content(f"<!doctype html>{host}{''.join(figure.html for figure in shown)}")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.context.close()
+    assert said == []
+
+
+@pytest.fixture
+def assert_readable() -> Callable:
+    """A function that looks at a page: assert_readable(page, *about), where `about` says what
+    it is. Texts have a contrast of 4.5 and 12 px, and nothing is wider than the window."""
+    script = (Path(__file__).parent / "data" / "look.js").read_text(encoding="utf-8")
+
+    def look_at(page, *about):
+        texts, overflow = page.evaluate(script)
+        contrast, _, text = min(texts)
+        assert contrast >= 4.5, (*about, text)
+        assert min(size for _, size, _ in texts) >= 12, about
+        assert overflow <= 0, about
+    return look_at

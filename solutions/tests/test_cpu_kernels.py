@@ -22,7 +22,8 @@ from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kernels.cpu.compiling import kernel
 from gearworks.kernels.cpu.layout import LANES, MATRIX, NONE, Form, aligned, pack, unpack
 from gearworks.kernels.cpu.products import SCRATCH
-from gearworks.kernels.cpu.step import INSTRUCTION, MULTIPLY, PLACES, READY, SHAPE, run
+from gearworks.kernels.cpu.instructions import INSTRUCTION, MULTIPLY, PLACES, READY, SHAPE
+from gearworks.kernels.cpu.step import run
 from gearworks.kernels.cpu.threads import Team, barrier
 from gearworks.formats.codes import Codes
 from gearworks.formats.gguf_codes import codes_of, is_quantized
@@ -83,10 +84,10 @@ def multiply(weight, x, quantize, threads=1, alike=False) -> np.ndarray:
     program["target"][1] = NONE
     out = np.empty(len(x) * width, np.float32)
     Team(threads).run(run, program, matrix,
-                      np.array([(1, 1, 2, quantize, alike, 0, 0)], SHAPE), words,
+                      np.array([(1, 1, 2, 2, quantize, alike, 0, 0)], SHAPE), words,
                       words.view(np.float32), places, floats, memory,
                       np.zeros(len(x), np.int64), np.zeros(0, np.int64), np.zeros(0, SEQUENCE),
-                      np.zeros(1, np.int64), out, width)
+                      np.zeros(1, np.int64), out, width, None)
     return out.reshape(len(x), width)[:, :rows]
 
 

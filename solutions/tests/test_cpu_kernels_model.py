@@ -30,7 +30,7 @@ from gearworks.formats.codes import Codes
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.paged_cache import PagedBatch, PagedKVCache
 from gearworks.serving.request import Request
-from gearworks.weights import load_checkpoint, reserve
+from gearworks.weights import load_checkpoint, named_tensors, reserve
 
 HELD = json.loads((Path(__file__).parent / "data" / "llamacpp_smollm2.json")
                   .read_text(encoding="utf-8"))["perplexity"]
@@ -46,9 +46,29 @@ FAMILIES = [
                               "max_window_layers": 1}),
     ("Qwen3", {"head_dim": 16}), ("Mistral", {"sliding_window": 5}),
     ("Mistral", {"sliding_window": None, "num_attention_heads": 3, "num_key_value_heads": 1}),
+    ("Qwen3", {"attention_bias": True}),
     ("SmolLM3", {}), ("SmolLM3", {"no_rope_layers": [0, 1, 0], "head_dim": 10}),
     ("Phi3", {}), ("Phi3", {"rope_parameters": LONGROPE, "sliding_window": 9,
                             "original_max_position_embeddings": 60})]
+# what they need is compiled for them alone
+OTHER_FAMILIES = [
+    ("Olmo2", {}), ("Olmo2", {"num_key_value_heads": 6, "head_dim": 10, "vocab_size": 37}),
+    ("Gemma3", {}), ("Gemma3", {"query_pre_attn_scalar": 7, "num_key_value_heads": 3,
+                                "sliding_window": 4, "hidden_size": 36}),
+    ("Gemma2", {}), ("Gemma2", {"attn_logit_softcapping": None, "intermediate_size": 23,
+                                "final_logit_softcapping": 30.0}),
+    ("Mixtral", {}), ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 3,
+                                  "intermediate_size": 23, "sliding_window": 5}),
+    ("Qwen3Moe", {}), ("Qwen3Moe", {"norm_topk_prob": True, "decoder_sparse_step": 2,
+                                    "num_experts_per_tok": 1, "mlp_only_layers": [1]}),
+    ("GptOss", {}), ("GptOss", {"attention_bias": False, "num_key_value_heads": 6,
+                                "num_experts_per_tok": 5}),
+    ("DeepseekV2", {}), ("DeepseekV2", {"topk_method": "group_limited_greedy",
+                                        "q_lora_rank": None, "kv_lora_rank": 37}),
+    ("DeepseekV3", {}), ("DeepseekV3", {"rope_interleave": False, "n_shared_experts": 1,
+                                        "first_k_dense_replace": 0}),
+    ("GPT2", {}), ("GPT2", {"n_inner": 50, "n_embd": 36})]
+ALL_FAMILIES = FAMILIES + OTHER_FAMILIES
 
 
 def to_codes(weight: np.ndarray, bits: int, group: int) -> Codes:
@@ -64,26 +84,25 @@ def quantized(folder: Path, bits: int) -> tuple[Model, dict]:
     """A model in NumPy whose weights are those of codes, and the tensors by name, in codes."""
     config, weights = load_checkpoint(folder)
     twin, places = reserve(config)
-    _, original = reserve(config)
-    Model(config, weights)
     model, layers = layout(config)
+    parts = {part.name: part for fields in (model, *layers) for several in fields.values()
+             for part in several}
     tensors: dict[str, Codes | np.ndarray] = {}
-    parts = [(holder, field, part) for holder, fields in
-             zip((weights, *weights.layers), (model, *layers))
-             for field, several in fields.items() for part in several]
-    rows: dict[tuple[int, str], int] = {}
-    for holder, field, part in parts:
-        start = rows.get((id(holder), field), 0)
-        rows[id(holder), field] = start + part.shape[0]
-        tensor = np.array(getattr(holder, field)[start:start + part.shape[0]])
-        if tensor.ndim == 2:
-            columns = tensor.shape[1]
-            group = next((size for size in (32, 16) if columns % size == 0), columns)
-            tensor = to_codes(tensor, 8 if "embed" in part.name else bits, group)
-        tensors[part.name] = tensor
-        places[part.name][...] = tensor if isinstance(tensor, np.ndarray) else (
-            tensor.dequantize())
-    assert original.keys() == tensors.keys()
+    for name, tensor in named_tensors(config, weights).items():
+        part = parts[name]
+        # routers are left as they are by every method, and in every file
+        if tensor.ndim == 1 or name.endswith(("bias", "gate.weight", "router.weight")):
+            tensors[name] = places[name][...] = np.array(tensor)
+            continue
+        matrix = tensor.swapaxes(-1, -2) if part.transposed else tensor
+        columns = matrix.shape[-1]
+        group = next((size for size in (32, 16) if columns % size == 0), columns)
+        codes = to_codes(np.ascontiguousarray(matrix).reshape(-1, columns),
+                         8 if "embed" in name else bits, group)
+        tensors[name] = codes
+        values = codes.dequantize().reshape(matrix.shape)
+        places[name][...] = values.swapaxes(-1, -2) if part.transposed else values
+    assert places.keys() == tensors.keys()
     return Model(config, twin), tensors
 
 
@@ -97,10 +116,12 @@ def in_parts(model, ids: np.ndarray, borders, cache) -> np.ndarray:
                            for start, end in zip([0, *borders], [*borders, len(ids)])])
 
 
-@pytest.mark.parametrize("family, settings", FAMILIES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize("family, settings", ALL_FAMILIES, ids=lambda part: str(part)[:40])
 def test_exact_gives_numpys_logits(tiny_model, rng, family, settings):
     _, folder = tiny_model(family, len(str(settings)), **settings)
     plain = Model.load(folder)
+    # rounding is as large as NumPy's own, and in these it grows from layer to layer
+    atol = 2e-5 if (family, settings) in FAMILIES else 1e-4
     for bits, threads in ((32, 1), (4, 2), (8, 3)):
         if bits == 32:
             model, numpys = CompiledModel.load(folder, threads=threads), plain
@@ -110,17 +131,17 @@ def test_exact_gives_numpys_logits(tiny_model, rng, family, settings):
         ids = rng.integers(0, plain.config.vocab_size, 45)
         expected = whole(numpys, ids)
         assert np.abs(expected).max() > 0.5
-        np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=2e-5)
+        np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=atol)
         cache = model.new_cache(45)
         np.testing.assert_allclose(in_parts(model, ids, [1, 2, 30, 31], cache), expected,
-                                   rtol=0, atol=2e-5)
+                                   rtol=0, atol=atol)
         assert cache.lengths == [45] * plain.config.num_hidden_layers
         cache.truncate(20)
         logits = model.forward(ids[20:], np.arange(20, 45), cache, logits_at=[-1, 3])
-        np.testing.assert_allclose(logits, expected[[-1, 23]], rtol=0, atol=2e-5)
+        np.testing.assert_allclose(logits, expected[[-1, 23]], rtol=0, atol=atol)
 
 
-@pytest.fixture(params=FAMILIES[::4], ids=lambda part: str(part)[:40])
+@pytest.fixture(params=FAMILIES[::4] + OTHER_FAMILIES[::2], ids=lambda part: str(part)[:40])
 def coded(request, tiny_model):
     family, settings = request.param
     _, folder = tiny_model(family, len(str(settings)), **settings)
@@ -134,8 +155,10 @@ def test_fast_is_near_exact_and_has_laws_of_its_own(coded, rng):
     exact, fast = coded("exact"), coded("fast")
     texts = [rng.integers(0, exact.config.vocab_size, length) for length in (29, 1, 14, 40)]
     expected = [whole(fast, ids) for ids in texts]
-    gap = np.abs(expected[0] - whole(exact, texts[0])).max()
-    assert 0 < gap < 0.1 * np.abs(expected[0]).max()
+    gaps = np.abs(expected[0] - whole(exact, texts[0])).max(axis=-1)
+    if exact.config.experts is not None:        # now and then another expert is chosen
+        gaps = np.sort(gaps)[:len(gaps) // 2]
+    assert 0 < gaps.max() < 0.1 * np.abs(expected[0]).max()
     assert np.array_equal(whole(coded("fast", 3), texts[0]), expected[0])
     for borders in ([1], [7, 8, 9], [28], list(range(1, 29))):
         parts = in_parts(fast, texts[0], borders, fast.new_cache(29))
@@ -391,13 +414,9 @@ def test_an_assembled_engine_runs_its_own_operators(smollm2_gguf, monkeypatch, t
     assert backends._best(smollm2_gguf, print) == "numpy"
 
 
-def test_engines_are_refused_by_name_and_family(tiny_model):
-    _, folder = tiny_model("GPT2", 0)
+def test_an_engine_of_another_name_is_refused(tiny_model):
     with pytest.raises(UsageError, match="quick"):
-        backends.load_model(folder, "quick")
-    for family in ("GPT2", "Mixtral", "Gemma3"):
-        with pytest.raises(ModelError, match="--engine numpy"):
-            backends.load_model(tiny_model(family, 0)[1], "exact")
+        backends.load_model(tiny_model("GPT2", 0)[1], "quick")
 
 
 def test_the_command_line_takes_an_engine_by_name(capsys):

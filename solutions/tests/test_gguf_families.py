@@ -607,6 +607,44 @@ def test_other_engines_say_the_same(tmp_path, tiny_model, rng, engine, family, s
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("family", ["Mixtral", "Qwen3Moe", "GptOss", "DeepseekV2",
+                                    "DeepseekV3", "GPT2", "Gemma2", "Gemma3", "Olmo2"])
+def test_the_kernels_take_every_family_in_the_bits_of_its_file(tmp_path, tiny_model, rng,
+                                                               family, mode):
+    """Experts too, one tensor of which becomes a matrix for each."""
+    pytest.importorskip("numba")
+    from gearworks.kernels.cpu.model import CompiledModel
+    sizes = ({"n_embd": 64, "n_head": 4} if family == "GPT2" else
+             {"hidden_size": 64, "moe_intermediate_size": 32, "intermediate_size": 96,
+              "num_attention_heads": 4,
+              "num_key_value_heads": 4 if family.startswith("Deepseek") else 2})
+    if family == "GptOss":
+        sizes["rope_parameters"] = GPT_OSS_ROPE
+    kinds = gguf.GGMLQuantizationType
+    # gpt-oss's gate and up are of one type, all others' may differ
+    gate = kinds.MXFP4 if family == "GptOss" else kinds.Q4_0
+    write_gguf(tmp_path / "model.gguf", family, tiny_model(family, 27, **sizes), types=[
+        ("_gate_exps.weight", gate), ("_up_exps.weight", kinds.Q8_0 if gate != kinds.MXFP4
+                                      else gate),
+        ("_down_exps.weight", kinds.Q5_1), ("attn_qkv.weight", kinds.Q8_0),
+        ("ffn_gate.weight", kinds.Q8_0), ("ffn_up.weight", kinds.Q8_0),
+        ("ffn_down.weight", kinds.Q4_1)],
+        **(yarn_keys(sizes) if family == "GptOss" else {}))
+    plain = Model.load(tmp_path / "model.gguf")
+    model = CompiledModel.load(tmp_path / "model.gguf", mode, threads=2)
+    config, layer = model.config, model.weights.layers[-1]
+    experts = 1 if config.experts is None else config.experts.num_experts
+    for field in ("gate_up_proj" if "gate_up_proj" in layer else "up_proj", "down_proj"):
+        matrices = model.weights.matrices[layer[field]:layer[field] + experts]
+        assert set(matrices["bits"]) <= {4, 8}
+        assert len(set(matrices["words"])) == experts
+    ids = rng.integers(0, 211, 50)
+    expected, found = logits(plain, ids), np.asarray(logits(model, ids))
+    gaps = np.abs(found - expected).max(axis=-1) / np.abs(expected).max()
+    assert gaps.max() < 1e-4 if mode == "exact" else 0 < np.median(gaps) < 0.1
+
+
 @pytest.mark.parametrize("factors, keys, says", [
     (np.ones(7), {}, "7 factors"), (np.zeros(8), {}, "factor 0 of the RoPE is 0.0"),
     ([1] * 7 + [np.nan], {}, "factor 7 of the RoPE is nan"),

@@ -172,7 +172,7 @@ def test_gguf_metadata_that_cannot_be_computed_is_refused(change):
                           ({"rope_scaling": [2]}, "rope_scaling"),
                           ({"rope_theta": 10**400}, "rope_theta"),
                           ({"hidden_act": "gelu"}, "gelu"),
-                          ({"attention_bias": True}, "attention_bias"),
+                          ({"attention_bias": 1}, "attention_bias"),
                           ({"num_attention_heads": 5}, "divide"),
                           ({"num_key_value_heads": 4}, "evenly"),
                           ({"head_dim": 9}, "head_dim"),

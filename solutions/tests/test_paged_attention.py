@@ -255,7 +255,7 @@ class Watched(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
         for one in inputs:
-            if isinstance(one, Watched) and ufunc is np.matmul:
+            if isinstance(one, Watched) and ufunc in (np.matmul, np.matvec, np.vecmat):
                 Watched.multiplied.append((one.size, any(np.shares_memory(one, memory)
                                                          for memory in Watched.memory)))
         plain = [one.view(np.ndarray) if isinstance(one, Watched) else one for one in inputs]

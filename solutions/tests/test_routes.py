@@ -40,9 +40,17 @@ STEPS = [(0, 20), (20, 33), *((at, at + 1) for at in range(33, LENGTH))]
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def case(request, tiny_model):
+    return made(tiny_model, request.param)
+
+
+@pytest.fixture(scope="module", params=["Llama", "Qwen3", "SmolLM3"])
+def biased(request, tiny_model):
+    return made(tiny_model, request.param, attention_bias=True)
+
+
+def made(tiny_model, family, **more):
     """A family's name, Hugging Face's model, its folder, ours, ids, and ours' logits."""
-    family = request.param
-    settings = OWN["GPT2"] if family == "GPT2" else SIZES | OWN.get(family, {})
+    settings = OWN["GPT2"] if family == "GPT2" else SIZES | OWN.get(family, {}) | more
     hf_model, folder = tiny_model(family, 17, **{
         name: value for name, value in settings.items() if value is not None})
     model = Model.load(folder)
@@ -164,6 +172,14 @@ def test_a_cell_of_the_table(case, route):
     with pytest.raises(ModelError) as refused:
         TRIES[route](case)
     assert architecture in str(refused.value)
+
+
+@pytest.mark.parametrize("route", [name for name in TRIES if name != "write"])
+def test_families_run_with_attention_bias_where_they_do_without(biased, route):
+    """But for files in GGUF, whose keys cannot say it."""
+    assert biased[3].weights.layers[0].o_bias.any()
+    if runs(route, biased[0]):
+        TRIES[route](biased)
 
 
 def test_every_way_is_tried():

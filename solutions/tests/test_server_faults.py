@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 import psutil
 import pytest
-from test_server import LONG, assert_error, stream
+from test_server import LONG, assert_error, events, stream
 
 from gearworks.server import service as service_module
 from gearworks.server.graceful import Patience
@@ -24,18 +24,6 @@ from gearworks.cli.serve import KEY_VARIABLE
 
 QUICK = Patience(head=0.5, body=0.5, write=0.5)
 SHORT = {"prompt": "One two three", "max_tokens": 5, "temperature": 0, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def server(served, tiny_chat):
-    with served(tiny_chat) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    with httpx.Client(base_url=server.url, timeout=60) as client:
-        yield client
 
 
 @pytest.fixture
@@ -110,6 +98,35 @@ def test_a_client_that_leaves_frees_its_blocks(server, client, path, body):
             time.sleep(0.001)
     wait_until_free(server)
     assert server.engine._steps < before + 1000                 # of 1,900
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_blocks_are_free_before_the_next_step(server, client, monkeypatch, stream):
+    """The step that runs when a client leaves is the last with its answers, however short the
+    steps are: here the next one begins only when the server has noticed."""
+    step, left, seen = server.engine.step, threading.Event(), []
+
+    def held():
+        if server.engine._steps == before + 3:
+            asked.close()
+            left.set()
+            while server.service.engine._commands.empty():
+                time.sleep(0.001)
+            seen.append(any(server.engine.pool.references))     # in the middle of its step
+        if server.engine._steps > before + 3:
+            seen.append(server.engine.has_unfinished() or any(server.engine.pool.references))
+        return step()
+    body = json.dumps(LONG | {"stream": stream, "max_tokens": 1900, "n": 2,
+                              "temperature": 1}).encode()
+    before = server.engine._steps
+    asked = connect(server)
+    monkeypatch.setattr(server.engine, "step", held)
+    asked.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
+                  b"Content-Type: application/json\r\n\r\n%s" % (len(body), body))
+    assert left.wait(60)
+    wait_until_free(server)
+    assert seen == [True] and server.engine._steps == before + 4
+    monkeypatch.undo()
 
 
 def test_a_client_that_leaves_the_queue_is_never_run(served, tiny_chat):
@@ -349,7 +366,7 @@ def schema(**schema) -> dict:
 def test_a_hostile_schema_ends_nothing(client, body):
     answer = client.post("/v1/chat/completions", json=body)
     if answer.status_code != 200:
-        assert_error(answer, answer.status_code)
+        assert_error(answer, 400, "response_format")
 
 
 def test_while_a_large_schema_is_compiled_others_are_answered(client, alone):
@@ -619,7 +636,9 @@ def test_a_bug_in_a_path_is_an_error_with_an_id_in_the_log(client, server, monke
     monkeypatch.undo()
 
 
-def test_when_the_engine_fails_everybody_is_told_at_once(served, tiny_chat):
+@pytest.mark.parametrize("error", [MemoryError("out of memory"), SystemExit("out")],
+                         ids=lambda error: type(error).__name__)
+def test_when_the_engine_fails_everybody_is_told_at_once(served, tiny_chat, error):
     with (served(tiny_chat, engine={"max_num_seqs": 2}) as server,
           httpx.Client(base_url=server.url, timeout=60) as client,
           ThreadPoolExecutor(3) as pool):
@@ -629,11 +648,11 @@ def test_when_the_engine_fails_everybody_is_told_at_once(served, tiny_chat):
             time.sleep(0.001)
 
         def fail(*arguments, **options):
-            raise MemoryError("out of memory")
+            raise error
         server.engine.forward = fail
         for each in whole:
             assert_error(each.result(), 500, code="engine_failed")
-            assert "MemoryError: out of memory" in each.result().text
+            assert f"{type(error).__name__}: {error}" in each.result().text
         assert json.loads(streamed.result()[-1])["error"]["code"] == "engine_failed"
         assert_error(client.get("/health"), 503, code="engine_failed")
         assert_error(client.post("/v1/completions", json=SHORT), 500, code="engine_failed")
@@ -664,14 +683,15 @@ def test_after_the_grace_answers_are_cancelled_and_told(served, tiny_chat, capsy
     endless = LONG | {"max_tokens": 1900}
     with (served(tiny_chat, grace=0.2) as server,
           httpx.Client(base_url=server.url, timeout=60) as client,
-          ThreadPoolExecutor(2) as pool):
+          ThreadPoolExecutor(1) as pool,
+          client.stream("POST", "/v1/completions", json=endless | {"stream": True}) as begun):
+        assert begun.status_code == 200
         whole = pool.submit(client.post, "/v1/completions", json=endless)
-        streamed = pool.submit(stream, client, "/v1/completions", endless)
         while server.service.engine.unfinished < 2:
             time.sleep(0.001)
         server.uvicorn.should_exit = True
         assert_error(whole.result(), 503, code="shutting_down")
-        assert json.loads(streamed.result()[-1])["error"]["code"] == "shutting_down"
+        assert json.loads(events(begun)[-1])["error"]["code"] == "shutting_down"
         server.thread.join(60)
         assert not server.engine.has_unfinished()
     said = capsys.readouterr().err

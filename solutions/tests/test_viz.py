@@ -23,6 +23,7 @@ from gearworks.profiling.operators import Operator
 from gearworks.profiling.profile import Profile, Work
 from gearworks.tokenizer import Tokenizer
 from gearworks.viz import Cell, FigureError, Lane, Line, Mark, Step, Trace
+from gearworks.viz.figure import _resource
 from gearworks.vocabularies.vocabulary import Vocabulary
 
 VOID = {"br", "hr", "img", "input", "meta", "link"}
@@ -292,7 +293,9 @@ def test_it_has_a_name_and_a_text_alternative(figures, name):
     page, data = parse(figure.html)
     attributes = dict(page.attributes)
     assert attributes["role"] == "group" and attributes["aria-label"]
-    assert repr(figure) == figure.words and len(figure.words) > 20
+    assert len(figure.words) > 20
+    assert "\n".join(repr(figure).splitlines()[:11]) in figure.words
+    assert len(repr(figure).splitlines()) <= 12
     if data:
         # for those whose notebook runs no scripts
         assert html.escape(figure.words, quote=False) in figure.html
@@ -410,7 +413,7 @@ def test_a_profiles_bars_are_its_times(figures):
 def test_a_budget_says_what_fits():
     bars = {"a": {"weights": 12e9}, "b": {"weights": 12e9, "kv_cache": 1}}
     words = viz.memory_budget(bars, capacity=[16e9, 12e9]).words
-    assert "Fits 12 GB: a. Fits 16 GB: a, b." in words
+    assert "Fits 12 GB: a. Fits 16 GB: a; b." in words
     assert "a (12 GB, fits 12 GB): 12 GB (weights)" in words
     assert "b (12 GB, fits 16 GB): 12 GB (weights) | 1 B (KV cache)" in words
     assert "more than 8 GB" in viz.memory_budget({"weights": 9e9}, capacity=8e9).words
@@ -716,3 +719,15 @@ def test_float64_is_rounded_once():
 def test_a_block_that_is_none_is_refused(block):
     with pytest.raises(FigureError):
         viz.number_formats(block)
+
+
+@pytest.mark.parametrize("kind", ["attention", "distribution", "formats", "movie", "rotation"])
+def test_the_style_of_a_figure_meets_no_figure_of_another_kind(kind):
+    """A style counts on the whole page: each selector is of figures of its own kind."""
+    no_rules = r"/\*.*?\*/|@keyframes[^{]+\{(?:[^{}]+\{[^{}]*\})*\s*\}"
+    style = re.sub(no_rules, "", _resource(f"{kind}.css"), flags=re.DOTALL)
+    selectors = [each.strip() for head in re.findall(r"([^{};]+)\{", style)
+                 if not head.lstrip().startswith("@")
+                 for each in re.sub(r"\([^()]*\)", "", head).split(",")]
+    assert len(selectors) > 5
+    assert [each for each in selectors if f"gw-{kind}" not in each] == []

@@ -22,30 +22,6 @@ STEPS = viz.player(Trace("Numbers",
                           for i in range(4)]))
 
 
-@pytest.fixture
-def show(browser):
-    """A function that opens a page with these figures;
-    at the end, no page has said or fetched anything."""
-    pages, said = [], []
-
-    def open_page(*shown, host="<html lang='en'><body>", width=1280, **settings):
-        page = browser.new_context(viewport={"width": width, "height": 700},
-                                   **settings).new_page()
-        page.set_default_timeout(10_000)
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.on("request", lambda request: said.append(f"fetched {request.url}"))
-        page.on("dialog", lambda dialog: said.append(f"dialog {dialog.message}"))
-        page.set_content(f"<!doctype html>{host}{''.join(figure.html for figure in shown)}")
-        pages.append(page)
-        return page
-
-    yield open_page
-    for page in pages:
-        page.context.close()
-    assert said == []
-
-
 def shown(page, n=0) -> str:
     return page.locator(".gw-cells").nth(n).inner_text()
 
@@ -435,51 +411,15 @@ def test_the_number_is_typed_chosen_or_moved(show):
 # --- how it looks
 
 
-LOOK = """() => {
-  const options = { willReadFrequently: true };
-  const canvas = document.createElement("canvas").getContext("2d", options);
-  const rgba = (color) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const linear = (c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const luminance = ([r, g, b]) =>
-    0.2126 * linear(r / 255) + 0.7152 * linear(g / 255) + 0.0722 * linear(b / 255);
-  const texts = document.createTreeWalker(document.querySelector(".gw"), NodeFilter.SHOW_TEXT);
-  const found = [];
-  while (texts.nextNode()) {
-    const element = texts.currentNode.parentElement;
-    if (!texts.currentNode.data.trim() || !element.checkVisibility()) continue;
-    if (element.closest("style, script, title")) continue;
-    let behind = element;
-    while (behind && rgba(getComputedStyle(behind).backgroundColor)[3] < 255)
-      behind = behind.parentElement;
-    if (!behind) throw new Error("no paper behind " + texts.currentNode.data);
-    const style = getComputedStyle(element);
-    const inSvg = element.namespaceURI.endsWith("svg");
-    const ink = luminance(rgba(inSvg ? style.fill : style.color));
-    const paper = luminance(rgba(getComputedStyle(behind).backgroundColor));
-    const contrast = (Math.max(ink, paper) + 0.05) / (Math.min(ink, paper) + 0.05);
-    found.push([contrast, parseFloat(style.fontSize), texts.currentNode.data]);
-  }
-  return { texts: found, overflow: document.documentElement.scrollWidth - innerWidth };
-}"""
-
-
 @pytest.mark.parametrize("width, scheme", [
     (390, "dark"), *(pytest.param(*case, marks=pytest.mark.long) for case in (
         (390, "light"), (1280, "light"), (1280, "dark")))])
-def test_every_figure_is_readable(show, figures, scheme, width):  # noqa: F811
+def test_every_figure_is_readable(
+        show, figures, assert_readable, scheme, width):  # noqa: F811
     for name in NAMES:
         page = show(figures[name], width=width, color_scheme=scheme)
         for step in range(2):
-            look = page.evaluate(LOOK)
-            contrast, size, text = min(look["texts"])
-            assert contrast >= 4.5, (name, step, text)
-            assert min(size for _, size, _ in look["texts"]) >= 12, (name, step)
-            assert look["overflow"] <= 0, (name, step)
+            assert_readable(page, name, step)
             if step == 0 and page.get_by_role("button", name="Next step").is_visible():
                 page.get_by_role("button", name="Next step").click()
 

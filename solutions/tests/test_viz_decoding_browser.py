@@ -6,7 +6,6 @@ The fixture `browser` (conftest.py at the root) says what they need.
 
 import numpy as np
 import pytest
-from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 from test_viz_decoding import HOSTILE, decoding_figures, steep
 
 from gearworks import viz
@@ -44,7 +43,7 @@ SETTINGS = [{}, {"temperature": 0.3}, {"temperature": 2.5}, {"top_k": 1}, {"top_
 
 
 @pytest.mark.parametrize("seed, V", [(1, 49_152), (2, 900), (3, 30)])
-def test_every_bar_is_what_sampling_says(show, seed, V):  # noqa: F811
+def test_every_bar_is_what_sampling_says(show, seed, V):
     logits = steep(seed, max(V, 200))[-V:] if V < 200 else steep(seed, V)
     page = show(viz.distribution(logits, str))
     for settings in SETTINGS:
@@ -65,7 +64,7 @@ def test_every_bar_is_what_sampling_says(show, seed, V):  # noqa: F811
                                      abs=2e-4), settings
 
 
-def test_greedy_leaves_one(show):  # noqa: F811
+def test_greedy_leaves_one(show):
     logits = steep(1)
     page = show(viz.distribution(logits, str))
     move(page, temperature=0)
@@ -75,7 +74,7 @@ def test_greedy_leaves_one(show):  # noqa: F811
             == "0: greedy")
 
 
-def test_it_says_who_was_ruled_out_and_by_what(show):  # noqa: F811
+def test_it_says_who_was_ruled_out_and_by_what(show):
     page = show(viz.distribution(np.log(np.array([0.5, 0.2, 0.15, 0.1, 0.05], np.float32)),
                                  "abcde".__getitem__))
     move(page, top_k=4, top_p=0.8, min_p=0.35)
@@ -87,7 +86,7 @@ def test_it_says_who_was_ruled_out_and_by_what(show):  # noqa: F811
                              "Ruled out: 1 by top-k, 1 by top-p, 1 by min-p.")
 
 
-def test_places_presets_and_keys(show):  # noqa: F811
+def test_places_presets_and_keys(show):
     page = show(viz.distribution({"one": steep(1), "two": steep(2)}, str))
     first = bars(page)
     page.get_by_label("After").select_option("two")
@@ -103,7 +102,7 @@ def test_places_presets_and_keys(show):  # noqa: F811
     assert heat.get_attribute("aria-valuetext") == "0.75"   # they stay when the place changes
 
 
-def test_the_timeline_goes_pass_by_pass(show):  # noqa: F811
+def test_the_timeline_goes_pass_by_pass(show):
     page = show(decoding_figures()["acceptance_timeline"])
     assert page.locator(".gw-lane").count() == 24
     page.get_by_label("Show").select_option("One pass after the other")
@@ -115,13 +114,9 @@ def test_the_timeline_goes_pass_by_pass(show):  # noqa: F811
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_both_are_readable(show, scheme, width):  # noqa: F811
+def test_both_are_readable(show, assert_readable, scheme, width):
     for name, figure in decoding_figures().items():
         page = show(figure, width=width, color_scheme=scheme)
         if name == "distribution":
             move(page, top_k=20, temperature=0.5)
-        look = page.evaluate(LOOK)
-        contrast, _, text = min(look["texts"])
-        assert contrast >= 4.5, (name, text)
-        assert min(size for _, size, _ in look["texts"]) >= 12, name
-        assert look["overflow"] <= 0, name
+        assert_readable(page, name)

@@ -6,7 +6,6 @@ The fixture `browser` (conftest.py at the root) says what it needs.
 
 import numpy as np
 import pytest
-from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 
 from gearworks.language_model import LanguageModel
 from gearworks.model import Model
@@ -27,7 +26,7 @@ def passes(smollm2):
     return record(smollm2, PROMPT, max_tokens=2)[1]
 
 
-def opened(show, figure, **settings):  # noqa: F811
+def opened(show, figure, **settings):
     page = show(figure, **settings)
     page.wait_for_selector(".gw-stage > *")
     page.locator(".gw").focus()
@@ -47,7 +46,7 @@ def press(page, *keys):
         page.keyboard.press(key)
 
 
-def test_steps_go_through_the_whole_and_back(show, movie):  # noqa: F811
+def test_steps_go_through_the_whole_and_back(show, movie):
     page = opened(show, movie)
     assert caption(page).startswith(f"“{PROMPT}” becomes 5 ids")
     press(page, "ArrowRight")
@@ -76,7 +75,7 @@ def test_steps_go_through_the_whole_and_back(show, movie):  # noqa: F811
     assert caption(page).startswith(f"“{PROMPT}” becomes")
 
 
-def test_up_and_down_change_the_distance_and_keep_the_place(show, movie):  # noqa: F811
+def test_up_and_down_change_the_distance_and_keep_the_place(show, movie):
     page = opened(show, movie)
     press(page, "ArrowUp", *["ArrowRight"] * 31, "ArrowDown")             # layer 29
     pressed = page.locator(".gw-nearer [aria-pressed=true]")
@@ -92,7 +91,7 @@ def test_up_and_down_change_the_distance_and_keep_the_place(show, movie):  # noq
     assert caption(page).startswith("Layer 29 reads")
 
 
-def test_buttons_heads_and_lists_do_the_same(show, movie):  # noqa: F811
+def test_buttons_heads_and_lists_do_the_same(show, movie):
     page = opened(show, movie)
     page.locator(".gw-floor.gw-opens").nth(0).click()
     assert caption(page).startswith("The norm divides the stream of “ is” by its size, 0.108")
@@ -109,7 +108,7 @@ def test_buttons_heads_and_lists_do_the_same(show, movie):  # noqa: F811
     assert caption(page).startswith("Layer 29 reads")
 
 
-def test_what_a_head_says_is_what_the_engine_computed(show, smollm2, passes):  # noqa: F811
+def test_what_a_head_says_is_what_the_engine_computed(show, smollm2, passes):
     """Opened at its place, with the weights as numbers and as widths."""
     page = opened(show, engine_movie(smollm2, layer=23, head=4, step="softmax"))
     weights, scores = (passes[0].layers[23][name][4] for name in ("weights", "scores"))
@@ -131,7 +130,7 @@ def test_what_a_head_says_is_what_the_engine_computed(show, smollm2, passes):  #
     assert caption(page).startswith(f"The values are mixed by these shares: {weights[3]:.2f} ×")
 
 
-def test_colours_are_the_numbers(show, smollm2, passes):  # noqa: F811
+def test_colours_are_the_numbers(show, smollm2, passes):
     """The turned query of a head: its signs as two hues, its sizes as how much of them."""
     page = opened(show, engine_movie(smollm2, layer=23, head=4, step="rotation"))
     pixels = np.array(page.locator(".gw-query canvas").last.evaluate(
@@ -149,7 +148,7 @@ def test_colours_are_the_numbers(show, smollm2, passes):  # noqa: F811
     assert shown == pytest.approx(query[0], abs=0.02 * float(np.abs(query).max()))
 
 
-def test_every_step_says_something_of_its_own(show, movie):  # noqa: F811
+def test_every_step_says_something_of_its_own(show, movie):
     page = opened(show, movie)
     press(page, "ArrowRight", "ArrowDown", "Home")
     said = []
@@ -166,7 +165,7 @@ def test_every_step_says_something_of_its_own(show, movie):  # noqa: F811
 
 @pytest.mark.parametrize("family, prompt, tokens", [
     ("Llama", "a", 1), ("Mixtral", "w3 w5", 2), ("Qwen3", "w1 w2 w3 w4 w5 w6 w7", 9)])
-def test_other_models_and_texts_are_told_through(show, tiny_model, tokenizer,  # noqa: F811
+def test_other_models_and_texts_are_told_through(show, tiny_model, tokenizer,
                                                  family, prompt, tokens):
     """One token, experts, heads with a norm of their own, a text of many lines: every step."""
     _, folder = tiny_model(family, 5, max_position_embeddings=64)
@@ -184,7 +183,7 @@ def test_other_models_and_texts_are_told_through(show, tiny_model, tokenizer,  #
         press(page, "Home", "ArrowRight", "ArrowDown")
 
 
-def test_it_plays_and_stops(show, movie):  # noqa: F811
+def test_it_plays_and_stops(show, movie):
     page = opened(show, movie)
     page.clock.install(time=0)
     page.clock.pause_at(60_000)                     # time passes only where the test says so
@@ -204,7 +203,7 @@ def test_it_plays_and_stops(show, movie):  # noqa: F811
 
 
 @pytest.mark.parametrize("motion, moves", [("reduce", False), ("no-preference", True)])
-def test_who_wants_no_motion_gets_none(show, movie, motion, moves):  # noqa: F811
+def test_who_wants_no_motion_gets_none(show, movie, motion, moves):
     page = opened(show, movie, reduced_motion=motion)
     press(page, *["ArrowRight"] * 4)
     names = page.locator(".gw-here canvas").evaluate_all(
@@ -212,7 +211,7 @@ def test_who_wants_no_motion_gets_none(show, movie, motion, moves):  # noqa: F81
     assert names == ["gw-flow" if moves else "none"]
 
 
-def test_a_step_takes_less_than_a_frame_of_a_phone(show, movie):  # noqa: F811
+def test_a_step_takes_less_than_a_frame_of_a_phone(show, movie):
     """Counted, not timed: a place is drawn once, from few pixels; a step makes no elements."""
     page = opened(show, movie, width=390)
     page.evaluate("""window.made = 0;
@@ -242,7 +241,7 @@ def test_without_inflating_the_words_stay(browser, movie):
     page.close()
 
 
-def test_print_shows_the_words(show, movie):  # noqa: F811
+def test_print_shows_the_words(show, movie):
     page = opened(show, movie)
     assert not page.locator(".gw-words pre").is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -251,7 +250,7 @@ def test_print_shows_the_words(show, movie):  # noqa: F811
     assert not page.locator(".gw-zoom").is_visible()
 
 
-def test_nothing_jumps_on_a_phone(show, movie):  # noqa: F811
+def test_nothing_jumps_on_a_phone(show, movie):
     """The picture stays where it is from step to step, and what the step is about is in it."""
     page = opened(show, movie, width=390)
     places = set()
@@ -267,13 +266,9 @@ def test_nothing_jumps_on_a_phone(show, movie):  # noqa: F811
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_it_is_readable(show, movie, scheme, width):  # noqa: F811
+def test_it_is_readable(show, movie, assert_readable, scheme, width):
     page = opened(show, movie, width=width, color_scheme=scheme, reduced_motion="reduce")
     for keys in (["Home"], ["ArrowRight"] * 12, ["ArrowRight"] * 21, ["ArrowDown"],
                  ["ArrowLeft"] * 7, ["ArrowDown"], ["ArrowRight"] * 3):
         press(page, *keys)
-        look = page.evaluate(LOOK)
-        contrast, _, text = min(look["texts"])
-        assert contrast >= 4.5, (keys, text)
-        assert min(size for _, size, _ in look["texts"]) >= 12
-        assert look["overflow"] <= 0, keys
+        assert_readable(page, keys)

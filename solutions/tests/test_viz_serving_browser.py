@@ -5,7 +5,6 @@ The fixture `browser` (conftest.py at the root) says what they need.
 """
 
 import pytest
-from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 from test_viz_serving import (ARRIVALS, BLOCKS, BUDGET, NAMES, SIZE, SLOTS, WIDTH,
                               answered, busy, guessing, serving_figures)  # noqa: F401 (fixtures)
 
@@ -146,13 +145,9 @@ def test_two_ways_of_batching_play_in_step(show, answered):  # noqa: F811
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_all_are_readable(show, serving_figures, scheme, width):  # noqa: F811
+def test_all_are_readable(show, serving_figures, assert_readable, scheme, width):  # noqa: F811
     for name in NAMES:
         page = show(serving_figures[name], width=width, color_scheme=scheme)
         for place in ("0", "5"):
-            look = page.evaluate(LOOK)
-            contrast, _, text = min(look["texts"])
-            assert contrast >= 4.5, (name, place, text)
-            assert min(size for _, size, _ in look["texts"]) >= 12, name
-            assert look["overflow"] <= 0, name
+            assert_readable(page, name, place)
             page.get_by_role("slider").fill(place)

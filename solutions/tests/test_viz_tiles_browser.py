@@ -4,7 +4,6 @@ The fixture `browser` (conftest.py at the root) says what it needs.
 """
 
 import pytest
-from test_viz_browser import LOOK, show  # noqa: F401 (a fixture)
 from test_viz_tiles import tile_figures  # noqa: F401 (a fixture)
 
 
@@ -65,12 +64,8 @@ def test_nothing_jumps_from_step_to_step(show, tile_figures):  # noqa: F811
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["square", "cached", "unseen"])
-def test_it_is_readable(show, tile_figures, name, scheme, width):  # noqa: F811
+def test_it_is_readable(show, tile_figures, assert_readable, name, scheme, width):  # noqa: F811
     page = show(tile_figures[name], width=width, color_scheme=scheme)
     for place in ("0", "3", "100"):
         page.get_by_role("slider").fill(place)
-        look = page.evaluate(LOOK)
-        contrast, _, text = min(look["texts"])
-        assert contrast >= 4.5, (place, text)
-        assert min(size for _, size, _ in look["texts"]) >= 12
-        assert look["overflow"] <= 0
+        assert_readable(page, name, place)

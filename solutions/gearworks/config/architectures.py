@@ -148,6 +148,16 @@ def _object(config: Mapping[str, Any], field: str) -> dict[str, Any]:
     return dict(value or {})
 
 
+def _biases(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Families that have a bias in all four projections of attention, or in none."""
+    biased = flag(config, "attention_bias")
+    return {"qkv_bias": biased, "o_bias": biased}
+
+
+def _llama(config: Mapping[str, Any]) -> dict[str, Any]:
+    return _swish_decoder(config) | _biases(config)
+
+
 def _same_window(config: Mapping[str, Any], window: int | None) -> dict[str, Any]:
     """Families whose layers all have the same window, or none."""
     layers = layer_range(config["num_hidden_layers"])
@@ -195,7 +205,8 @@ def _qwen2(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _qwen3(config: Mapping[str, Any]) -> dict[str, Any]:
-    return _swish_decoder(config) | _qwen_windows(config) | {"qk_norm": True}
+    return (_swish_decoder(config) | _qwen_windows(config) | _biases(config)
+            | {"qk_norm": True})
 
 
 def _phi3(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +247,7 @@ def _smollm3(config: Mapping[str, Any]) -> dict[str, Any]:
         types = ["sliding_attention" if slides and not each else "full_attention"
                  for each in turns]
     return (_swish_decoder(config) | _windows(_layer_types(types, len(layers)), window)
-            | {"rope_layers": () if all(turns) else turns})
+            | _biases(config) | {"rope_layers": () if all(turns) else turns})
 
 
 def _mixtral(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +279,7 @@ def _gpt_oss(config: Mapping[str, Any]) -> dict[str, Any]:
     return (_decoder(config)
             | _rope(config, lambda parameters: dict(_GPT_OSS_ROPE) if silent else parameters)
             | _windows(_layer_types(types, len(layers)), config["sliding_window"])
-            | {"qkv_bias": flag(config, "attention_bias"), "experts": experts})
+            | _biases(config) | {"experts": experts})
 
 
 def _qwen3_moe(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,7 +392,7 @@ def _gpt2(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _FAMILIES: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "LlamaForCausalLM": _swish_decoder,
+    "LlamaForCausalLM": _llama,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "MistralForCausalLM": _mistral,

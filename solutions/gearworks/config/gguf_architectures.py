@@ -234,8 +234,8 @@ def _gpt_oss(keys: Keys) -> dict[str, Any]:
     experts = _experts(keys, layers, keys.read("expert_feed_forward_length", int),
                        normalize=True, swiglu_alpha=1.702, swiglu_limit=7.0)
     return fields | gemma3_windows(window, layers, 2) | {
-        "architecture": "GptOssForCausalLM", "qkv_bias": True, "experts": experts,
-        "intermediate_size": experts.intermediate_size}
+        "architecture": "GptOssForCausalLM", "qkv_bias": True, "o_bias": True,
+        "experts": experts, "intermediate_size": experts.intermediate_size}
 
 
 def _gemma2(keys: Keys) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class ModelConfig:
     # how many tokens a layer looks back, None for all; () if none does
     windows: tuple[int | None, ...] = ()
     qkv_bias: bool = False                          # Qwen2
+    o_bias: bool = False                            # gpt-oss; where a file says attention_bias
     qk_norm: bool = False                           # Qwen3, Gemma-3
     experts: ExpertsConfig | None = None            # Mixtral, Qwen3-MoE, DeepSeek
     latent: LatentConfig | None = None              # DeepSeek

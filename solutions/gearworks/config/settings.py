@@ -29,9 +29,9 @@ _DEEPSEEK = _DECODER | {
 
 # What the reader of each architecture gets to see.
 READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settings in {
-    "LlamaForCausalLM": _DECODER,
+    "LlamaForCausalLM": _DECODER | {"attention_bias"},
     "Qwen2ForCausalLM": _DECODER | _QWEN_WINDOWS,
-    "Qwen3ForCausalLM": _DECODER | _QWEN_WINDOWS,
+    "Qwen3ForCausalLM": _DECODER | _QWEN_WINDOWS | {"attention_bias"},
     "MistralForCausalLM": _DECODER | _ONE_WINDOW,
     "MixtralForCausalLM": _DECODER | _ONE_WINDOW | {"num_local_experts", "num_experts_per_tok"},
     "GptOssForCausalLM": _DECODER | _ONE_WINDOW | {
@@ -43,7 +43,7 @@ READ: Mapping[str, frozenset[str]] = {name: frozenset(settings) for name, settin
     "Olmo2ForCausalLM": _DECODER,
     "Phi3ForCausalLM": _DECODER | {"sliding_window", "partial_rotary_factor"},
     "SmolLM3ForCausalLM": _DECODER | _ONE_WINDOW | {
-        "use_sliding_window", "no_rope_layers", "no_rope_layer_interval"},
+        "use_sliding_window", "no_rope_layers", "no_rope_layer_interval", "attention_bias"},
     "GPT2LMHeadModel": {
         "vocab_size", "n_embd", "n_layer", "n_head", "n_inner", "n_positions",
         "layer_norm_epsilon", "tie_word_embeddings"},

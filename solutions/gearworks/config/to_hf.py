@@ -43,7 +43,7 @@ def _decoder(config: ModelConfig) -> Settings:
         "rope_parameters": rope,
         "rope_theta": config.rope_theta,
         "hidden_act": "silu",
-        "attention_bias": False,
+        "attention_bias": config.o_bias,
         "mlp_bias": False,
     }
 
@@ -111,7 +111,7 @@ def _gpt_oss(config: ModelConfig) -> Settings:
         "model_type": "gpt_oss", "num_local_experts": experts.num_experts,
         "num_experts_per_tok": experts.num_experts_per_tok, "layer_types": kinds,
         "sliding_window": window, "swiglu_alpha": experts.swiglu_alpha,
-        "swiglu_limit": experts.swiglu_limit, "attention_bias": config.qkv_bias}
+        "swiglu_limit": experts.swiglu_limit}
 
 
 def _qwen3_moe(config: ModelConfig) -> Settings:

@@ -20,13 +20,16 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 
 import numpy as np
 
 from gearworks.config import ModelConfig
 from gearworks.errors import FormatError
 from gearworks.families.layouts import layout
-from gearworks.formats.gguf import GGUFFile, TensorRow, dequantize
+from gearworks.formats.codes import Codes, joined
+from gearworks.formats.gguf import GGUFFile, TensorRow, TensorType, dequantize
+from gearworks.formats.gguf_codes import codes_of
 
 _DECODER = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
@@ -115,10 +118,16 @@ def gguf_name(name: str, architecture: str = "LlamaForCausalLM") -> str:
 @dataclass(frozen=True)
 class Made:
     """A tensor as the engine wants it, made of what the file has.
-    fill(out): writes it to float32 memory of that shape, which may be strided."""
+
+    fill(out): writes it to float32 memory of that shape, which may be strided. type, codes():
+    where the file has it in codes, of which type, and these, (rows, in): of a matrix as the
+    engine has it, of experts one below the other.
+    """
 
     shape: tuple[int, ...]
     fill: Callable[[np.ndarray], object]
+    type: TensorType | None = None
+    codes: Callable[[], Codes] | None = None
 
 
 class ArrangedGGUF(GGUFFile):
@@ -200,7 +209,12 @@ def _experts(file: GGUFFile, row: TensorRow, before: str, experts: int) -> dict[
                    out)
         if expert == experts - 1:           # nobody reads the others after the last
             file.release(row.name)
-    return {f"{before}.{expert}.weight": Made(row.shape[1:], partial(fill, expert))
+
+    def codes(expert: int) -> Codes:
+        return codes_of(file.raw(row.name).reshape(experts, -1)[expert], row.type,
+                        row.shape[1:])
+    return {f"{before}.{expert}.weight": Made(row.shape[1:], partial(fill, expert), row.type,
+                                              partial(codes, expert))
             for expert in range(experts)}
 
 
@@ -215,7 +229,22 @@ def _by_turns(file: GGUFFile, gate: str, up: str) -> Made | None:
         rows = out.swapaxes(1, -1)                                      # (E, 2F) or (E, 2F, D)
         for first, name in enumerate((gate, up)):
             _fill_each(file, name, rows[:, first::2])
-    return Made((shape[0], *shape[:1:-1], 2 * shape[1]), fill)
+
+    def codes() -> Codes:
+        gates, ups = (_rows_in_codes(file, name) for name in (gate, up))
+        places = np.arange(2 * len(gates.codes)).reshape(2, -1).T.ravel()
+        return joined([gates, ups]).rows(places)
+    types = {file.tensors[name].type for name in (gate, up)}
+    return Made((shape[0], *shape[:1:-1], 2 * shape[1]), fill,
+                types.pop() if len(types) == 1 else None, codes)
+
+
+def _rows_in_codes(file: GGUFFile, name: str) -> Codes:
+    """A tensor of all experts in codes, their rows one below the other."""
+    row = file.tensors[name]
+    codes = codes_of(file.raw(name), row.type, (prod(row.shape[:-1]), row.shape[-1]))
+    file.release(name)
+    return codes
 
 
 def _turned_experts(file: GGUFFile, name: str) -> dict[str, Made]:
@@ -223,9 +252,9 @@ def _turned_experts(file: GGUFFile, name: str) -> dict[str, Made]:
     E, *matrix = file.tensors[name].shape
     if len(matrix) != 2:
         return {}
-
     return {name: Made((E, *matrix[::-1]),
-                       lambda out: _fill_each(file, name, out.swapaxes(1, 2)))}
+                       lambda out: _fill_each(file, name, out.swapaxes(1, 2)),
+                       file.tensors[name].type, partial(_rows_in_codes, file, name))}
 
 
 def _fill_each(file: GGUFFile, name: str, out: np.ndarray) -> None:
@@ -245,7 +274,8 @@ def _turned(file: GGUFFile, config: ModelConfig) -> dict[str, Made]:
 
     def fill(name: str, out: np.ndarray) -> None:
         file.tensor(name, out=out.T)
-    return {name: Made(row.shape[::-1], partial(fill, name))
+    return {name: Made(row.shape[::-1], partial(fill, name), row.type,
+                       partial(_rows_in_codes, file, name))
             for name, row in file.tensors.items()
             if len(row.shape) == 2 and re.sub(r"^blk\.\d+", "", name) in turned}
 

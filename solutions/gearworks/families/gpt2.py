@@ -23,16 +23,21 @@ def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positi
 
     Raises ModelError for a position that has no vector.
     """
-    if positions.max(initial=0) >= len(weights.embed_positions):
-        raise ModelError("the sequence is too long for this model",
-                         f"it reaches position {positions.max()}, and positions up to "
-                         f"{len(weights.embed_positions) - 1} were learned",
-                         "shorten the prompt or the answer")
+    require_learned(positions, weights.embed_positions)
     x = weights.embed_tokens[input_ids] + weights.embed_positions[positions]            # (T, D)
     for index, layer in enumerate(weights.layers):
         x = decoder_layer(x, layer, config, cache, index)
     x = layer_norm(x[logits_at], weights.norm, weights.norm_bias, config.rms_norm_eps)
     return linear(x, weights.lm_head)
+
+
+def require_learned(positions: np.ndarray, learned: np.ndarray) -> None:
+    """Raise ModelError for a position that has no vector. learned: (positions, D)."""
+    if positions.max(initial=0) >= len(learned):
+        raise ModelError("the sequence is too long for this model",
+                         f"it reaches position {positions.max()}, and positions up to "
+                         f"{len(learned) - 1} were learned",
+                         "shorten the prompt or the answer")
 
 
 def decoder_layer(x: np.ndarray, weights: GPT2Layer, config: ModelConfig, cache: Cache,

@@ -30,6 +30,7 @@ class LayerWeights:
     gate_up_proj: np.ndarray                    # (2F, D): gate, then up
     down_proj: np.ndarray                       # (D, F)
     qkv_bias: np.ndarray | None = None          # ((H + 2K) · d,): Qwen2
+    o_bias: np.ndarray | None = None            # (D,): gpt-oss, Llama with biases
     q_norm: np.ndarray | None = None            # (d,): Qwen3, Gemma-3
     k_norm: np.ndarray | None = None            # (d,)
     router: np.ndarray | None = None            # (E, D)
@@ -51,7 +52,6 @@ class GptOssLayer(LayerWeights):
     gate_up_bias: np.ndarray | None = None                      # (E, 2F)
     down_bias: np.ndarray | None = None                         # (E, D)
     sinks: np.ndarray | None = None                             # (H,)
-    o_bias: np.ndarray | None = None                            # (D,)
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,8 @@ def _decoder_layer(config: ModelConfig, layer: int) -> Fields:
     if config.qkv_bias:
         fields["qkv_bias"] = [Part(f"{prefix}self_attn.{name}_proj.bias", (rows,))
                               for name, rows in (("q", queries), ("k", keys), ("v", keys))]
+    if config.o_bias:
+        fields["o_bias"] = [Part(f"{prefix}self_attn.o_proj.bias", (D,))]
     if config.qk_norm:
         fields |= {f"{name}_norm": [Part(f"{prefix}self_attn.{name}_norm.weight", (d,))]
                    for name in "qk"}
@@ -234,7 +236,7 @@ def _gpt_oss_layer(config: ModelConfig, layer: int) -> Fields:
     prefix = f"model.layers.{layer}."
     experts = f"{prefix}mlp.experts."
     fields = _decoder_layer(replace(config, experts=None), layer)
-    fields |= {
+    return fields | {
         "router": [Part(f"{prefix}mlp.router.weight", (E, D))],
         "router_bias": [Part(f"{prefix}mlp.router.bias", (E,))],
         "gate_up_proj": [Part(f"{experts}gate_up_proj", (E, D, 2 * F), transposed=True)],
@@ -242,9 +244,6 @@ def _gpt_oss_layer(config: ModelConfig, layer: int) -> Fields:
         "down_proj": [Part(f"{experts}down_proj", (E, F, D), transposed=True)],
         "down_bias": [Part(f"{experts}down_proj_bias", (E, D))],
         "sinks": [Part(f"{prefix}self_attn.sinks", (config.num_attention_heads,))]}
-    if config.qkv_bias:
-        fields["o_bias"] = [Part(f"{prefix}self_attn.o_proj.bias", (D,))]
-    return fields
 
 
 def _olmo2_layer(config: ModelConfig, layer: int) -> Fields:
@@ -319,12 +318,15 @@ def _latent_layer(config: ModelConfig, layer: int) -> Fields:
 def _gpt2_layer(config: ModelConfig, layer: int) -> Fields:
     """GPT-2 stores its matrices as (in, out): its class for them was called Conv1D."""
     D, F = config.hidden_size, config.intermediate_size
+    heads = config.num_attention_heads * config.head_dim
     prefix = f"transformer.h.{layer}."
     fields = {}
-    for field, name, shape in (("qkv", "attn.c_attn", (D, 3 * D)), ("o", "attn.c_proj", (D, D)),
+    for field, name, shape in (("qkv", "attn.c_attn", (D, 3 * heads)),
+                               ("o", "attn.c_proj", (heads, D)),
                                ("up", "mlp.c_fc", (D, F)), ("down", "mlp.c_proj", (F, D))):
-        fields[f"{field}_proj"] = [Part(f"{prefix}{name}.weight", shape, transposed=True)]
-        fields[f"{field}_bias"] = [Part(f"{prefix}{name}.bias", shape[1:])]
+        pieces = (heads,) * 3 if field == "qkv" else ()
+        fields[f"{field}_proj"] = [Part(f"{prefix}{name}.weight", shape, True, pieces)]
+        fields[f"{field}_bias"] = [Part(f"{prefix}{name}.bias", shape[1:], pieces=pieces)]
     for field, name in (("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2")):
         fields[field] = [Part(f"{prefix}{name}.weight", (D,))]
         fields[f"{field}_bias"] = [Part(f"{prefix}{name}.bias", (D,))]

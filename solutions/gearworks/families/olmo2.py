@@ -9,6 +9,8 @@ All float32.
 Source: OLMo Team 2024, "2 OLMo 2 Furious", section 3.1; Hugging Face's Olmo2Model.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from gearworks.attention import apply_rope
@@ -21,25 +23,28 @@ from gearworks.rope_scaling import scaled_angles
 
 
 def forward(weights: Weights, config: ModelConfig, input_ids: np.ndarray, positions: np.ndarray,
-            cache: Cache, logits_at: Rows = slice(None)) -> np.ndarray:
-    """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V)."""
+            cache: Cache, logits_at: Rows = slice(None),
+            norm_of_heads: Callable[..., np.ndarray] = rms_norm) -> np.ndarray:
+    """As `model.forward`. input_ids, positions: (T,) integers; returns (rows, V).
+    norm_of_heads: of all queries or keys of a token at once, as `rms_norm`."""
     cos, sin = scaled_angles(positions, config.head_dim, config.rope_theta, config.rope_scaling)
     x = np.ascontiguousarray(weights.embed_tokens[input_ids])                           # (T, D)
     for index, layer in enumerate(weights.layers):
-        x = decoder_layer(x, layer, config, cos, sin, cache, index)
+        x = decoder_layer(x, layer, config, cos, sin, cache, index, norm_of_heads)
     return linear(rms_norm(x[logits_at], weights.norm, config.rms_norm_eps), weights.lm_head)
 
 
 def decoder_layer(x: np.ndarray, weights: Olmo2Layer, config: ModelConfig, cos: np.ndarray,
-                  sin: np.ndarray, cache: Cache, index: int) -> np.ndarray:
+                  sin: np.ndarray, cache: Cache, index: int,
+                  norm_of_heads: Callable[..., np.ndarray] = rms_norm) -> np.ndarray:
     """One layer; cos, sin: (T, 1, d); index: its number in the cache.
     x: (T, D); returns (T, D)."""
     H, K, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     eps = config.rms_norm_eps
     qkv = linear(x, weights.qkv_proj)[:, None]                         # (T, 1, (H + 2K) · d)
     q, k, v = np.split(qkv, [H * d, (H + K) * d], axis=-1)
-    q = apply_rope(rms_norm(q, weights.q_norm, eps).reshape(-1, H, d), cos, sin)
-    k = apply_rope(rms_norm(k, weights.k_norm, eps).reshape(-1, K, d), cos, sin)
+    q = apply_rope(norm_of_heads(q, weights.q_norm, eps).reshape(-1, H, d), cos, sin)
+    k = apply_rope(norm_of_heads(k, weights.k_norm, eps).reshape(-1, K, d), cos, sin)
     attended = cache.attend(index, q, k, v.reshape(-1, K, d))                        # (T, H, d)
     x = x + rms_norm(linear(attended.reshape(-1, H * d), weights.o_proj),
                      weights.post_attention_layernorm, eps)

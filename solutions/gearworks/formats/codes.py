@@ -4,6 +4,7 @@ GGUF's blocks, int8 rows, int4 groups: all of them say scale · code + minimum, 
 (and perhaps one minimum) for some neighbours of a row. Kernels are written for this one form.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,3 +46,11 @@ class Codes:
         if self.minimums is not None:
             grouped += self.minimums[..., None]
         return grouped.reshape(self.codes.shape)
+
+
+def joined(matrices: Sequence[Codes]) -> Codes:
+    """Matrices of one kind, one below the other."""
+    minimums = [each.minimums for each in matrices]
+    return replace(matrices[0], codes=np.concatenate([each.codes for each in matrices]),
+                   scales=np.concatenate([each.scales for each in matrices]),
+                   minimums=None if minimums[0] is None else np.concatenate(minimums))

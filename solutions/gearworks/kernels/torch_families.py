@@ -65,7 +65,7 @@ def after_gemma(x: torch.Tensor, attended: torch.Tensor, layer: GemmaLayer,
 def after_mixture(x: torch.Tensor, attended: torch.Tensor, layer: LayerWeights,
                   config: ModelConfig, operators: Operators) -> torch.Tensor:
     """As `torch_model.after_attention`, with experts in the place of one network."""
-    update = F.linear(attended.flatten(1), layer.o_proj, getattr(layer, "o_bias", None))
+    update = F.linear(attended.flatten(1), layer.o_proj, layer.o_bias)
     hidden = operators.norm(update, layer.post_attention_layernorm, config.rms_norm_eps, x)
     if layer.router is None:
         return x + F.linear(operators.swiglu(F.linear(hidden, layer.gate_up_proj)),

@@ -126,6 +126,7 @@ class TorchModel:
             ones(D), tensor(queries + 2 * keys, D), tensor(D, queries), ones(D),
             tensor(2 * config.intermediate_size, D), tensor(D, config.intermediate_size),
             qkv_bias=tensor(queries + 2 * keys) if config.qkv_bias else None,
+            o_bias=tensor(D) if config.o_bias else None,
             **{name: ones(config.head_dim) for name in ("q_norm", "k_norm") if config.qk_norm})
             for _ in range(config.num_hidden_layers))
         embed = tensor(config.vocab_size, D)
@@ -237,7 +238,7 @@ def before_attention(x: torch.Tensor, layer: LayerWeights, config: ModelConfig,
 def after_attention(x: torch.Tensor, attended: torch.Tensor, layer: LayerWeights,
                     config: ModelConfig, operators: Operators) -> torch.Tensor:
     """The rest of a layer, (T, D). x: (T, D), which is used up; attended: (T, H, d)."""
-    update = F.linear(attended.flatten(1), layer.o_proj)
+    update = F.linear(attended.flatten(1), layer.o_proj, layer.o_bias)
     hidden = operators.norm(update, layer.post_attention_layernorm, config.rms_norm_eps, x)
     gated = operators.swiglu(F.linear(hidden, layer.gate_up_proj))
     return x + F.linear(gated, layer.down_proj)

@@ -12,12 +12,16 @@ from typing import Any
 
 import numpy as np
 
+from gearworks.kernels.cpu.instructions import (
+    ABSORB, ADD_NORM, ATTEND, GATE_EXPERTS, GEGLU, GELU, LATENT_KEYS, LAYER_NORM, MULTIPLY,
+    MULTIPLY_EXPERTS, NORM, NORM_PART, SWIGLU, TURN, UNFOLD)
 from gearworks.kernels.cpu.layout import NONE
-from gearworks.kernels.cpu.step import ATTEND, MULTIPLY, NORM, SWIGLU, TURN
 from gearworks.profiling.operators import ATTENTION, BETWEEN, NORMS, Operator, attended
 
 # READY only brings rows into the form in which a product takes them
-NAMES = {NORM: NORMS, TURN: "rope", SWIGLU: "activation", ATTEND: ATTENTION}
+NAMES = {**dict.fromkeys((NORM, LAYER_NORM, ADD_NORM, NORM_PART), NORMS), TURN: "rope",
+         **dict.fromkeys((SWIGLU, GEGLU, GELU, GATE_EXPERTS), "activation"),
+         LATENT_KEYS: "rope", ABSORB: "kv_b_proj", UNFOLD: "kv_b_proj", ATTEND: ATTENTION}
 STARTS = 50                                 # of no instruction, to know what a start costs
 
 
@@ -34,7 +38,8 @@ def step_operators(model: Any, inputs: Sequence[np.ndarray], cache: Any, starts:
     sums: dict[str, list] = {}
     own = 0.0
     fields = {number: name for owner in (*model.weights.layers, model.weights.model)
-              for name, number in owner.items() if name.endswith(("_proj", "lm_head"))}
+              for name, number in owner.items()
+              if name.endswith(("_proj", "lm_head", "router")) and name != "kv_b_proj"}
     run = model._run
 
     def one_by_one(program: np.ndarray, *arguments: Any) -> None:
@@ -83,18 +88,33 @@ def _described(model: Any, fields: dict[int, str], instruction: np.void,
         bias = 0 if instruction["weight"] == NONE else 4 * int(matrix["rows"])
         return (fields[number], matrix_bytes(matrix) + bias,
                 2 * rows * int(matrix["rows"]) * int(matrix["columns"]))
+    if op == MULTIPLY_EXPERTS:                  # of those that this step's tokens have chosen
+        number, rows = int(instruction["matrix"]), len(inputs[0])
+        matrix, family = model.weights.matrices[number], model.arena.family[0]
+        visits = rows * int(family["per_token"])
+        start = int(family["chosen"])
+        seen = len(np.unique(model.arena.words[start:start + visits]))
+        return (fields[number], seen * matrix_bytes(matrix),
+                2 * visits * int(matrix["rows"]) * int(matrix["columns"]))
     if op == ATTEND:
         pairs, tokens = attended(starts, counts, config.window(int(instruction["layer"])))
-        d = config.head_dim
-        return (ATTENTION, 8 * tokens * config.num_key_value_heads * d,
-                4 * config.num_attention_heads * d * pairs)
-    if op == NORM:
-        return NORMS, 4 * int(instruction["size"]), 0
+        H, K, d, e = (int(model.arena.shape[name][0])
+                      for name in ("heads", "kv_heads", "head_dim", "value_dim"))
+        kept = d if config.latent is not None else d + e
+        return ATTENTION, 4 * tokens * K * kept, 2 * H * (d + e) * pairs
+    if op in (ABSORB, UNFOLD):
+        latent, H = config.latent, config.num_attention_heads
+        numbers = H * latent.kv_lora_rank * (latent.qk_nope_head_dim if op == ABSORB
+                                             else latent.v_head_dim)
+        return NAMES[op], 4 * numbers, 2 * len(inputs[0]) * numbers
+    if NAMES.get(int(op)) == NORMS:
+        biases = 2 if op == LAYER_NORM else 1
+        return NORMS, 4 * biases * int(instruction["size"]), 0
     if op == TURN:                          # with the norms of heads, where there are any
         norms = sum(4 * config.head_dim for name in ("weight", "second")
                     if instruction[name] != NONE)
         return NAMES[op], norms, 0
-    return NAMES.get(op, "other"), 0, 0
+    return NAMES.get(int(op), "other"), 0, 0
 
 
 def matrix_bytes(matrix: np.void) -> int:

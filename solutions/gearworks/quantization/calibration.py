@@ -18,6 +18,7 @@ import numpy as np
 from gearworks.attention import attention_over_views, causal_mask
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
+from gearworks.families import output_bias
 from gearworks.families.layouts import LayerWeights
 from gearworks.families.routes import runs
 from gearworks.kv_cache import attention_rules
@@ -96,7 +97,8 @@ def run_layer(model: Model, layer: LayerWeights, index: int,
     """Run all texts through one layer. hidden: (N, T, D), returns the same shape."""
     count, length, _ = hidden.shape
     turning = rotations(model.config, np.tile(np.arange(length), count))
-    return decoder_layer(hidden.reshape(count * length, -1), layer, model.config,
+    run = decoder_layer if layer.o_bias is None else output_bias.decoder_layer
+    return run(hidden.reshape(count * length, -1), layer, model.config,
                          *angles_in_layer(model.config, index, *turning),
                          WholeTexts(model.config, length), index).reshape(hidden.shape)
 

@@ -56,6 +56,22 @@ class Object(BaseModel):
         return iter(())
 
 
+def ignored_within(asked: Object, body: Mapping[str, Any], path: str = "") -> list[str]:
+    """The parameters inside of a request's objects that mean nothing here, such as
+    `text.verbosity`, by their paths. What is in lists is content, and no parameter."""
+    found: list[str] = []
+    for name, field in type(asked).model_fields.items():
+        key, value = field.alias or name, getattr(asked, name)
+        sent = body.get(key)
+        if isinstance(value, Object) and isinstance(sent, Mapping):
+            within = f"{path}{key}."
+            known = {each.alias or name for name, each in type(value).model_fields.items()}
+            found += sorted(within + each for each, item in sent.items()
+                            if each not in known and item is not None)
+            found += ignored_within(value, sent, within)
+    return found
+
+
 def as_sent(value: Any, check: Any) -> Any:
     check(value)
     return value

@@ -15,13 +15,15 @@ from gearworks.viz.trace import FigureError, Line, Point, Step, Trace
 _MOST = 4                                    # as many lines as there are patterns for them
 
 
-def cache_growth(tokens: Sequence[int], cache_bytes: Mapping[str, Sequence[float]],
+def cache_growth(tokens: Sequence[int], memory_bytes: Mapping[str, Sequence[float]],
                  step_flops: Mapping[str, Sequence[float]],
                  title: str = "The cache grows") -> Figure:
-    """What the cache takes and the next token costs, by text length, on logarithmic axes.
+    """What weights and cache take and the next token costs, by text length, on logarithmic
+    axes.
 
-    tokens: lengths of the text, growing. cache_bytes: {layout: bytes at each length}, for
-    example of MHA, GQA and MLA.
+    tokens: lengths of the text, growing. memory_bytes: {layout: bytes of weights and cache at
+    each length}, for example of MHA, GQA and MLA. With the weights in it, a line bends where
+    the cache outgrows them; of the cache alone all lines would be parallel.
     step_flops: {way: FLOPs of the step that computes one token more, at each length}, for
     example with and without the cache. The reader chooses between the two, and a slider moves
     along the lengths. Four lines at most in each.
@@ -29,14 +31,14 @@ def cache_growth(tokens: Sequence[int], cache_bytes: Mapping[str, Sequence[float
 
     >>> figure = cache_growth([1, 10], {"GQA": [2e3, 2e4]},
     ...                       {"with": [1e6, 1e6], "without": [1e6, 1e7]})
-    >>> print(repr(figure).splitlines()[-3])
+    >>> print(figure.words.splitlines()[-3])
     Tokens 10: “without” 10 times as much as “with”.
     """
     tokens = [int(count) for count in tokens]
     if not tokens or any(later <= earlier for earlier, later in zip(tokens, tokens[1:])):
         raise FigureError("cannot draw this growth", f"the lengths are {tokens}",
                           "give growing numbers of tokens")
-    return player([_growth("What the cache takes", tokens, cache_bytes, "B", "bytes"),
+    return player([_growth("What weights and cache take", tokens, memory_bytes, "B", "bytes"),
                    _growth("What one more token costs", tokens, step_flops, "FLOP",
                            "FLOPs of the step")], title)
 

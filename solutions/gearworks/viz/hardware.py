@@ -92,7 +92,7 @@ def roofline(machines: Machine | Sequence[Machine],
                                 f"{with_prefix(attainable, 'FLOP/s')}{rate}; "
                                 f"{limit} is the limit")
                 limited[limit].append(name)
-        caption = " ".join(f"Limited by {limit}: {', '.join(names)}."
+        caption = " ".join(f"Limited by {limit}: {'; '.join(names)}."
                            for limit, names in limited.items() if names)
         return Step(caption, points=points, values=values, label=position)
 
@@ -160,7 +160,7 @@ def memory_budget(items: Parts | Bars | Mapping[str, Bars],
     def caption(bars: Bars) -> str:
         fitting = {limit: [name for name, bar in bars.items() if sum(bar.values()) <= limit]
                    for limit in capacities}
-        return " ".join(f"Fits {with_prefix(limit, 'B')}: {', '.join(names) or 'nothing'}."
+        return " ".join(f"Fits {with_prefix(limit, 'B')}: {'; '.join(names) or 'nothing'}."
                         for limit, names in fitting.items())
 
     steps = [Step(caption(bars), [lane(*named) for named in bars.items()], label=position)

@@ -17,7 +17,8 @@ from gearworks.kernels.cpu.compiling import part_of_another
 from gearworks.kernels.cpu.lanes import (
     added, everywhere, exponential, highest, largest_of, load, multiply_add, splat, store,
     store_sums, sum_of)
-from gearworks.kernels.cpu.layout import LANES
+from gearworks.kernels.cpu.layout import LANES, NONE
+from gearworks.kernels.cpu.operators import soften
 
 TOGETHER = 64               # tokens whose keys, then values, meet all heads before the next
 
@@ -106,8 +107,9 @@ def score(memory, query, keys, at, stride, count, size, scores):
 
 
 @part_of_another
-def softmax(memory, scores, count, scale):
-    """Scores, times scale, become weights; returns their sum.
+def softmax(memory, scores, count, scale, sink):
+    """Scores, times scale, become weights; returns their sum, and in it what is given to the
+    sink: a score for no key, or -inf.
     They are read and written in whole vectors; what is behind them means nothing."""
     largest = np.float32(-np.inf)
     whole = count // LANES * LANES
@@ -118,13 +120,16 @@ def softmax(memory, scores, count, scale):
         largest = largest_of(peaks)
     for number in range(whole, count):
         largest = max(largest, memory[scores + number])
-    factor, shift = splat(scale), splat(-largest * scale)
+    peak = max(largest * scale, sink)
+    factor, shift = splat(scale), splat(-peak)
     for number in range(0, count, LANES):
         store(memory, scores + number,
               exponential(multiply_add(shift, load(memory, scores + number), factor)))
     total = np.float32(0)
     for weight in memory[scores:scores + count]:
         total += weight
+    if sink > -np.inf:
+        total += np.exp(sink - peak)
     return total
 
 
@@ -157,22 +162,23 @@ def mix_some(values, at, stride, memory, weights, count, out, size):
 
 
 @part_of_another
-def attend(sequence, tables, layer, kv_head, heads, token, window, size, memory, query, scores,
-           stride, out):
+def attend(sequence, tables, one, kv_head, heads, token, size, value_size, memory, query,
+           scores, stride, out, numbers, sinks):
     """The attention of `heads` neighbouring heads of one token, which share a key/value head.
 
-    token: the query's place in its sequence; window: how many tokens it sees, itself included,
-    0 for all; query, out: where `memory` has the first head's query, and gets its result;
-    scores: where S numbers can be kept for each head, one head every `stride`.
+    one: the instruction, with its layer, its window and its cap; token: the query's place in
+    its sequence; size, value_size: of a key and of a value; query, out: where `memory` has the
+    first head's query, and gets its result; scores: where S numbers can be kept for each head,
+    one head every `stride`; sinks: where `numbers` has those of the heads, or NONE.
     """
+    window = one.window
     first = max(0, token + 1 - window) if window else 0
     count = token + 1 - first
-    base = layer * sequence.of_layer + kv_head * sequence.of_head
+    base = one.layer * sequence.of_layer + kv_head * sequence.of_head
     keys, values = numbers_at(sequence.keys, 1), numbers_at(sequence.values, 1)
     scale = np.float32(1) / np.sqrt(np.float32(size))
-    for head in range(heads):
-        for place in range(size):
-            memory[out + head * size + place] = 0
+    for place in range(heads * value_size):
+        memory[out + place] = 0
 
     at = first
     while at <= token:
@@ -183,24 +189,31 @@ def attend(sequence, tables, layer, kv_head, heads, token, window, size, memory,
                   scores + head * stride + at - first)
         at += run
 
+    factor = scale
+    if one.cap > 0:
+        factor = np.float32(1)
     for head in range(heads):
+        of_head, sink = scores + head * stride, np.float32(-np.inf)
+        if one.cap > 0:
+            soften(memory, of_head, count, scale, one.cap)
+        if sinks != NONE:
+            sink = numbers[sinks + head]
         # behind the scores, and all that is written with them
-        memory[scores + (head + 1) * stride - 1] = softmax(memory, scores + head * stride,
-                                                           count, scale)
+        memory[of_head + stride - 1] = softmax(memory, of_head, count, factor, sink)
 
     at = first
     while at <= token:
         run = run_from(sequence, at, token)
         there = base + place_of(sequence, tables, at, size)
         for head in range(heads):
-            mix(values, there, size, memory, scores + head * stride + at - first, run,
-                out + head * size)
+            mix(values, there, size, value_size, memory, scores + head * stride + at - first,
+                run, out + head * value_size)
         at += run
 
     for head in range(heads):
         inverse = np.float32(1) / memory[scores + (head + 1) * stride - 1]
-        mixed = memory[out + head * size:out + (head + 1) * size]
-        for place in range(size):
+        mixed = memory[out + head * value_size:out + (head + 1) * value_size]
+        for place in range(value_size):
             mixed[place] *= inverse
 
 
@@ -213,11 +226,12 @@ def run_from(sequence, at, last):
 
 
 @part_of_another
-def mix(values, there, size, memory, weights, count, out):
-    """Add `count` rows of values, each times its weight, to `out`."""
+def mix(values, there, stride, size, memory, weights, count, out):
+    """Add `count` rows of `size` values, one every stride, each times its weight, to `out`."""
     place = 0
     while place + 4 * LANES <= size:
-        mix_four(values, there + place, size, memory, weights, count, out + place)
+        mix_four(values, there + place, stride, memory, weights, count, out + place)
         place += 4 * LANES
     if place < size:
-        mix_some(values, there + place, size, memory, weights, count, out + place, size - place)
+        mix_some(values, there + place, stride, memory, weights, count, out + place,
+                 size - place)

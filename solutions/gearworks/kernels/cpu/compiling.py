@@ -49,6 +49,13 @@ class KeptCode(FunctionCache):
                 self.flush()
             return None
 
+    def signatures(self) -> list[tuple]:
+        """Of what arguments' types there is machine code."""
+        try:
+            return [signature for signature, *_ in self._cache_file._load_index()]
+        except Exception:                                   # as above
+            return []
+
     def save_overload(self, signature: Any, result: Any) -> None:
         """Numba's own, where there is room."""
         with suppress(OSError):
@@ -60,10 +67,11 @@ def keeps_code(function: Callable) -> bool:
     return isinstance(function._cache, KeptCode)
 
 
-def is_compiled(function: Callable) -> bool:
-    """Whether machine code of a function is kept, perhaps that of another processor."""
-    name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-    return any(FOLDER.rglob(f"{name}-*.nbc"))
+def is_compiled(function: Callable,
+                fits: Callable[[tuple], bool] = lambda signature: True) -> bool:
+    """Whether machine code of a function is kept, perhaps that of another processor.
+    fits: for which of its arguments' types."""
+    return keeps_code(function) and any(map(fits, function._cache.signatures()))
 
 
 def compiled(function: Callable) -> Callable:

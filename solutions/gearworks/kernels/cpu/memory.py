@@ -59,11 +59,13 @@ def described(cache: Cache, rows: int) -> Described | None:
 
 
 def _plain(cache) -> bool:
-    """Whether keys and values are float32, each in one array, and rules are windows at most."""
-    arrays = getattr(cache, "keys", None), getattr(cache, "values", None)
-    return (all(isinstance(array, np.ndarray) and array.dtype == np.float32
-                and array.flags.c_contiguous for array in arrays)
-            and all(rules.plain for rules in cache.rules))
+    """Whether keys are float32 in one array, and values in another, or the first part of the
+    keys. Rules are the model's own; the step knows all of them but a scale."""
+    keys, values = getattr(cache, "keys", None), getattr(cache, "values", None)
+    return (isinstance(keys, np.ndarray) and isinstance(values, np.ndarray)
+            and keys.dtype == values.dtype == np.float32 and keys.flags.c_contiguous
+            and (values.flags.c_contiguous or values.ctypes.data == keys.ctypes.data)
+            and all(rules.scale is None for rules in cache.rules))
 
 
 def _contiguous(caches: Sequence[KVCache], borders: Sequence[int]) -> Described:

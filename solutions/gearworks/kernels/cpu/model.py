@@ -10,28 +10,34 @@ Shapes: T tokens of a step, R rows whose logits are wanted, V vocabulary.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numba.core import types
 
 from gearworks.config import ModelConfig
 from gearworks.errors import ModelError
-from gearworks.families.gguf_layouts import PERMUTED
+from gearworks.families import gpt2
+from gearworks.families.gguf_layouts import PERMUTED, Made
 from gearworks.families.layouts import Part
 from gearworks.families.phi3 import row_order
 from gearworks.families.routes import ROUTES, runs
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
+from gearworks.kernels.cpu.arena import Arena, up_to
 from gearworks.kernels.cpu.attention import SEQUENCE
 from gearworks.kernels.cpu.compiling import FOLDER, is_compiled, keeps_code
+from gearworks.kernels.cpu.instructions import ATTEND
 from gearworks.kernels.cpu.layout import GROUP, LANES, Form
 from gearworks.kernels.cpu.memory import Recycled, described
-from gearworks.kernels.cpu.program import Arena, up_to
-from gearworks.kernels.cpu.step import ATTEND, SHAPE, run
+from gearworks.kernels.cpu.step import run
 from gearworks.kernels.cpu.store import Weight, WeightStore
 from gearworks.kernels.cpu.threads import Team, default_threads
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.model import rotations
-from gearworks.formats.quantized import PackedMatrix
+from gearworks.rope_scaling import scaled_angles
+from gearworks.formats.codes import Codes, joined
+from gearworks.formats.quantized import PackedExperts, PackedMatrix
 from gearworks.formats.gguf_codes import codes_of, is_quantized
 from gearworks.weights import (
     Checkpoint, map_names, open_checkpoint, read_into, unpermute_rope)
@@ -48,14 +54,11 @@ class CompiledModel:
         if mode not in MODES:
             raise ValueError(f"the mode is {mode!r}, not one of {MODES}")
         require_supported(config)
-        self.config = config
+        self.config = with_sinks(config, weights)
         self.weights = weights
         self.mode = mode
         self.threads = default_threads() if threads is None else threads
-        self.shape = np.array(
-            [(config.num_attention_heads, config.num_key_value_heads, config.head_dim,
-              mode == "fast", False, config.rms_norm_eps, 0)], SHAPE)
-        self.arena = Arena(config, weights, self.threads)
+        self.arena = Arena(config, weights, self.threads, quantize=mode == "fast")
         self._team = Team(self.threads)
         self._logits = Recycled()
 
@@ -86,7 +89,9 @@ class CompiledModel:
 
         say: is told when they have to be compiled, which happens once on a machine.
         """
-        if not is_compiled(run):
+        self.arena.make_room(1, 1)
+        plain = self.arena.family is None
+        if not is_compiled(run, lambda signature: (types.none in signature) == plain):
             say("Compiling the kernels for this processor, "
                 + ("once" if keeps_code(run) else f"each time, for {FOLDER} cannot be written")
                 + ": some ten seconds …")
@@ -121,10 +126,8 @@ class CompiledModel:
         arena = self.arena
         arena.make_room(max(len(ids), len(wanted)),
                         0 if sequences is None else sequences.longest)
-        for name, angles in zip(("cos", "sin"), rotations(self.config, positions)):
-            start = arena.starts[name]
-            arena.memory[start:start + angles.size] = angles.ravel()
-        self.shape["alike"] = getattr(cache, "fixed_shapes", False)
+        self._place(positions)
+        arena.shape["alike"] = getattr(cache, "fixed_shapes", False)
         if sequences is None:
             self._ask(cache, ids, wanted, out, stride)
         else:
@@ -133,39 +136,69 @@ class CompiledModel:
             sequences.commit()
         return logits
 
+    def _place(self, positions: np.ndarray) -> None:
+        """Bring what belongs to the tokens' positions into the step's memory: learned vectors,
+        or cosines and sines. Raises ModelError for a position that has none."""
+        config, arena, T = self.config, self.arena, len(positions)
+        if "positions" in arena.starts:
+            D = config.hidden_size
+            learned = self.weights.vector(self.weights.model["embed_positions"],
+                                          config.max_position_embeddings * D).reshape(-1, D)
+            gpt2.require_learned(positions, learned)
+            arena.array("positions", T)[:, :D] = learned[positions]
+            return
+        d = config.head_dim
+        angles = {"angles": rotations(config, positions)}
+        if config.rope_local_theta is not None:
+            angles["local_angles"] = scaled_angles(positions, d, config.rope_local_theta, None)
+        for name, (cos, sin) in angles.items():
+            rows = arena.array(name, T)
+            rows[:, :d], rows[:, d:2 * d] = cos[:, 0], sin[:, 0]
+
     def _run(self, program: np.ndarray, *arguments) -> None:
         """Run instructions in all threads."""
         weights, arena = self.weights, self.arena
-        self._team.run(run, program, weights.matrices, self.shape, weights.words,
-                       weights.numbers, arena.places, arena.memory, arena.words, *arguments)
+        self._team.run(run, program, weights.matrices, arena.shape, weights.words,
+                       weights.numbers, arena.places, arena.memory, arena.words, *arguments,
+                       arena.family)
 
     def _ask(self, cache: Cache, ids: np.ndarray, wanted: np.ndarray, out: np.ndarray,
              stride: int) -> None:
         """A step over a cache that only its own `attend` knows: it stops in every layer."""
-        program, T, d = self.arena.program, len(ids), self.config.head_dim
-        H, K = self.config.num_attention_heads, self.config.num_key_value_heads
+        arena, T = self.arena, len(ids)
+        program = arena.program
+        H, K, d, e = (int(arena.shape[name][0])
+                      for name in ("heads", "kv_heads", "head_dim", "value_dim"))
         without_keys = np.zeros(1, SEQUENCE)
         without_keys["rows"] = T
         arguments = (ids, wanted, without_keys, np.zeros(1, np.int64), out, stride)
-        qkv, attended = (self._rows(name, T) for name in ("qkv", "attended"))
+        heads = arena.array("qkv", T)[:, :(H + 2 * K) * d].reshape(T, H + 2 * K, d)
+        attended = arena.array("attended", T)
         start = 0
         for stop in np.flatnonzero(program["op"] == ATTEND):
             self._run(program[start:stop], *arguments)
-            heads = qkv[:, :(H + 2 * K) * d].reshape(T, H + 2 * K, d)
             q, k, v = heads[:, :H], heads[:, H:H + K], heads[:, H + K:]
-            attended[:, :H * d] = cache.attend(int(program[stop]["layer"]), q, k,
-                                               v).reshape(T, H * d)
+            if self.config.latent is not None:              # the one key has its value in it
+                k = arena.array("latents", T)[:, None, :d]
+                v = k[..., :e]
+            attended[:, :H * e] = cache.attend(int(program[stop]["layer"]), q, k,
+                                               v).reshape(T, H * e)
             start = stop + 1
         self._run(program[start:], *arguments)
 
-    def _rows(self, name: str, count: int) -> np.ndarray:
-        """An array of the step's memory, (count, stride)."""
-        start, stride = self.arena.starts[name], self.arena.strides[name]
-        return self.arena.memory[start:start + count * stride].reshape(count, stride)
+
+def with_sinks(config: ModelConfig, weights: WeightStore) -> ModelConfig:
+    """The configuration with each layer's sinks, (H,), where its weights have any: caches that
+    compute attention themselves ask for them."""
+    if not any("sinks" in layer for layer in weights.layers):
+        return config
+    return replace(config, sinks=tuple(
+        weights.vector(layer["sinks"], config.num_attention_heads).copy()
+        for layer in weights.layers))
 
 
 def require_supported(config: ModelConfig) -> None:
-    """Raise ModelError for a model whose layers are not those of `model.decoder_layer`."""
+    """Raise ModelError for a model that these kernels do not run."""
     if not runs("compiled", config.architecture):
         raise ModelError("the CPU's kernels cannot run this model",
                          f"it is a {config.architecture}, and they run "
@@ -185,6 +218,8 @@ class _File:
             block = BLOCK_FORMATS[info.type]                     # one says it of all
             return Form.of(codes_of(np.zeros(block.nbytes, np.uint8), info.type,
                                     (1, block.size)))
+        if isinstance(info, PackedExperts):
+            info = info.expert(0)
         if isinstance(info, PackedMatrix):
             row = info.codes(slice(0, 1))
             return Form(32, GROUP, False) if row is None else Form.of(row)
@@ -194,15 +229,27 @@ class _File:
         name = self.names[part.name]
         info = self.file.tensors[name]
         order = self._order(part, name)
-        if isinstance(info, PackedMatrix) and (codes := info.codes()) is not None:
+        codes = self._codes(info, name, part)
+        if codes is not None:
             return codes if order is None else codes.rows(order)
+        weight = np.empty(part.shape, np.float32)
+        read_into(weight, self.file, name, self.config)
+        return weight
+
+    def _codes(self, info: object, name: str, part: Part) -> Codes | None:
+        """The codes of a tensor, in the order of the file; None for one of plain numbers."""
+        if isinstance(info, PackedMatrix):
+            return info.codes()
+        if isinstance(info, PackedExperts):
+            each = [info.expert(number).codes() for number in range(info.shape[0])]
+            return None if None in each else joined(each)
         if not (isinstance(self.file, GGUFFile) and is_quantized(info.type)):
-            weight = np.empty(part.shape, np.float32)
-            read_into(weight, self.file, name, self.config)
-            return weight
+            return None
+        if isinstance(info, Made):
+            return info.codes()
         codes = codes_of(self.file.raw(name), info.type, part.shape)
         self.file.release(name)
-        return codes if order is None else codes.rows(order)
+        return codes
 
     def _order(self, part: Part, name: str) -> np.ndarray | None:
         """Where each row of a tensor stands in the file, or None: in the same order."""

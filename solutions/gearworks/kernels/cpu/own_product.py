@@ -5,10 +5,10 @@ takes a step that is compiled anew, here and now, and kept nowhere.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from gearworks.kernels.cpu import model, products, step
+from gearworks.kernels.cpu import family_step, mixtures, model, products, step
 from gearworks.kernels.cpu.compiling import compiled, part_of_another
 
 
@@ -20,9 +20,15 @@ def with_product(int4_matvec: Callable) -> Iterator[None]:
     int4_matvec: as `int4.int4_matvec`, compiled or not. The first step takes some ten seconds.
     """
     own = int4_matvec if hasattr(int4_matvec, "py_func") else compiled(int4_matvec)
-    with (patch.object(products, "int4_matvec", own),
-          patch.object(products, "int4_blocks",
-                       part_of_another(products.int4_blocks.py_func)),
-          patch.object(step, "product", part_of_another(products.product.py_func)),
-          patch.object(model, "run", part_of_another(step.run.py_func))):
+    with ExitStack() as anew:
+        anew.enter_context(patch.object(products, "int4_matvec", own))
+        # who calls it, and who calls these, up to the step
+        for module, name, callers in ((products, "int4_blocks", (products,)),
+                                      (products, "product", (mixtures, step)),
+                                      (mixtures, "multiply_experts", (family_step,)),
+                                      (family_step, "perform", (step,)),
+                                      (step, "run", (model,))):
+            function = part_of_another(getattr(module, name).py_func)
+            for caller in callers:
+                anew.enter_context(patch.object(caller, name, function))
         yield

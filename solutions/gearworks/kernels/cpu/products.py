@@ -18,6 +18,7 @@ from gearworks.kernels.cpu.lanes import (
     magnitude, multiply, multiply_add, nibbles, no_words, rounded, signed_byte, splat, store,
     store_bytes, sum_of, to_floats)
 from gearworks.kernels.cpu.layout import GROUP, LANES, NONE
+from gearworks.kernels.cpu.operators import soften
 
 ROWS = 32                   # of activations at a time: they stay in the nearest cache
 # Groups of the matrix that are under way from memory while one is computed: a processor looks
@@ -371,3 +372,38 @@ def product(matrix, words, numbers, first, last, quantized, alike, memory, memor
     else:
         multiply_floats(matrix, words, numbers, first, last, memory, x, stride, sums, rows,
                         scratch, out, out_at, out_stride)
+
+
+@part_of_another
+def ready(matrix, shape, places, memory, memory_words, source, stride, row):
+    """Make a row, from `source` on, ready for a product as the row of this number: in bytes, or
+    with the sums of its groups."""
+    sums = places.sums + row * matrix.groups
+    if shape.quantize and matrix.bits != 32:
+        quantize_row(matrix, memory, memory_words, source, places.codes + row * (stride // 4),
+                     places.scales + row * matrix.groups, sums)
+    elif matrix.bits != 32:
+        sum_groups(matrix, memory, source, sums)
+
+
+@part_of_another
+def finish_product(one, bias, numbers, memory, out, start, stride, first, last, rows):
+    """What follows a thread's outputs `first` to `last`: a bias, a limit, the residual stream.
+
+    bias: where it begins in `numbers`, or NONE; out: the array of the outputs, from start on, a
+    row every stride.
+    """
+    for row in range(rows):
+        outputs = out[start + first:start + last]
+        if bias != NONE:
+            biases = numbers[bias + first:bias + last]
+            for place in range(len(outputs)):
+                outputs[place] += biases[place]
+        if one.cap > 0:
+            soften(out, start + first, last - first, np.float32(1), one.cap)
+        if one.add_to != NONE:
+            to = one.add_to + row * stride
+            stream = memory[to + first:to + last]
+            for place in range(len(outputs)):
+                stream[place] += outputs[place]
+        start += stride
