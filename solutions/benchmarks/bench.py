@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,6 @@ from gearworks.language_model import LanguageModel
 from gearworks.profiling.machine import processor_name
 from gearworks.sampling import SamplingParams, choose
 from gearworks.sentencepiece import AnyTokenizer
-from gearworks.serving.engine import LLMEngine
 from gearworks.speculative import NgramProposer, speculate
 from gearworks.tokenizer import Tokenizer
 from gearworks.weights import load_checkpoint
@@ -97,6 +96,12 @@ class Setting:
     @functools.cached_property
     def ours(self) -> LanguageModel:
         return LanguageModel.load(self.folder)
+
+    @functools.cached_property
+    def compiled(self) -> LanguageModel:
+        """The same weights in the compiled engine, which serves where Numba is there."""
+        return replace(self.ours,
+                       model=CompiledModel.load(self.folder, "exact", self.threads))
 
     @functools.cached_property
     def theirs(self) -> Any:
@@ -238,22 +243,24 @@ def batching(setting: Setting) -> list[Result]:
 
     These runs take minutes each, so there are three rounds, and no warm-up of such length.
     """
-    llm = setting.ours
-    arriving = batches.chat_requests(llm)
+    arriving = batches.chat_requests(setting.ours)
     wanted = [request for _, request in arriving]
     tokens = sum(request.max_tokens for request in wanted)
     first = {size: batches.static_batches(setting.theirs, wanted, size)
              for size in batches.STATIC_BATCHES}
     best = min(first, key=first.get)
-    rounds = [(batches.replay(LLMEngine(llm), arriving),
-               batches.one_by_one(llm, arriving),
+    sides = [functools.partial(measure, llm, arriving)
+             for llm in (setting.ours, setting.compiled)
+             for measure in (batches.together, batches.one_by_one)]
+    rounds = [(*(side() for side in sides),
                batches.static_batches(setting.theirs, wanted, best) if number else first[best])
               for number in range(3)]
-    together, alone, static = zip(*rounds)
-    return [Result.of("batching, 32 chat requests", "tokens/s", together, "one by one", alone,
-                      3.0, amount=tokens),
-            Result.of("batching, the same", "tokens/s", together,
-                      f"HF `generate`, padded batches of {best}", static, 2.0, amount=tokens)]
+    together, alone, compiled, compiled_alone, static = zip(*rounds)
+    padded = f"HF `generate`, padded batches of {best}"
+    return [Result.of(what, "tokens/s", ours, beside, theirs, target, amount=tokens)
+            for what, ours, single in (("batching, 32 chat requests", together, alone),
+                                       ("batching, the same, exact", compiled, compiled_alone))
+            for beside, theirs, target in (("one by one", single, 3.0), (padded, static, 2.0))]
 
 
 def sharing(setting: Setting) -> list[Result]:
