@@ -899,7 +899,7 @@ def test_commands_on_the_pages_exist():
              "gearworks": commands_of(cli._parser()),
              "nbgrader": set(NbGraderApp().subcommands)}
     count = 0
-    for page in ("setup.md", "instructors.md", "intro.md"):
+    for page in ("setup.md", "instructors.md", "intro.md", "your_engine.md"):
         for block in re.findall(r"^ *```bash\n(.*?)^ *```",
                                 (BOOK / page).read_text(encoding="utf-8"), re.M | re.S):
             for program, command in re.findall(
