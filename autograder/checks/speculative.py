@@ -168,7 +168,7 @@ def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target
 example_of_accept = docstring_example(ACCEPT, points=0.5)
 
 
-@check(ACCEPT, points=1, public=True)
+@check(ACCEPT, points=1, public=True, always=(0,))
 def where_nothing_is_left_to_chance(accept, rng):
     """Guesses that the target is sure of stay;
     the first that it rules out is replaced, and nothing follows it."""
