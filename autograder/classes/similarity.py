@@ -53,8 +53,8 @@ def export(submissions: Sequence[Submission], chapters: Sequence[Chapter],
         with open(place / "hints.csv", "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("student", "exercise", "hint"), *hints])
         yield f"{chapter.assignment}: {len(own)} submissions, {len(hints)} hints"
-        yield (f"  java -jar jplag.jar -l python3 --bc {place / 'base' / 'stubs'} "
-               f"--old {place / 'public'} {place / 'submissions'}")
+        yield (f"  java -jar jplag.jar -l python3 {place / 'submissions'} "
+               f"--old {place / 'public'} --bc {place / 'base' / 'stubs'}")
         yield f"  dolos run -f web -l python {place / 'dolos.zip'}"
 
 
