@@ -6,6 +6,8 @@ A test marked `long` runs with --long only. The last lines of a run say how many
 import importlib.util
 import os
 import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -67,3 +69,24 @@ def browser():
                   "--disable-sync"])
         yield chromium
         chromium.close()
+
+
+# axe-core's rules of WCAG 2.2 at the levels A and AA, and one of its good practices
+RULES = """async () => (await axe.run(document, {runOnly: {type: "rule", values: axe.getRules(
+  ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]).map((rule) => rule.ruleId).concat(
+  ["region"])}})).violations.flatMap((rule) => rule.nodes.map(
+  (node) => `${rule.id}: ${node.target} ${node.html.slice(0, 160)}`))"""
+
+
+@pytest.fixture(scope="session")
+def barriers():
+    """A function that tells of a page in a browser what axe-core finds wrong: lines of text."""
+    sys.path.append(str(Path(__file__).with_name("solutions") / "tests"))
+    from published import axe_script
+    script = axe_script()
+
+    def found(page):
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(script)
+        return page.evaluate(RULES)
+    return found

@@ -31,6 +31,7 @@ SIDE_BY_SIDE = ["-p", "xdist", "-n", "logical", "--maxprocesses", "4",
                 "--dist", "loadfile", "--no-loadscope-reorder"]
 CLIENTS = "requirements-clients.txt"
 MODEL = "smollm2"
+WORLD = "https://github.com"                              # who reaches it is on the network
 LAB_CONFIG = ROOT / "autograder" / "learner_lab"          # of JupyterLab, as learners see it
 OLDEST, NEWEST = (3, 11), (3, 13)
 MB, GB = 10**6, 10**9
@@ -42,10 +43,13 @@ usage: python course.py COMMAND [arguments]
   lab [--no-browser] [-- ARGS]   open the course in JupyterLab (ARGS go to JupyterLab)
   test [--long] [ARGS]           run the test suite, with --long all of it (ARGS go to pytest)
   chat [MODEL] [ARGS]            talk with the model in this terminal
-  book [ARGS]                    build the HTML book
+  book [--publish] [ARGS]        build the HTML book; to publish it, figures that were measured
+                                 on a busy machine are measured again, or refused
+  links [ARGS]                   ask every page that the book links to whether it is there
   serve [MODEL] [ARGS]           serve the model through an OpenAI-compatible API
   grade SUBMITTED [ARGS]         grade what a class has handed in, a folder or a zip file
   progress                       show which gears of your engine are finished
+  certificate [ARGS]             try your engine, and write a page that shows it
 
 Each command first sets up what it needs: a Python environment (the active one, else .venv in
 this folder), the packages of requirements.txt, and the model. The first time takes minutes,
@@ -750,8 +754,34 @@ def talk(command, arguments):
 
 def book(arguments):
     prepare(MODEL)
+    if "--publish" in arguments:
+        arguments = [argument for argument in arguments if argument != "--publish"]
+        os.environ["GEARWORKS_PUBLISH"] = "1"
     hand_over([sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build",
                ".", *arguments], ROOT)
+
+
+def links(arguments):
+    prepare(MODEL)
+    if not is_online():
+        say("There is no network: links to other sites were not checked")
+        return
+    hand_over([sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build",
+               ".", "--builder", "linkcheck", *arguments], ROOT)
+
+
+def is_online():
+    """Whether the world can be reached, through a proxy where one is set."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(WORLD, timeout=10).close()
+    except HTTPError:
+        return True      # somebody has answered
+    except (URLError, OSError):
+        return False
+    return True
 
 
 def grade(arguments):
@@ -765,6 +795,11 @@ def progress(arguments):
     hand_over([sys.executable, "-m", "autograder", "progress", *arguments])
 
 
+def certificate(arguments):
+    prepare(MODEL)
+    hand_over([sys.executable, "-m", "autograder", "certificate", *arguments])
+
+
 def partition(arguments, separator):
     """Split a list at the first `separator`, as str.partition does."""
     if separator not in arguments:
@@ -773,8 +808,8 @@ def partition(arguments, separator):
     return arguments[:at], [separator], arguments[at + 1 :]
 
 
-COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "serve": serve,
-            "grade": grade, "progress": progress}
+COMMANDS = {"lab": lab, "test": test, "chat": chat, "book": book, "links": links,
+            "serve": serve, "grade": grade, "progress": progress, "certificate": certificate}
 
 
 def main(arguments):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__all__ = ["check"]
+__all__ = ["check", "progress"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from gearworks.cli import console
 from gearworks.errors import GearworksError
 
 BAR_AFTER_SECONDS = 2
+TRIALS = ("suite", "race")              # of an engine that gets a certificate
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,6 +133,20 @@ def _parser() -> console.Parser:
     command.add_argument("--receipt", type=Path, metavar="FILE",
                          help="write points and the notebooks' hashes, to hand in")
     command.set_defaults(run=_show_progress)
+
+    command = parser.add_command("certificate", "make a page that shows what you have built",
+                                 "Assemble your engine, check its parts, run the reference's "
+                                 "tests on it, let it answer and race, and write a page about "
+                                 "all that. It takes some ten minutes.")
+    _add_notebooks(command)
+    command.add_argument("--to", type=Path, default=Path("certificate.html"), metavar="FILE",
+                         help="where to write the page (default: %(default)s)")
+    command.add_argument("--engine", type=Path, default=Path("my_engine"), metavar="FOLDER",
+                         help="where to make the engine (default: %(default)s)")
+    command.add_argument("--name", default="", metavar="NAME", help="whose engine it is")
+    command.add_argument("--without", action="append", default=[], choices=TRIALS,
+                         help="leave a trial out; the page says so. May be repeated")
+    command.set_defaults(run=_certificate)
     return parser
 
 
@@ -282,15 +297,8 @@ def _show_progress(options: argparse.Namespace) -> None:
     from autograder.submissions.intake import notebook_paths
 
     chapters, notebooks = _read_notebooks(options)
-
-    def bar(exercises: Sequence) -> Iterable:
-        from tqdm.auto import tqdm
-
-        return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS,
-                    leave=False, disable=None)
-
     with console.interrupts_raise():
-        found = progress.measure(chapters, find_components(chapters, notebooks), bar)
+        found = progress.measure(chapters, find_components(chapters, notebooks), _checking)
     if options.html:
         from autograder.classes.pages import number, page
 
@@ -302,6 +310,54 @@ def _show_progress(options: argparse.Namespace) -> None:
                                    encoding="utf-8")
     print(json.dumps(progress.as_json(found, notebooks)) if options.json
           else progress.text(found, notebooks))
+
+
+def _checking(exercises: Sequence) -> Iterable:
+    from tqdm.auto import tqdm
+
+    return tqdm(exercises, desc="Checking", unit=" exercises", delay=BAR_AFTER_SECONDS,
+                leave=False, disable=None)
+
+
+def _certificate(options: argparse.Namespace) -> None:
+    from datetime import datetime
+
+    from autograder.certificate import trials
+    from autograder.certificate.certificate import certificate
+    from autograder.submissions import progress
+    from autograder.submissions.attempts import find_components
+    from autograder.submissions.intake import notebook_paths
+    from autograder.submissions.overlay import assemble
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    solutions = _root(options) / "solutions"
+    missing = [solutions / name for name in ("tests", "benchmarks")
+               if not (solutions / name).is_dir()]
+    if missing and len(options.without) < len(TRIALS):
+        raise GearworksError("cannot try the engine", f"there is no {missing[0]}",
+                             "run this in a checkout of the course, or give --without suite "
+                             "--without race")
+    chapters, notebooks = _read_notebooks(options)
+    files = notebook_paths(options.notebooks or [_root(options) / "chapters"])
+    suite = race = None
+    with console.interrupts_raise():
+        components = find_components(chapters, notebooks)
+        gears = assemble(components, options.engine)
+        say(f"{sum(gear.is_learners for gear in gears)} of {len(gears)} parts of the engine "
+            "are yours. Their checks:")
+        found = progress.measure(chapters, components, _checking)
+        if "race" not in options.without:
+            say("The engine answers and races")
+            race = trials.run_race(options.engine, solutions / "benchmarks")
+        if "suite" not in options.without:
+            say("The reference's tests, on the engine")
+            suite = trials.run_suite(options.engine, solutions / "tests")
+        told = certificate(options.name, gears, found, options.engine, files,
+                           datetime.now().astimezone(), suite, race)
+    options.to.write_text(told.as_page(), encoding="utf-8")
+    print(options.to)
 
 
 def _collect(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""What the cells of a notebook call: `check`, under every exercise."""
+"""What the cells of a notebook call: `check`, under every exercise, and `progress`, once."""
 
 import difflib
 import os
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from autograder.board import DISPLAY_ID, Board, notebook_path, saved_points
 from autograder.chapters.outline import outline
 from autograder.checking import checks_of, exercises, methods_of_others
 from autograder.checking.levels import why_not_here
@@ -25,6 +26,22 @@ from autograder.variants.mutation import reference_subjects
 SUBJECT = "AUTOGRADER_SUBJECT"
 
 _unsound: set[str] = set()      # names of this kernel that did not pass when last checked
+_boards: list[Board] = []       # of this kernel: the one that is shown is the last
+
+
+def progress(chapter: str) -> None:
+    """Show how far a chapter is, such as "04_transformer"; each `check` renews it.
+
+    What an earlier session found comes from the notebook's file. Shows nothing for a chapter
+    that is not of this course.
+    """
+    shell = _shell()
+    for each in outline():
+        if each.stem == chapter and shell is not None:
+            from IPython.display import display
+            path = notebook_path(chapter, shell.user_ns)
+            _boards.append(Board(each, saved_points(path, each)))
+            display(_boards[-1], display_id=DISPLAY_ID)
 
 
 def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
@@ -39,6 +56,9 @@ def check(exercise: str, *subjects: Any, seed: int | None = None) -> float:
     """
     report = _report(exercise, subjects, seed)
     _show(report)
+    if _boards and _boards[-1].note(report):
+        from IPython.display import update_display
+        update_display(_boards[-1], display_id=DISPLAY_ID)
     return report.score
 
 

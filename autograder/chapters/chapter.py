@@ -29,7 +29,8 @@ from typing import Any
 from autograder.reference.names import components_of, home_of, short_name
 from gearworks.errors import GearworksError
 
-COURSE_TAGS = {"setup", "exercise", "museum", "predict", "finish"}
+MEASURED = "measured"         # what the cell shows are times of this machine: the page says so
+COURSE_TAGS = {"setup", "exercise", "museum", "predict", "finish", MEASURED}
 BOOK_TAGS = {"hide-input", "hide-output", "hide-cell", "remove-input", "remove-output",
              "remove-cell", "raises-exception", "full-width", "margin", "output_scroll"}
 EXERCISE_KEYS = {"tags", "minutes", "level", "hints", "methods", "given", "whole", "optional",

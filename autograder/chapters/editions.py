@@ -25,8 +25,8 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from autograder.chapters.chapter import (Chapter, ChapterError, Exercise, chapter_paths,
-                                         python_of, read_chapter)
+from autograder.chapters.chapter import (MEASURED, Chapter, ChapterError, Exercise,
+                                         chapter_paths, python_of, read_chapter)
 from autograder.chapters.cuts import cuts_of
 from autograder.chapters.outline import PATH as OUTLINE
 from autograder.chapters.outline import to_outline
@@ -54,6 +54,10 @@ if not (find_spec("gearworks") and find_spec("autograder")):
     has_all = all(map(find_spec, ("torch", "transformers", "matplotlib", "numba")))
     extras = "" if has_all else "[truth,course]"
     %pip install --quiet "gearworks{{extras}} @ git+{homepage}\""""
+
+PROGRESS = """\
+import autograder
+autograder.progress("{chapter}")"""
 
 PLOT_IN_WORDS = "<details><summary>The plot in words</summary>\n\n{}\n\n</details>"
 
@@ -188,12 +192,15 @@ def book_edition(chapter: Chapter, root: Path,
 
 def outputs_of(chapter: Chapter, root: Path,
                on_cell: Callable[[int, int], None] | None = None,
-               kernel_arguments: Sequence[str] = ()) -> list[list[NotebookNode]]:
+               kernel_arguments: Sequence[str] = (),
+               around: Callable[[NotebookNode, bool], None] | None = None,
+               ) -> list[list[NotebookNode]]:
     """Run a chapter with the reference; returns what each code cell shows.
 
     It is executed in `chapters/`. on_cell: called after each code cell with how many are done
     and how many there are. kernel_arguments: of the kernel that runs it, such as settings of
-    its plots. Raises ChapterError when a cell fails.
+    its plots. around: called before and after each code cell, with the cell and whether it has
+    run. Raises ChapterError when a cell fails.
     """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
@@ -202,8 +209,14 @@ def outputs_of(chapter: Chapter, root: Path,
     cells = sum(cell.cell_type == "code" for cell in notebook.cells)
     done = Counter()
 
+    def begin(cell: NotebookNode, cell_index: int) -> None:
+        if around is not None and cell.cell_type == "code":
+            around(cell, False)
+
     def count(cell: NotebookNode, cell_index: int, **_) -> None:
         done[cell.cell_type] += 1
+        if around is not None and cell.cell_type == "code":
+            around(cell, True)
         if on_cell is not None:
             on_cell(done["code"], cells)
 
@@ -213,7 +226,8 @@ def outputs_of(chapter: Chapter, root: Path,
                             record_timing=False,
                             coalesce_streams=True,        # streamed text is one block, not many
                             resources={"metadata": {"path": str(root / "chapters")}},
-                            extra_arguments=arguments, on_cell_executed=count)
+                            extra_arguments=arguments, on_cell_execute=begin,
+                            on_cell_executed=count)
     try:
         client.execute(env=os.environ | {"AUTOGRADER_SUBJECT": "reference"})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
@@ -356,7 +370,11 @@ def _notebook(chapter: Chapter, root: Path, state: State,
         if "setup" in cell.tags and delayed and FUTURE not in source:
             # IPython keeps it for all later cells; in a solution it would have to come first.
             source = f"{FUTURE}\n{source}"
-        cells.append(new_code_cell(source, id=id, metadata=_metadata(cell.tags)))
+        own = [tag for tag in cell.tags if tag != MEASURED or state == "import"]
+        cells.append(new_code_cell(source, id=id, metadata=_metadata(own)))
+        if "setup" in cell.tags and install:
+            cells.append(new_code_cell(PROGRESS.format(chapter=chapter.stem), id="progress",
+                                       metadata={"jupyter": {"source_hidden": True}}))
         description = ((cell.metadata.get("mystnb") or {}).get("image") or {}).get("alt")
         if description and state != "import":      # the book's page has it, an editor has not
             cells.append(new_markdown_cell(PLOT_IN_WORDS.format(description),

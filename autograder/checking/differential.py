@@ -8,9 +8,10 @@ import copy
 import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from enum import Enum
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +25,8 @@ from hypothesis.strategies import SearchStrategy
 from autograder.checking.check import CheckFailure
 from autograder.checking.draws import kept_cases
 from autograder.checking.expectations import error_text, expect_same, short
-from autograder.checking.learner_code import is_not_attempted, line_of, next_step
+from autograder.checking.learner_code import (COMPILING, cannot_compile, is_not_attempted,
+                                              line_of, next_step, not_compiled)
 from autograder.generators.calls import Call, Script, typed
 
 EXAMPLES = 60               # inputs that are drawn
@@ -41,6 +43,9 @@ class Raised:
 
     def told(self) -> str:
         """The error in words, and where in the learner's code it arose."""
+        said, line = not_compiled(self.error)
+        if said:
+            return cannot_compile(said, line)
         text = f"{type(self.error).__name__}: {error_text(self.error)}".removesuffix(": ")
         line = line_of(self.error)
         return f"{text}, raised at {line}" if line else text
@@ -48,8 +53,9 @@ class Raised:
     def failure(self, expected: str, hint: str) -> CheckFailure:
         """The failure of a check that expected something else. hint: unless the error has its
         own."""
-        return CheckFailure(expected, self.told(),
-                            next_step(self.error, line_of(self.error)) or hint)
+        step = (COMPILING if not_compiled(self.error)[0]
+                else next_step(self.error, line_of(self.error)))
+        return CheckFailure(expected, self.told(), step or hint)
 
 
 # What is seen, in its order: what it is in words, such as "the text of", "" for the result
@@ -174,10 +180,13 @@ def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
     kept = kept_cases((seed, examples), lambda: _drawn(cases, seed, examples))
     if kept is None:
         return _searched(cases, difference, seed, examples)
-    first = next(filter(None, map(difference, kept)), None)
-    if first is None or not _shrinks.get():
-        return first
-    return _searched(cases, difference, seed, examples) or first
+    failures = filter(None, map(difference, kept))
+    first = next(failures, None)
+    if first is not None and _search.get() is Search.SMALLEST:
+        return _searched(cases, difference, seed, examples) or first
+    if _search.get() is Search.ALL:
+        list(failures)                      # the subject meets all that was drawn
+    return first
 
 
 def _drawn(cases: SearchStrategy, seed: int, examples: int) -> list[Any]:
@@ -195,7 +204,7 @@ def _searched(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
 
     def differs(case: Any) -> bool:
         nonlocal best, length, tried, end
-        if best is not None:
+        if best is not None and _search.get() is not Search.ALL:
             tried += 1
             if tried > SHRINK_CALLS or time.process_time() > end:
                 raise _Enough
@@ -209,9 +218,9 @@ def _searched(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
             end = time.process_time() + SHRINK_SECONDS
         if best is None or len(typed(case)) < length:
             best, length = failure, len(typed(case))
-        if not _shrinks.get():
+        if _search.get() is Search.FIRST:
             raise _Enough
-        return True
+        return _search.get() is Search.SMALLEST
 
     try:
         _find(cases, differs, seed, examples)
@@ -236,18 +245,30 @@ def _find(cases: SearchStrategy, condition: Callable[[Any], bool], seed: int,
         gc.callbacks[:] = callbacks                 # hypothesis would go on watching the clock
 
 
-_shrinks = ContextVar("whether a search goes on to find a smaller input", default=True)
+class Search(Enum):
+    """What a search does with an input that tells the two apart: it looks for a SMALLEST one;
+    it ends with the FIRST, for those who read no message; or it goes on with ALL that it would
+    draw, for those who watch what the subject makes of each."""
+
+    SMALLEST, FIRST, ALL = range(3)
+
+
+_search = ContextVar("what searches do", default=Search.SMALLEST)
 
 
 @contextmanager
-def first_difference_only() -> Iterator[None]:
-    """Within it, searches end with the first input that tells the two apart: for those who want
-    to know whether there is one, and read no message."""
-    token = _shrinks.set(False)
+def searches(kind: Search) -> Iterator[None]:
+    """Within it, searches are of this kind."""
+    token = _search.set(kind)
     try:
         yield
     finally:
-        _shrinks.reset(token)
+        _search.reset(token)
+
+
+def first_difference_only() -> AbstractContextManager[None]:
+    """Within it, searches end with the first input that tells the two apart."""
+    return searches(Search.FIRST)
 
 
 class _Enough(BaseException):

@@ -8,6 +8,8 @@ may be a tuple, and numbers have a tolerance.
 import doctest
 import importlib
 import inspect
+import io
+import tokenize
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +19,12 @@ from autograder.checking.check import Check
 from autograder.checking.differential import Raised, compare
 from autograder.checking.expectations import expect_returned
 from autograder.checking.learner_code import is_not_attempted
+from autograder.checking.running import cut
 from autograder.processes.limits import TimeLimit
 from autograder.reference.names import home_of, methods_of, module_of, names_of
 
 NAME = "docstring_example"
+LONGEST = 40                # words of a line that is shown
 HINT = "run the line in a cell of its own; what it should give stands below it in the docstring"
 
 
@@ -62,10 +66,26 @@ def _run(lines: Sequence[doctest.Example], reference: dict, subject: dict) -> No
     for line in lines:
         source, before = line.source.strip(), dict(reference)
         right, mine = _given(source, reference), _given(source, subject)
-        compare([("", mine)], [("", right)], f"`{source}`", HINT)
+        shown = f"`{_shown(source)}`"
+        compare([("", mine)], [("", right)], shown, HINT)
         for name, value in reference.items():
             if value is not None and before.get(name) is not value:
-                expect_returned(subject.get(name), f"`{source}` to give {name} a value")
+                expect_returned(subject.get(name), f"{shown} to give {name} a value")
+
+
+def _shown(source: str) -> str:
+    """A line as a message shows it: without remarks and line breaks, and not all of a long one.
+
+    >>> _shown("f([1,\\n   2])   # two")
+    'f([1, 2])'
+    """
+    ends = [0, *(end + 1 for end, sign in enumerate(source) if sign == "\n")]
+    text = source
+    for token in reversed([*tokenize.generate_tokens(io.StringIO(source).readline)]):
+        if token.type == tokenize.COMMENT:
+            line = ends[token.start[0] - 1]
+            text = text[:line + token.start[1]] + text[line + token.end[1]:]
+    return cut(" ".join(line.strip() for line in text.splitlines() if line.strip()), LONGEST)
 
 
 def _given(source: str, names: dict) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from autograder.checking.check import CheckFailure
 from autograder.checking.learner_code import line_of, next_step
 from autograder.generators.printing import visible
+from gearworks.errors import GearworksError
 
 WIDENED = ("A float64 came in on the way and widened what it met. NumPy's numbers are float64, "
            "such as `np.sqrt(2)`, and so are arrays such as `np.zeros(3)`, made without a "
@@ -19,8 +20,14 @@ WIDENED = ("A float64 came in on the way and widened what it met. NumPy's number
 SHAPES = ("Print the shapes on the way to the result: which line gives this one? The docstring "
           "says which it should be.")
 DTYPES = "Look at the dtype of what is returned, and of what it is made of."
-NANS = "Where is the first nan? inf - inf, 0 / 0 and 0 · inf give one."
+KINDS = "Which line makes this value? Print its type there."
+NANS = ("Where is the first nan? inf - inf, 0 / 0 and 0 · inf give one; so does memory that "
+        "was never written, or that nobody should have read.")
+NEARLY = ("Nearly right. Is something rounded on the way, as to float16, or is a small term "
+          "missing, as an eps?")
+NEAR = 2e-3                 # of a number: a float16 is right to one part in 2,048
 NOTHING = "that your function returned nothing; is there a `return`?"
+WHOLE = 100                 # characters of a value that is shown as a whole
 
 
 def expect(condition: Any, expected: str, found: str, hint: str = "") -> None:
@@ -50,20 +57,29 @@ def expect_equal(got: Any, expected: Any, *, of: str = "the result", hint: str =
 
 def _expect_equal(got: Any, expected: Any, of: str, hint: str) -> None:
     got, expected = _plain(got), _plain(expected)
+    if got is None and expected is None:
+        return
+    if got is None or expected is None:
+        raise CheckFailure(f"{of} to be {short(expected)}", short(got), hint)
     if type(got) is not type(expected) and not (_is_number(got) and _is_number(expected)):
         raise CheckFailure(f"{of} to be {_kind(expected)} such as {short(expected)}",
-                           f"{_kind(got)}: {short(got)}", hint)
+                           f"{_kind(got)}: {short(got)}", KINDS)
     if got == expected:
         return
     if isinstance(expected, (list, str, bytes)):
+        if max(len(repr(got)), len(repr(expected))) <= WHOLE:
+            raise CheckFailure(f"{of} to be {visible(repr(expected))}", visible(repr(got)),
+                               hint)
         both = min(len(got), len(expected))
         at = next((i for i, (a, b) in enumerate(zip(got, expected)) if a != b), both)
-        if len(got) != len(expected) and at == both:
-            elements = f"{len(expected)} element{'s' * (len(expected) != 1)}"
-            raise CheckFailure(f"{of} to have {elements}", f"{len(got)}: {short(got)}", hint)
+        part = {list: "element", str: "character", bytes: "byte"}[type(expected)]
+        if at == both:
+            parts = f"{len(expected)} {part}{'s' * (len(expected) != 1)}"
+            raise CheckFailure(f"{of} to have {parts}: {short(expected, at)}",
+                               f"{len(got)}: {short(got, at)}", hint)
         raise CheckFailure(f"{of} to be {short(expected, at)}",
-                           f"element {at} is the first that differs: got {short(got[at])}, "
-                           f"expected {short(expected[at])}", hint)
+                           f"{part} {at} is the first that differs: got {short(got[at])}, "
+                           f"expected {short(expected[at])}, in {short(got, at)}", hint)
     if isinstance(expected, dict):
         for key in expected:
             if key not in got:
@@ -112,11 +128,19 @@ def expect_close(got: Any, expected: Any, *, of: str = "the result", axes: Seque
         nearly = f"within {atol:g}"
     else:
         nearly = f"to one part in {1 / rtol:,.0f}" if rtol else "exactly"
-    is_nan = got[first] != got[first]
     raise CheckFailure(f"{of} to agree with the truth {nearly}",
                        f"{int(wrong.sum())} of {got.size} elements differ; first: {place}: got "
                        f"{got[first]:.6g}, expected {expected[first]:.6g}",
-                       NANS if is_nan else hint)
+                       NANS if np.isnan(got[first]) else f"{NEARLY} {hint}".strip()
+                       if 2 * wrong.sum() >= got.size and _is_near(got, expected) else hint)
+
+
+def _is_near(got: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether floating-point numbers differ by no more than a float16 is wrong by."""
+    if expected.dtype.kind != "f" or not np.isfinite(expected).all():
+        return False
+    size = np.maximum(np.abs(expected), np.mean(np.abs(expected)))
+    return bool(np.all(np.abs(got.astype(np.float64) - expected) <= NEAR * size))
 
 
 def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
@@ -154,10 +178,6 @@ def expect_same(got: Any, expected: Any, *, of: str, hint: str = "",
         expect_returned(got, f"{of} to be {short(expected)}")
         plain = {int, bool, str, bytes, type(None)}
         if not isinstance(got, (list, tuple)) or {*map(type, expected)} <= plain:
-            mine, right = _plain(got), _plain(expected)
-            if isinstance(mine, list) and max(len(repr(mine)), len(repr(right))) <= 100:
-                expect(mine == right, f"{of} to be {visible(repr(right))}", visible(repr(mine)),
-                       hint)
             expect_equal(got, expected, of=of, hint=hint)
             return
         expect(len(got) == len(expected),
@@ -206,14 +226,16 @@ def expect_error(*kinds: type[BaseException], when: str, hint: str = ""):
 
 
 def error_text(error: BaseException) -> str:
-    """What an exception says, in one line.
+    """What an exception says, in one line. Of the engine's, what and why: what to try is meant
+    for others than who writes the engine.
 
-    >>> error_text(ValueError("no such file\\n  Try  another name"))
-    'no such file; Try another name'
+    >>> error_text(ValueError("no such file\\n  or folder"))
+    'no such file; or folder'
     """
     try:
-        text = "; ".join(" ".join(line.split()) for line in str(error).splitlines()
-                         if line.strip())
+        text = (f"{error.what}: {error.why}" if isinstance(error, GearworksError)
+                else str(error))
+        text = "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
     except Exception:
         return "an error that cannot be shown"
     return text if len(text) <= 300 else text[:300] + " …"

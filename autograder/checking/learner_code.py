@@ -9,6 +9,9 @@ from pathlib import Path
 
 import gearworks
 
+COMPILING = ("compiled code has plain loops, numbers and arrays. Behind a decorator, "
+             "`.py_func` is the function in Python, easier to try")
+
 _OURS = Path(__file__).parents[1]
 _NOT_OURS = [_OURS / "accept", _OURS / "tests"]             # which stand for learners
 _GIVEN_TREES = [Path(gearworks.__file__).parent,
@@ -49,6 +52,15 @@ def line_of(error: BaseException, checks: str = "") -> str:
     return getattr(error, "line", None) or own_line(error, checks)
 
 
+def begins_with(word: str, line: str) -> bool:
+    """Whether a line, as `own_line` gives it, begins with this word.
+
+    >>> begins_with("raise", "line 3: raise ValueError"), begins_with("raise", "line 4: raised")
+    (True, False)
+    """
+    return re.match(rf"(line \d+: |the line `){word}\b", line) is not None
+
+
 def next_step(error: BaseException, line: str) -> str:
     """What to look at next when a line of the learner's raised an error.
 
@@ -59,8 +71,11 @@ def next_step(error: BaseException, line: str) -> str:
         return "which way leads to this line and gives the name no value?"
     if isinstance(error, NameError):
         return "is the name spelled as where it was defined?"
-    if re.match(r"(line \d+: |the line `)raise\b", line):
+    if begins_with("raise", line):
         return ""
+    if isinstance(error, AssertionError) and begins_with("assert", line):
+        return ("is what this line asserts right? If it is, look at how its values came about; "
+                "print them before it")
     return "run that line alone, with the values it had" if line else ""
 
 
@@ -79,6 +94,11 @@ def not_compiled(error: BaseException) -> tuple[str, str]:
         return words, ""
     source = linecache.getline(place.filename, place.line).strip()
     return words, f"line {place.line}: {source}".removesuffix(": ")
+
+
+def cannot_compile(said: str, line: str) -> str:
+    """What was found of code that Numba could not compile, from what `not_compiled` gives."""
+    return f"that Numba cannot compile {line or 'it'}. It says: {said}"
 
 
 def is_not_attempted(error: BaseException) -> bool:

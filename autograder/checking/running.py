@@ -24,14 +24,16 @@ from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, ch
                                  error_text)
 from autograder.checking.draws import run_of
 from autograder.checking.levels import level_of
-from autograder.checking.learner_code import (is_learners, is_not_attempted, line_of,
-                                              next_step, not_compiled)
+from autograder.checking.learner_code import (COMPILING, cannot_compile, is_learners,
+                                              is_not_attempted, line_of, next_step,
+                                              not_compiled)
 from autograder.processes.limits import WALL_PER_CPU, TimeLimit, WallLimit, time_limit
 from autograder.reference.names import components_of
 
 CHECK_SECONDS = 20          # of processor time: what one check may take
 SHORTER_SECONDS = 4         # and each after the first that was out of time
 EXERCISE_SECONDS = 60       # and all checks of an exercise together
+HINT_WORDS = 50             # of a message
 
 
 class Status(StrEnum):
@@ -265,7 +267,7 @@ class _Tail(io.TextIOBase):
 
 def _within_words(message: dict[str, str]) -> dict[str, str]:
     """The parts of a message, cut to MESSAGE_WORDS in all; what was found gives way."""
-    most = {"expected": 80, "hint": 40}
+    most = {"expected": 80, "hint": HINT_WORDS}
     parts = {part: cut(text, most[part]) for part, text in message.items() if part in most}
     room = MESSAGE_WORDS - sum(len(text.split(" ")) for text in parts.values())
     return {part: parts.get(part, cut(text, room)) for part, text in message.items()}
@@ -274,9 +276,7 @@ def _within_words(message: dict[str, str]) -> dict[str, str]:
 def _raised(error: BaseException, checks: str) -> dict[str, str]:
     said, line = not_compiled(error)
     if said:
-        return {"found": f"that Numba cannot compile {line or 'it'}. It says: {said}",
-                "hint": "compiled code has plain loops, numbers and arrays. Behind a "
-                        "decorator, `.py_func` is the function in Python, easier to try"}
+        return {"found": cannot_compile(said, line), "hint": COMPILING}
     line = line_of(error, checks)
     found = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if line:

@@ -601,7 +601,8 @@ def expect_paged(paged_attention, rng: np.random.Generator, batch, hint: str, *,
         right.append(true_rows(q[start:start + count], k, v, rules))
         start += count
     lengths, counts = [length for length, _ in batch], [count for _, count in batch]
-    with expect_unchanged(q, keys, values, tables, hint="The memory belongs to all sequences."):
+    with expect_unchanged(q, keys, values, tables, lengths, counts, rules.sinks,
+                          hint="The memory belongs to all sequences."):
         got = paged_attention(q, keys, values, tables, lengths, counts, rules)
     expect_returned(got, f"an array of shape {(len(q), H, e)}")
     expect_equal(list(np.shape(got)), [len(q), H, e], of="the shape of the result")

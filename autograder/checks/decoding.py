@@ -191,8 +191,9 @@ STREAMS = st.builds(
 
 def shown_of(StopMatcher, stream: Stream) -> Seen:
     """What each piece shows, the stop string that is found by then, and what is left."""
-    matcher = StopMatcher([*stream.stops])
-    seen = []
+    stops, seen = [*stream.stops], []
+    with expect_unchanged(stops):
+        matcher = StopMatcher(stops)
     for number, piece in enumerate(stream.pieces, start=1):
         seen.append((f"what piece {number} shows in", attempted(matcher.push, args=(piece,))))
         seen.append((f"`found` after piece {number} in", matcher.found))
@@ -383,8 +384,10 @@ def every_end(generate, rng):
     tokenizer, prompt, says = byte_tokenizer(), letters(rng, 3), letters(rng, 5)
     for end in (256, 257, 258, 259):
         model = speaker(rng, tokenizer, prompt, says, [end, 97, 257])
-        got = generate(model, tokenizer, prompt, eos_ids={256, 257}, stop_ids=[259, 258],
-                       max_tokens=20)
+        eos_ids, stop_ids = {256, 257}, [259, 258]
+        with expect_unchanged(eos_ids, stop_ids):
+            got = generate(model, tokenizer, prompt, eos_ids=eos_ids, stop_ids=stop_ids,
+                           max_tokens=20)
         hint = f"It ends with token {end}; eos_ids are 256 and 257, stop_ids 258 and 259."
         expect_generation(got, ids=(tokenizer.encode(says), hint), finish_reason=("stop", ""))
     for limit in (5, 2, 0):
@@ -511,8 +514,11 @@ def said_to(generate, wish: Wish) -> Seen:
     shown: list[str] = []
     model = TextModel(wish.seed, 260, scale=0.5, context=20, favourites=[97, 98, 99, 32, 258])
     tokenizer = byte_tokenizer(wish.prefix)
-    got = attempted(generate, args=(model, tokenizer, wish.prompt),
-                    kwargs={**wish.options, "on_text": shown.append})
+    options = {name: [*value] if isinstance(value, list) else value
+               for name, value in wish.options.items()}
+    with expect_unchanged(*(value for value in options.values() if isinstance(value, list))):
+        got = attempted(generate, args=(model, tokenizer, wish.prompt),
+                        kwargs={**options, "on_text": shown.append})
     if isinstance(got, Raised) or got is None:
         return [("", got)]
     return [("prompt_ids of", [*got.prompt_ids]), ("ids of", [*got.ids]), ("text of", got.text),

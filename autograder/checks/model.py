@@ -153,11 +153,12 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
     cache, start = KVCache(case.config, len(case.ids)), 0
     for count in steps:
         end = start + count
-        x = case.hidden[layer, start:end].copy()
+        x, angles = case.hidden[layer, start:end].copy(), case.angles(start, end)
         with expect_unchanged(x, hint="The stream is still needed: an operator such as "
                                       "`x += …` writes into it."):
-            got = decoder_layer(x, case.weights.layers[layer], case.config,
-                                *case.angles(start, end), cache, layer)
+            with expect_unchanged(angles):
+                got = decoder_layer(x, case.weights.layers[layer], case.config, *angles, cache,
+                                    layer)
         expect_close(got, case.hidden[layer + 1, start:end], axes=PLACES, hint=hint,
                      of=f"the output of layer {layer} for {span(start, end)}",
                      **{"atol": 1e-4} | tolerance)
@@ -383,9 +384,9 @@ def expect_logits(forward, case: Truth, steps: tuple[int, ...], hint: str,
     cache, start = KVCache(case.config, room), 0
     for count in steps:
         end = start + count
-        with expect_unchanged(case.ids, case.weights.embed_tokens):
-            got = forward(case.weights, case.config, case.ids[start:end], np.arange(start, end),
-                          cache)
+        positions = np.arange(start, end)
+        with expect_unchanged(case.ids, positions, case.weights.embed_tokens):
+            got = forward(case.weights, case.config, case.ids[start:end], positions, cache)
         expect_returned(got, f"logits of shape {case.logits[start:end].shape}")
         step = f"after {span(start, end)}"
         expect_equal([int(length) for length in cache.lengths],

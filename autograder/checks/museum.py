@@ -280,8 +280,9 @@ def prompts(draw) -> Call:
 def prompt_of(prompt_ids, call: Call) -> Seen:
     (request, template, prefix, suffix), _ = call.made()
     encode = model_tokenizer(prefix, suffix).encode
-    return [("the ids (BOS is 256, EOS 257, a letter its byte's) of",
-             attempted(prompt_ids, args=(request, template, "<bos>", encode)))]
+    with expect_unchanged(request):
+        ids = attempted(prompt_ids, args=(request, template, "<bos>", encode))
+    return [("the ids (BOS is 256, EOS 257, a letter its byte's) of", ids)]
 
 
 @check("museum.prompt_ids", points=1, public=True)
@@ -943,8 +944,9 @@ MODELS = {"small": "smollm2-135m", "large": "llama-70b"}
 
 
 def expect_upstream(upstream_request, request: dict, hint: str = "") -> None:
-    with expect_unchanged(request):
-        got = upstream_request(request, MODELS)
+    models = dict(MODELS)
+    with expect_unchanged(request, models):
+        got = upstream_request(request, models)
     right = reference_upstream_request(request, MODELS)
     expect_returned(got, "the request for the server, a dict")
     expect(isinstance(got, dict), "the request for the server, a dict", repr(got)[:60])

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from autograder.checking import CheckFailure, check, expect, expect_equal, expect_returned
+from autograder.checking import (CheckFailure, check, expect, expect_equal, expect_returned,
+                                 expect_unchanged)
 from autograder.checking.examples import docstring_example
 from autograder.checking.differential import Seen, expect_agreement
 from autograder.generators.ids import IDS
@@ -213,8 +214,10 @@ def seen_of(run_request, request: Request) -> Seen:
         return int(token) in request.on
 
     watcher = {} if request.on is None else {"on_token": on_token}
-    completion = machine.answer(run_request, words(request.prompt), eos_ids=request.eos_ids,
-                                max_tokens=request.max_tokens, **watcher)
+    eos_ids = [*request.eos_ids]
+    with expect_unchanged(eos_ids):
+        completion = machine.answer(run_request, words(request.prompt), eos_ids=eos_ids,
+                                    max_tokens=request.max_tokens, **watcher)
     return [*((f"{field} of", getattr(completion, field))
               for field in ("prompt_ids", "ids", "text", "finish_reason")),
             ("what `forward` was given, call by call, in", machine.seen),

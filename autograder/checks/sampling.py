@@ -748,6 +748,9 @@ def expect_distribution(counts: Mapping[int, int], probabilities: np.ndarray, of
     expected = probabilities[probabilities > 0] * total
     drawn = np.array([counts.get(int(id), 0) for id in np.flatnonzero(probabilities)])
     distances = (drawn - expected) ** 2 / expected
+    if len(counts) == 1 < len(expected):
+        hint = ("Every draw gave the same token. Does each take a new number, from the "
+                "generator that is given?")
     distance, most = float(distances.sum()), highest_chi_squared(len(expected) - 1)
     worst = int(np.argmax(distances))
     id = int(np.flatnonzero(probabilities)[worst])

@@ -151,10 +151,10 @@ def mixed(rng: np.random.Generator, *answers: Sequence[Delta]) -> list[Delta]:
 
 def shown(chunk: Any) -> str:
     """A chunk in a few words."""
-    if not isinstance(chunk, dict) or not isinstance(chunk.get("choices"), list):
+    if not isinstance(chunk, dict):
         return repr(chunk)[:100]
-    if not chunk["choices"]:
-        return f"a chunk without choices, with the usage {chunk.get('usage')!r:.60}"
+    if not chunk.get("choices"):
+        return f"{{{', '.join(f'{name!r}: {value!r:.90}' for name, value in chunk.items())}}}"
     choice = chunk["choices"][0]
     return (f"answer {choice.get('index')}: {choice.get('delta')!r:.70}, finish_reason "
             f"{choice.get('finish_reason')!r}" + ", logprobs" * bool(choice.get("logprobs")))

@@ -672,10 +672,11 @@ def text_of(speculate, run: Speculation) -> Seen:
     context = Context(model, run.prompt + run.capacity)
     if run.known:
         context.forward(ids[:run.known])
-    got = attempted(speculate, args=(context, ids, Guesses(guess)),
-                    kwargs={"params": GREEDY, "count": run.count, "max_tokens": run.max_tokens,
-                            "eos_ids": [truth[place] for place in run.ends],
-                            "on_token": on_token})
+    eos_ids = [truth[place] for place in run.ends]
+    with expect_unchanged(ids, eos_ids):
+        got = attempted(speculate, args=(context, ids, Guesses(guess)),
+                        kwargs={"params": GREEDY, "count": run.count, "eos_ids": eos_ids,
+                                "max_tokens": run.max_tokens, "on_token": on_token})
     if isinstance(got, Raised):
         return [("", got)]
     return [("the ids and the reason for", got), ("what `on_token` was shown of", seen),

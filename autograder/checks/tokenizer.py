@@ -457,7 +457,8 @@ def too_small(train_bpe, rng):
 def learned(train_bpe, case: Call) -> Seen:
     """What training gives, without the 256 tokens that are there in any case."""
     args, kwargs = case.made()
-    vocabulary = train_bpe(*args, **kwargs)
+    with expect_unchanged(*args):
+        vocabulary = train_bpe(*args, **kwargs)
     merges = [(tuple(pair), tuple(entry)) for pair, entry in vocabulary.merges.items()]
     return [("the merges of", merges),
             ("the tokens after the first 256 of", {token: id for token, id
@@ -847,7 +848,9 @@ class Encoding:
 def encoded(encode, case: Encoding) -> Seen:
     recorder = Recorder()
     more = () if case.parse_special else (False,)
-    ids = encode(case.text, case.tokens, recorder.encode, *more)
+    tokens = [*case.tokens]
+    with expect_unchanged(tokens):
+        ids = encode(case.text, tokens, recorder.encode, *more)
     return [("what is given to `encode_ordinary` by", recorder.texts), ("", ids)]
 
 
@@ -931,11 +934,12 @@ def expect_shown(IncrementalDetokenizer, chunks: list[bytes], hint: str) -> None
     """
     different = [*dict.fromkeys(chunks)]
     detokenizer = IncrementalDetokenizer(byte_tokenizer(different))
+    push = detokenizer.push                              # through a wire each look is a message
     whole = b"".join(chunks).decode("utf-8", errors="replace")
     data, shown = b"", ""
     for number, chunk in enumerate(chunks, start=1):
         data += chunk
-        pushed = detokenizer.push(different.index(chunk))
+        pushed = push(different.index(chunk))
         expect(isinstance(pushed, str), "push to give text", f"a {type(pushed).__name__}", hint)
         shown += pushed
         of = (f"what is shown after {number} of the tokens "

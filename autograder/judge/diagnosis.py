@@ -2,8 +2,10 @@
 
 When a check has failed, the public checks are run again with the same seed, in turn with the
 learner's code, the reference and each mutant as the subject, and every word between check and
-subject is recorded. When a mutant's records are the learner's, in the checks that passed as
-well, and the reference's are not, the mutant's story is the learner's.
+subject is recorded, on all inputs that a search draws. When a mutant's records are the
+learner's, in the checks that passed as well, and the reference's are not, the mutant's story
+is the learner's. Of errors that Python or a library raised the words count, too: many mistakes
+end as a ValueError.
 """
 
 import math
@@ -17,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from autograder.checking import MESSAGE_WORDS, Check, checks_of
-from autograder.checking.differential import first_difference_only
+from autograder.checking.differential import Search, searches
+from autograder.checking.learner_code import begins_with
 from autograder.checking.running import (Outcome, Report, Status, collected_remarks, cut,
                                          run_check)
 from autograder.judge.peer import Peer
@@ -26,8 +29,8 @@ from autograder.variants.mutation import Mutant, load_mutant, mutants_of, refere
 from gearworks.errors import GearworksError
 
 REPLAY_SECONDS = 2          # of processor time, for one replay
-DIAGNOSIS_SECONDS = 10      # and for all of an exercise
-LONGEST_RECORD = 5000       # messages
+DIAGNOSIS_SECONDS = 6       # and for all of an exercise
+LONGEST_RECORD = 20_000     # messages
 
 Record = list[Message]
 
@@ -65,7 +68,7 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
     if not records or records[0][0] is not checks[0]:
         return None
     truth = record(checks[0], reference_subjects(exercise), seed)
-    if truth is None or agree(records[0][1], truth):
+    if truth is None or agree(records[0][1], truth) or asserts_otherwise(records[0][1], truth):
         return None
     for mutant in mutants_of(exercise):
         try:
@@ -76,7 +79,7 @@ def diagnose(checks: Sequence[Check], subjects: Sequence[Any], seed: int) -> Mut
             if time.process_time() > deadline:
                 return None
             theirs = record(check, mutated, seed)
-            if theirs is None or not agree(own, theirs):
+            if theirs is None or not agree(own, theirs) or not fail_alike(own, theirs):
                 break
         else:
             return mutant
@@ -105,7 +108,7 @@ def conversation(check: Check, subjects: Sequence[Any], seed: int,
     ours.ask = lambda request: note(theirs.answer(note(request)))
     theirs.ask = lambda request: note(ours.answer(note(request)))
     proxies = [ours.take(theirs.give(subject)) for subject in subjects]
-    with collected_remarks(), redirect_stdout(StringIO()), first_difference_only():
+    with collected_remarks(), redirect_stdout(StringIO()), searches(Search.ALL):
         return messages, run_check(check, proxies, seed, seconds=seconds)
 
 
@@ -113,6 +116,23 @@ def agree(first: Record, second: Record) -> bool:
     """Whether two records say the same, but for rounding and for the words of errors."""
     return len(first) == len(second) and all(
         _same(a.data, b.data, a.blobs, b.blobs) for a, b in zip(first, second))
+
+
+def asserts_otherwise(own: Record, truth: Record) -> bool:
+    """Whether the first thing that is wrong is an AssertionError. It says nothing of the cause:
+    so fails every test of a learner's that is wrong about right code."""
+    at = next((at for at, (a, b) in enumerate(zip(own, truth)) if not agree([a], [b])), None)
+    return (at is not None and "error" in own[at].data and "error" not in truth[at].data
+            and "AssertionError" in own[at].data["error"].get("kinds", ()))
+
+
+def fail_alike(own: Record, theirs: Record) -> bool:
+    """Whether the errors of two records that agree say the same; those that the code itself
+    raises may say it in other words."""
+    errors = [(a.data["error"], b.data["error"]) for a, b in zip(own, theirs)
+              if "error" in a.data]
+    return all(begins_with("raise", mine.get("line", ""))
+               or mine.get("text") == other.get("text") for mine, other in errors)
 
 
 def _same(a: Any, b: Any, a_blobs: list[bytes], b_blobs: list[bytes]) -> bool:

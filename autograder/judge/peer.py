@@ -20,7 +20,7 @@ import numpy as np
 import gearworks.errors
 import gearworks.server.api_error
 from autograder.checking import CheckFailure
-from autograder.checking.learner_code import is_not_attempted, own_line
+from autograder.checking.learner_code import is_not_attempted, line_of
 from autograder.judge import wire
 from autograder.judge.wire import Message, WireError
 from autograder.processes.limits import TimeLimit
@@ -189,7 +189,7 @@ class Peer:
         """What the other side learns of an exception."""
         home = getattr(error, "_home", None)
         if home is not None and home[0] is self:          # it came through the learner's code
-            return {"yours": home[1], "line": own_line(error) if self._open else ""}
+            return {"yours": home[1], "line": line_of(error) if self._open else ""}
         self._raised.append(error)
         # What a check says in a call-back is for its report; it must not be read by the code
         # that is checked.
@@ -204,7 +204,7 @@ class Peer:
                  if _error_kind(kind.__name__) is not None]
         return {"number": len(self._raised) - 1, "type": type(error).__name__,
                 "text": text[:2000], "kinds": kinds, "parts": parts,
-                "line": own_line(error) if self._open else "",
+                "line": line_of(error) if self._open else "",
                 "not attempted": is_not_attempted(error)}
 
     def _error(self, data: dict) -> BaseException:

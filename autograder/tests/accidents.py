@@ -194,6 +194,30 @@ def ids_kept_in_metadata_as_colab_does(notebook):
         cell["metadata"] = {"id": cell.pop("id")}
 
 
+@to_file(HONEST)
+def saved_and_run_by_vs_code(data):
+    """Keys in the order of the alphabet, its own metadata, a new cell, outputs by line."""
+    notebook = json.loads(data)
+    notebook["metadata"] = {
+        "kernelspec": {"display_name": ".venv", "language": "python", "name": "python3"},
+        "language_info": {"codemirror_mode": {"name": "ipython", "version": 3},
+                          "file_extension": ".py", "mimetype": "text/x-python",
+                          "name": "python", "nbconvert_exporter": "python",
+                          "pygments_lexer": "ipython3", "version": "3.12.4"}}
+    for number, cell in enumerate(notebook["cells"]):
+        if cell["cell_type"] == "code":
+            cell["execution_count"] = number + 1
+            cell["metadata"] |= {"vscode": {"languageId": "python"}}
+            cell["outputs"] = [{"name": "stdout", "output_type": "stream",
+                                "text": ["a\n", "b"]}]
+        text = source(cell)
+        cell["source"] = [f"{line}\n" for line in text.split("\n")[:-1]] + [
+            text.split("\n")[-1]]
+    notebook["cells"].append({"cell_type": "code", "execution_count": None, "id": "0f3a9c21",
+                              "metadata": {}, "outputs": [], "source": []})
+    return (json.dumps(notebook, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
+
+
 @to_cells(REPAIRED)
 def grade_id_edited(notebook):
     cell = solutions(notebook)[0]

@@ -27,6 +27,9 @@ def pytest_addoption(parser):
                           "the registries, and minutes of a machine that is free")
     parser.addoption("--all-engines", action="store_true",
                      help="try every engine of accepted versions, with all tests of its parts")
+    parser.addoption("--every-page", action="store_true",
+                     help="look for barriers on every page of the book, not on a few; "
+                          "some twenty minutes")
     parser.addoption("--run-all", action="store_true",
                      help="run every chapter's notebook as it is given, not the first alone")
 

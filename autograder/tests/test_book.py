@@ -6,8 +6,11 @@ Chromium or Chrome of the system. Without them they are skipped, except where `C
 they fail.
 """
 
+import ast
+import base64
 import doctest
 import functools
+import gzip
 import html
 import importlib.util
 import io
@@ -34,7 +37,8 @@ import pytest
 import yaml
 
 from autograder.chapters import editions
-from autograder.chapters.chapter import ChapterError, chapter_paths, read_chapter
+from autograder.chapters.chapter import (ChapterError, chapter_paths, python_of,
+                                         read_chapter)
 from autograder.checking import exercises
 from autograder.variants.mutation import accepted_of, mutants_of
 from gearworks import __version__
@@ -52,6 +56,8 @@ import chapter_editions     # noqa: E402
 import edition_cache        # noqa: E402
 import figure_files         # noqa: E402
 import inline_plots         # noqa: E402
+import machine_watch        # noqa: E402
+import search_excerpts      # noqa: E402
 
 
 # Of all chapters, which run before they become pages; the small course below is for every run.
@@ -355,6 +361,82 @@ def test_96_columns_fit_everywhere(show, pages):
         page.close()
 
 
+FIRST_LOAD = 700_000                 # bytes, gzipped
+ICONS = """() => [...document.querySelectorAll('.fas, .fab, .fa-solid, .fa-brands')].filter(
+  (icon) => !getComputedStyle(icon, '::before').maskImage.startsWith('url("data:image/svg')
+).map((icon) => icon.className)"""
+
+
+@whole_book
+def test_first_load_is_small_and_icons_are_drawn(browser, address, pages):
+    """All that a page asks for before anybody scrolls, as a server sends it."""
+    sizes = {}
+    for name in pages:
+        page, answers = browser.new_page(viewport={"width": 1280, "height": 800}), []
+        page.on("response", lambda answer, seen=answers: seen.append(answer))
+        page.goto(address + name)
+        page.wait_for_load_state("networkidle")
+        bodies = {answer.url: answer.body() for answer in answers if answer.ok
+                  and figure_files.FOLDER not in answer.url}
+        sizes[name] = sum(min(len(body), len(gzip.compress(body))) for body in bodies.values())
+        assert page.evaluate(ICONS) == [], name
+        page.close()
+    assert max(sizes.values()) <= FIRST_LOAD, sizes
+
+
+@whole_book
+def test_a_search_shows_the_place_from_a_disk_too(show, site, browser):
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    for address_of in (lambda name: (site / name).as_uri(), None):
+        page = context.new_page() if address_of else None
+        if page:
+            page.goto(f"{address_of('search.html')}?q=top-p")
+        else:
+            page = show("search.html?q=top-p")
+        page.locator("#search-results li .context").first.wait_for()
+        page.wait_for_function("document.querySelectorAll('#search-results li').length == "
+                               "document.querySelectorAll('#search-results .context').length")
+        found = page.locator("#search-results li").evaluate_all(
+            "(items) => items.map((item) => [item.querySelector('a').getAttribute('href'),"
+            " item.querySelector('.context').textContent])")
+        assert not [text for _, text in found if "Open issue" in text or "Repository" in text]
+        link, text = next((link, text) for link, text in found if "05_decoding" in link)
+        assert "top-p" in text.lower()
+        anchor = link.partition("#")[2]
+        chapter = (site / "chapters" / "05_decoding.html").read_text(encoding="utf-8")
+        assert f'<section id="{anchor}">' in chapter or f'id="{anchor}"' in chapter
+        marked = page.locator("#search-results .context .highlighted").all_inner_texts()
+        assert marked and all(re.match("(?i)top|p$", each) for each in marked)
+    context.close()
+
+
+FEW_PAGES = ("book/intro.html", "book/your_engine.html", "book/instructors.html",
+             "chapters/01_overview.html", "search.html")
+
+
+@whole_book
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_barriers(show, barriers, pages, scheme, width, request):
+    """axe-core finds nothing of WCAG A and AA, with every figure loaded and every fold open."""
+    every = [*pages, "search.html", "genindex.html"]
+    found = {}
+    for name in every if request.config.getoption("--every-page") else FEW_PAGES:
+        page = show(name, width=width, color_scheme=scheme)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+        page.evaluate("""async () => {
+          for (let y = 0; y < document.body.scrollHeight; y += 700) {
+            scrollTo(0, y);
+            await new Promise((done) => setTimeout(done, 20));
+          }
+          scrollTo(0, 0);
+        }""")
+        page.wait_for_load_state("networkidle")
+        found[name] = barriers(page)
+        page.close()
+    assert not any(found.values()), json.dumps(found, indent=1)[:6000]
+
+
 @whole_book
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_plots_take_the_ink_of_the_page(show, scheme):
@@ -382,7 +464,7 @@ def small(tmp_path_factory):
     root = tmp_path_factory.mktemp("course")
     for name in ("course.py", "_config.yml", "pyproject.toml"):
         shutil.copy(REPOSITORY / name, root)
-    for name in ("_ext", "_static"):
+    for name in ("_ext", "_static", "_templates"):
         shutil.copytree(BOOK / name, root / "book" / name,
                         ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(Path(__file__).parent / "data", root / "autograder" / "tests" / "data")
@@ -462,13 +544,55 @@ def test_who_cites_and_who_publishes_is_told_what_is_so():
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     config = yaml.safe_load((REPOSITORY / "_config.yml").read_text(encoding="utf-8"))
     assert citation["version"] == __version__
+    assert f"This is version {__version__}." in (BOOK / "intro.md").read_text(encoding="utf-8")
     assert citation["repository-code"] == config["repository"]["url"]
     workflow = yaml.safe_load((REPOSITORY / ".github" / "workflows"
                                / "pages.yml").read_text(encoding="utf-8"))
     steps = workflow["jobs"]["build"]["steps"]
-    assert [step["run"] for step in steps if "run" in step] == ["python course.py book"]
+    commands = [step["run"] for step in steps if "run" in step]
+    assert commands == ["python course.py book --publish"]
     paths = [step["with"]["path"] for step in steps if "artifact" in step.get("uses", "")]
     assert paths == ["_build/html", "_build/gearworks-book-*.zip"]
+
+
+def test_links_are_asked_and_a_dead_one_is_named(small, tmp_path):
+    class Answers(SimpleHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == "/there" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    root = tmp_path / "course"
+    shutil.copytree(small, root)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = f"http://127.0.0.1:{server.server_port}"
+        intro = root / "book" / "intro.md"
+
+        def ask(*links):
+            intro.write_text("# Small\n\n" + "\n\n".join(f"[x]({link})" for link in links),
+                             encoding="utf-8")
+            (root / "_toc.yml").write_text("format: jb-book\nroot: book/intro\n",
+                                           encoding="utf-8")
+            text = (root / "course.py").read_text(encoding="utf-8")
+            (root / "course.py").write_text(re.sub('WORLD = ".*?"', f'WORLD = "{here}"', text),
+                                            encoding="utf-8")
+            return subprocess.run(
+                [sys.executable, "course.py", "links", "--path-output", str(tmp_path / "out")],
+                cwd=root, env={**os.environ, "GEARWORKS_SETUP": "off", "no_proxy": "127.0.0.1"},
+                capture_output=True, encoding="utf-8", errors="replace")
+        good = ask(f"{here}/there", "https://github.com/gearworks-course/gearworks/no")
+        assert good.returncode == 0, good.stdout[-3000:] + good.stderr[-3000:]
+        bad = ask(f"{here}/there", f"{here}/gone")
+        assert bad.returncode != 0 and f"{here}/gone" in bad.stdout + bad.stderr
+        server.shutdown()
+    skipped = ask("http://127.0.0.1:9/gone")                  # nobody answers any more
+    assert skipped.returncode == 0 and "were not checked" in skipped.stdout
 
 
 @pytest.fixture
@@ -568,6 +692,27 @@ def test_a_plot_becomes_a_part_of_the_page(svg):
     assert one.replace("p1-", "p2-") == two
 
 
+def test_a_heat_map_is_a_tenth_of_its_bytes(svg):
+    import numpy as np
+    from PIL import Image
+    numbers = np.random.default_rng(0).integers(0, 255, (90, 90, 3), np.uint8)
+
+    def with_picture(image):
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        address = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+        return svg.replace("<defs", f'<image xlink:href="{address}"/><defs', 1)
+    smooth = Image.fromarray(numbers).resize((300, 300), Image.Resampling.BICUBIC)
+    before = with_picture(smooth)
+    after = inline_plots.inline_svg(before, "A map", "p1-")
+    [data] = re.findall(r"data:image/webp;base64,([^\"]+)", after)
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB"), float)
+    assert len(after) < len(before) / 4
+    assert np.abs(shown - np.asarray(smooth, float)).mean() < 12
+    small = with_picture(Image.fromarray(numbers[:9, :9]))
+    assert "image/png" in inline_plots.inline_svg(small, "A map", "p1-")
+
+
 def test_a_plot_without_a_description_is_refused_before_anything_runs(small, tmp_path):
     text = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
     path = tmp_path / "98_small.md"
@@ -647,6 +792,16 @@ def test_the_moving_picture_is_such_a_figure_and_others_are_not():
     assert figure_files.with_data_apart(still, "book/intro", env) == still
 
 
+def test_a_page_has_each_style_once():
+    seen = set()
+    parts = [figure_of(title, 100).replace("<p>", "<style>.gw { color: red }</style><p>")
+             for title in ("One", "Two")]
+    first, second = (figure_files.without_repeated_styles(part, seen) for part in parts)
+    assert first == parts[0] and "<style>" not in second and "<p>Two</p>" in second
+    other = parts[0].replace("red", "blue")
+    assert figure_files.without_repeated_styles(other, seen) == other
+
+
 def test_it_comes_when_the_reader_does(browser, page_with_figures):
     """From a disk, as from a server: by scrolling, or by the button where data is dear."""
     page = browser.new_page(viewport={"width": 800, "height": 600})
@@ -691,7 +846,8 @@ def test_a_figure_that_does_not_come_says_so_and_keeps_its_words(browser, page_w
     page.close()
 
 
-@pytest.mark.parametrize("module", [bigram_search, chapter_editions, inline_plots])
+@pytest.mark.parametrize("module", [bigram_search, chapter_editions, inline_plots,
+                                    machine_watch, search_excerpts])
 def test_examples_in_docstrings_hold(module):
     results = doctest.testmod(module)
     assert results.attempted and not results.failed
@@ -743,7 +899,7 @@ def test_commands_on_the_pages_exist():
              "gearworks": commands_of(cli._parser()),
              "nbgrader": set(NbGraderApp().subcommands)}
     count = 0
-    for page in ("setup.md", "instructors.md", "intro.md"):
+    for page in ("setup.md", "instructors.md", "intro.md", "your_engine.md"):
         for block in re.findall(r"^ *```bash\n(.*?)^ *```",
                                 (BOOK / page).read_text(encoding="utf-8"), re.M | re.S):
             for program, command in re.findall(
@@ -761,11 +917,12 @@ def commands_of(parser):
 
 
 def test_every_change_says_whether_a_grade_can_change():
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|$",
-                      (BOOK / "changelog.md").read_text(encoding="utf-8"), re.M)
-    changes = [grade for change, grade in rows
-               if change != "change" and not set(change) <= set("-| ")]
-    assert changes and all(re.match(r"(no|yes|new)\b", grade) for grade in changes), changes
+    text = (BOOK / "changelog.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^\| change \| can a grade change\? \|\n\|[-|]+\n((?:\|.*\n)+)", text,
+                        re.M)
+    grades = [row.rpartition(" | ")[2] for table in tables for row in table.splitlines()]
+    assert len(tables) == len(re.findall(r"^## \d", text, re.M)) and len(grades) > 20
+    assert all(re.match(r"(no|yes|new)\b", grade) for grade in grades), grades
 
 
 def test_glossary_and_references_are_in_order():
@@ -779,3 +936,155 @@ def test_glossary_and_references_are_in_order():
     assert len(set(keys)) == len(keys)
     assert (set(re.findall(r"keywords = {(\w+)}",
                            (BOOK / "references.bib").read_text(encoding="utf-8"))) == shelves)
+
+
+# --- measurements -----------------------------------------------------------------------------
+
+
+class Clocks:
+    """A watch's surroundings: memory that is read at given speeds, processors and a clock."""
+
+    def __init__(self, reads, everybody=0.0, ours=0.0, wall=1.0):
+        self.reads, self.seconds, self.wall = iter(reads), [(0.0, 0.0), (everybody, ours)], wall
+        self.now = 0.0
+
+    def read(self):
+        return next(self.reads)
+
+    def clock(self):
+        self.now += self.wall
+        return self.now
+
+    def watch(self, monkeypatch):
+        seconds = iter(self.seconds * 9)
+        monkeypatch.setattr(machine_watch, "_processor_seconds", lambda: next(seconds))
+        monkeypatch.setattr(machine_watch.psutil, "cpu_count", lambda: 2)
+        return machine_watch.Watch(self.clock, self.read)
+
+
+@pytest.mark.parametrize("around, everybody, ours, busy", [
+    ([20e9] * 10, 2.0, 2.0, False),              # both processors, all of it ours
+    ([20e9] * 10, 2.0, 1.9, False),
+    ([20e9] * 10, 2.0, 1.2, True),               # 0.4 of the time is somebody else's
+    ([20e9] * 6 + [9e9] * 4, 2.0, 2.0, False),
+    ([20e9] * 2 + [9e9] * 8, 2.0, 2.0, True),
+    ([20e9] * 8 + [2e9] * 2, 2.0, 2.0, False)])  # a moment's hiccup
+def test_others_work_shows_in_reads_of_memory_or_in_processor_time(monkeypatch, around,
+                                                                   everybody, ours, busy):
+    watch = Clocks(around, everybody, ours).watch(monkeypatch)
+    watch.before(3)
+    watch.after(3)
+    machine, moments = machine_watch.from_metadata(
+        json.loads(json.dumps(machine_watch.to_metadata(watch))))
+    assert machine.read == 20e9 and moments.keys() == {3}
+    assert machine_watch.is_busy(moments[3], machine) == busy
+    note = machine_watch.note(moments[3], machine)
+    assert machine.name in html.unescape(note) and machine.day in note
+    assert ("The machine was busy" in note) == busy
+
+
+def test_a_cell_of_a_moment_is_not_judged_by_clocks_that_tick_slowly(monkeypatch):
+    watch = Clocks([20e9] * 10, everybody=0.02, ours=0.0, wall=0.01).watch(monkeypatch)
+    watch.before(0)
+    watch.after(0)
+    assert watch.moments[0].others == 0
+
+
+def test_a_real_watch_sees_its_own_work_as_its_own():
+    watch = machine_watch.Watch()
+    watch.before(0)
+    subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+    watch.after(0)
+    assert 0 <= watch.moments[0].others <= 1 and 1e8 < watch.moments[0].read < 1e13
+    assert watch.machine().read >= watch.moments[0].read
+
+
+MEASURED_CELL = """\
+```{code-cell} python
+:tags: [measured]
+
+print("something took 3 ms")
+```
+"""
+
+
+def test_measured_outputs_name_their_machine_and_publishing_refuses_a_busy_one(small, tmp_path,
+                                                                               monkeypatch):
+    text = (small / "book" / "chapters" / "98_small.md").read_text(encoding="utf-8")
+    path = tmp_path / "98_small.md"
+    path.write_text(f"{text}\n\n{MEASURED_CELL}", encoding="utf-8")
+    chapter, runs = read_chapter(path), []
+    speeds = {"now": 20e9}
+    monkeypatch.setattr(machine_watch, "_reader", lambda: lambda: speeds["now"])
+    monkeypatch.setattr(machine_watch, "_processor_seconds", lambda: speeds["others"])
+
+    def outputs(chapter, root, on_cell, arguments, around):
+        runs.append(1)
+        shown = []
+        for cell in chapter.cells:
+            for _ in range((cell.kind == "code") + (cell.exercise is not None)):
+                told = nbformat.v4.new_code_cell(metadata={"tags": list(cell.tags)})
+                around(told, False)
+                speeds["others"] = next(busy)
+                shown.append([nbformat.v4.new_output("stream", text="3 ms")])
+                around(told, True)
+        return shown
+
+    def edition(quiet):
+        return edition_cache.executed_edition(chapter, "key", small, tmp_path / "cache",
+                                              lambda done, total: None, quiet)
+    monkeypatch.setattr(editions, "outputs_of", outputs)
+    monkeypatch.setattr(machine_watch.Watch.__init__, "__defaults__",
+                        (iter(range(1000)).__next__, None))
+    speeds["others"] = (0.0, 0.0)
+    busy = ((10.0 * at, 0.0) for at in range(1000))
+    notes = [output.data["text/html"] for cell in edition(False).cells
+             for output in cell.get("outputs", []) if output.output_type == "display_data"]
+    assert len(notes) == 1 and "The machine was busy" in notes[0] and len(runs) == 1
+    assert edition_cache.kept_run_is_busy(chapter, "key", tmp_path / "cache")
+    with pytest.raises(ChapterError, match="98_small.md was measured on a busy machine"):
+        edition(True)
+    assert len(runs) == 2                                  # it was tried again, once
+
+    busy = ((10.0 * at, 10.0 * at) for at in range(1000))  # now all of it is ours
+    speeds["others"] = (0.0, 0.0)
+    [cell] = [cell for cell in edition(True).cells if "measured" in cell.metadata.get("tags",
+                                                                                     [])]
+    assert "Measured on" in cell.outputs[-1].data["text/html"] and len(runs) == 3
+    assert not edition_cache.kept_run_is_busy(chapter, "key", tmp_path / "cache")
+    assert edition(True) and len(runs) == 3
+    learner = editions.learner_edition(chapter, small)
+    assert not [cell for cell in learner.cells if "measured" in cell.metadata.get("tags", [])]
+
+
+CLOCKS = {"perf_counter", "decode_step_seconds", "measure_machine", "profile"}
+
+
+def clock_readers(sources):
+    """The functions of a chapter that read a clock, themselves or through others."""
+    functions = {node.name: {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+                 | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+                 for source in sources for node in ast.walk(ast.parse(source))
+                 if isinstance(node, ast.FunctionDef)}
+    readers = set(CLOCKS)
+    while more := {name for name, used in functions.items()
+                   if used & readers and name not in readers}:
+        readers |= more
+    return readers
+
+
+@pytest.mark.parametrize("stem", CHAPTERS)
+def test_cells_that_measure_say_so(stem):
+    """What a cell runs by itself, outside of what it defines, reads a clock and prints."""
+    chapter = read_chapter(BOOK / "chapters" / f"{stem}.md")
+    cells = [(cell, python_of(cell.source)) for cell in chapter.cells
+             if cell.kind == "code" and not cell.exercise
+             and "raises-exception" not in cell.tags]
+    readers = clock_readers(source for _, source in cells)
+    for cell, source in cells:
+        called = {getattr(call.func, "id", getattr(call.func, "attr", ""))
+                  for node in ast.parse(source).body
+                  if not isinstance(node, ast.FunctionDef | ast.ClassDef)
+                  for call in ast.walk(node) if isinstance(call, ast.Call)}
+        if called & readers and ("print" in called or "table" in called):
+            assert "measured" in cell.tags, f"{chapter.path.name}, line {cell.line}"

@@ -1,13 +1,16 @@
 """Checks, how they are run, and what they say. Four seconds."""
 
+import ast
 import doctest
 import importlib
+import inspect
 import pkgutil
 import subprocess
 import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,12 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import autograder
-from autograder.checking import (MESSAGE_WORDS, CheckFailure, check, checks_of, exercises,
-                                 expect_close, expect_equal, expect_error, expect_unchanged)
+from autograder.checking import (MESSAGE_WORDS, CheckFailure, check, checks_of, error_text,
+                                 exercises, expect_close, expect_equal, expect_error,
+                                 expect_unchanged)
 from autograder.checking import running as grading
 from autograder.checking.running import Status, run_check, run_checks, run_exercise
 from autograder.processes.limits import TimeLimit, time_limit
 from autograder.reference.names import components_of, names_of
+from gearworks.errors import ModelError
 from gearworks.layers import rms_norm
 
 
@@ -295,7 +300,7 @@ def test_the_first_difference_is_named():
     for wrong in (got[0], got.astype(np.float64), got.tolist(), None):
         with pytest.raises(CheckFailure):
             expect_close(wrong, expected)
-    with pytest.raises(CheckFailure, match="element 1 is the first"):
+    with pytest.raises(CheckFailure, match=r"\[1, 3, 3\]. Found \[1, 2, 3\]"):
         expect_equal([1, 2, 3], [1, 3, 3])
     with pytest.raises(CheckFailure):
         expect_equal(True, 1)
@@ -307,6 +312,67 @@ def test_changes_in_place_are_seen_however_deep():
         pass
     with pytest.raises(CheckFailure, match="in place"), expect_unchanged(values):
         values["rows"][0][0] = 2
+
+
+MODULES = [module.name for module in pkgutil.walk_packages(autograder.__path__, "autograder.")
+           if not module.name.startswith(("autograder.tests", "autograder.accept"))
+           and not module.name.endswith(("__main__", "nbgrader_config"))]
+
+
+def texts_in(module: str) -> Iterator[str]:
+    """The texts that a module writes, other than its docstrings."""
+    tree = ast.parse(inspect.getsource(importlib.import_module(module)))
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+             for part in ast.walk(node) if part is not node}
+    inner |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in inner:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "…"
+                          for part in node.values)
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES
+                                    if name.startswith("autograder.checks.")])
+def test_no_hint_is_so_long_that_its_end_is_cut_off(module):
+    assert [text for text in texts_in(module) if len(text.split()) > grading.HINT_WORDS] == []
+
+
+def test_strings_are_compared_as_strings_and_short_values_are_shown_as_a_whole():
+    def message(got, right) -> str:
+        with pytest.raises(CheckFailure) as failure:
+            expect_equal(got, right, hint="Count.")
+        return f"{failure.value.expected} | {failure.value.found} | {failure.value.hint}"
+    assert message("n", "ÿ") == "the result to be 'ÿ' | 'n' | Count."
+    assert message([3, 20], (3, 10)) == "the result to be [3, 10] | [3, 20] | Count."
+    assert "character 70 is the first that differs: got 'b'" in message(
+        "a" * 70 + "b" * 60, "a" * 130)
+    assert "to have 130 characters" in message("a" * 120, "a" * 130)
+    assert message([None], ["stop"]) == "the result to be ['stop'] | [None] | Count."
+    assert "at 'end' to be 'stop'" in message({"end": None}, {"end": "stop"})
+    assert "type" in message((i for i in range(3)), 3) and "Count" not in message([], 3)
+
+
+def test_what_is_rounded_on_the_way_is_nearly_right():
+    right = np.linspace(-3, 5, 40, dtype=np.float32)
+
+    def hint(got) -> str:
+        with pytest.raises(CheckFailure) as failure:
+            expect_close(got, right, hint="Count.")
+        return failure.value.hint
+    one = right.copy()
+    one[3] *= np.float32(1.001)
+    assert hint(right.astype(np.float16).astype(np.float32)).startswith("Nearly right.")
+    assert hint(right * np.float32(1.01)) == hint(one) == "Count."
+    assert hint(np.where(right > 0, np.nan, right)).startswith("Where is the first nan?")
+
+
+def test_of_an_error_of_the_engine_the_message_says_what_and_why():
+    error = ModelError("cannot quantize this matrix", "48 numbers are nan", "look at the file")
+    assert error_text(error) == "cannot quantize this matrix: 48 numbers are nan"
 
 
 def test_an_expected_error_must_come_and_a_stub_is_no_error():
@@ -324,11 +390,6 @@ def test_an_expected_error_must_come_and_a_stub_is_no_error():
             == "TypeError: f() missing 2 required positional arguments: 'why' and 'hint'")
     with pytest.raises(NotImplementedError), expect_error(RuntimeError, when="asked"):
         raise NotImplementedError
-
-
-MODULES = [module.name for module in pkgutil.walk_packages(autograder.__path__, "autograder.")
-           if not module.name.startswith(("autograder.tests", "autograder.accept"))
-           and not module.name.endswith(("__main__", "nbgrader_config"))]
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -180,6 +180,22 @@ def test_a_search_may_end_with_the_first_difference():
     assert len(tried) > 2
 
 
+def test_a_search_may_go_on_with_all_that_it_would_draw_and_still_fails():
+    """So whoever watches sees what wrong code makes of the same inputs as right code."""
+    def watched(subject):
+        tried = []
+
+        def noted(numbers):
+            tried.append([*numbers])
+            return subject(numbers)
+        return noted, tried
+    (right, met), (wrong, met_too) = watched(total), watched(lambda numbers: -1)
+    with differential.searches(differential.Search.ALL):
+        expect_agreement(right, total, LISTS, rng())
+        assert message(wrong).found == "-1"
+    assert met == met_too and len(met) > 20
+
+
 def test_limits_interrupts_and_unwritten_functions_pass_through():
     def endless(numbers):
         while True:

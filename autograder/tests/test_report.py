@@ -13,6 +13,8 @@ import autograder
 from autograder.checking import checks_of
 from autograder.checking.report import markup, text
 from autograder.checking.running import Outcome, Report, Status, run_exercise
+from autograder.judge.diagnosis import agree, fail_alike
+from autograder.judge.wire import Message
 from gearworks.layers import rms_norm
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.scheduler import Scheduler
@@ -187,6 +189,27 @@ def test_a_known_mistake_is_named_though_no_two_runs_take_equally_long(capsys):
                   if mutant.name == "stop-ids-ignored")
     autograder.check("decoding.generate", *load_mutant("decoding.generate", mutant))
     assert mutant.says in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("mine, line, alike", [
+    ("cannot broadcast (2, 3)", "line 4: y = x + k", False),
+    ("cannot broadcast (5, 3)", "line 4: y = x + k", True),
+    ("no place left", 'line 4: raise ValueError("no place left")', True)])
+def test_two_mistakes_that_end_in_errors_are_one_only_where_python_says_the_same(mine, line,
+                                                                                 alike):
+    def record(text: str, line: str) -> list[Message]:
+        return [Message({"error": {"kinds": ["ValueError"], "text": text, "line": line}})]
+    theirs = record("cannot broadcast (5, 3)", "")
+    assert agree(record(mine, line), theirs)
+    assert fail_alike(record(mine, line), theirs) == alike
+
+
+def test_a_learners_test_that_fails_on_right_code_has_no_known_mistake(capsys):
+    def misspelt(conversation_ids):
+        assert conversation_ids([], "ba", "abc") == {"input_id": [1, 4, 3]}
+    autograder.check("museum.conversation_ids_test", misspelt)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "is what this line asserts right?" in shown and "known mistake" not in shown
 
 
 def test_a_console_that_knows_no_marks_still_prints(monkeypatch):

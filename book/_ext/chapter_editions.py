@@ -7,12 +7,13 @@ the page has outputs.
 """
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
 import nbformat
-from edition_cache import executed_edition, run_key
-from figure_files import with_data_apart
+from edition_cache import executed_edition, kept_run_is_busy, run_key
+from figure_files import with_data_apart, without_repeated_styles
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import SphinxError
@@ -26,6 +27,7 @@ from gearworks.errors import GearworksError
 logger = logging.getLogger(__name__)
 
 KEY = "gearworks_edition"
+PUBLISH = "GEARWORKS_PUBLISH"           # `course.py book --publish` sets it
 _CHAPTER_LINK = re.compile(r"\[([^\]]*)\]\((\d\d_\w+)\.ipynb(?:#[^)]*)?\)")
 
 
@@ -55,9 +57,21 @@ def changed_chapters(app: Sphinx, env: BuildEnvironment, added: set[str], change
         chapters = {docname: chapter_of(app, docname)
                     for docname in env.found_docs - added - changed}
         return [docname for docname, chapter in chapters.items()
-                if chapter and env.metadata[docname].get(KEY) != page_key(chapter)]
+                if chapter and (env.metadata[docname].get(KEY) != page_key(chapter)
+                                or is_published() and kept_run_is_busy(
+                                    chapter, run_key(chapter), runs_folder()))]
     except GearworksError as error:
         raise EditionError(str(error)) from error
+
+
+def is_published() -> bool:
+    """Whether this build is for everybody: then no figure may come from a busy machine."""
+    return os.environ.get(PUBLISH) == "1"
+
+
+def runs_folder() -> Path:
+    """Where runs of chapters are kept."""
+    return hub.home() / "book"
 
 
 def page_key(chapter: Chapter) -> str:
@@ -74,16 +88,17 @@ def swap(app: Sphinx, docname: str, source: list[str]) -> None:
             return
         with Bar(chapter.stem) as bar:
             notebook = executed_edition(chapter, run_key(chapter), Path(app.srcdir),
-                                        hub.home() / "book", bar.on_cell)
+                                        runs_folder(), bar.on_cell, is_published())
     except GearworksError as error:
         raise EditionError(str(error)) from error
+    styles: set[str] = set()
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = without_dead_links(cell.source, app.env.found_docs)
         for output in cell.get("outputs", []):
             if "text/html" in output.get("data", {}):
-                output.data["text/html"] = with_data_apart(output.data["text/html"], docname,
-                                                           app.env)
+                shown = with_data_apart(output.data["text/html"], docname, app.env)
+                output.data["text/html"] = without_repeated_styles(shown, styles)
     app.env.metadata[docname][KEY] = page_key(chapter)
     source[0] = nbformat.writes(notebook, version=4)
 

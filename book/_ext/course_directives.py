@@ -1,6 +1,8 @@
 """Sphinx extension: directives for pages that show what the course knows about itself.
 
-    {engine-map}         the engine's map, with nothing built yet
+    {engine-map}         the engine's map, whose gears lead to their chapters; with nothing
+                         built yet, or with `:lit: all`
+    {chapter-table}      the chapters, with their links, exercises and hours
     {engine-movie}       a text's way through SmolLM2, whole: viz.engine_movie
     {diagram}            a still picture of `autograder.diagrams`, by its name
     {kill-matrix}        how good the checks are, from book/kill_matrix.json
@@ -10,17 +12,20 @@
 """
 
 import json
+import re
 from collections import Counter
 from html import escape
 from pathlib import Path
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from figure_files import with_data_apart
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 import autograder
 from autograder import diagrams
+from autograder.chapters.chapter import chapter_paths
 from autograder.checking import checks_of
 from autograder.machine_mutants import results
 from autograder.machine_mutants.equivalents import PATH as EQUIVALENTS
@@ -30,16 +35,48 @@ from gearworks import hub, viz
 from gearworks.families import routes
 from gearworks.language_model import LanguageModel
 
+CHAPTERS = "chapters/"
 MATRIX = Path("book") / "kill_matrix.json"
 MOST_MOVIE_BYTES = 860_000            # every layer and pass; 600 kB as a server sends it
 
 
 class EngineMap(SphinxDirective):
-    """The figure that every chapter shows, drawn by the same function."""
+    """The figure that every chapter shows, drawn by the same function; its gears are links."""
+
+    option_spec = {"lit": lambda value: directives.choice(value, ("all",))}
 
     def run(self) -> list[nodes.Node]:
         _depend_on_figures(self.env)
-        return [nodes.raw("", viz.engine_map().html, format="html")]
+        chapters = {int(name[len(CHAPTERS):][:2]):
+                    self.env.app.builder.get_relative_uri(self.env.docname, name)
+                    for name in self.env.found_docs if name.startswith(CHAPTERS)}
+        lit = viz.GEARS if "lit" in self.options else ()
+        return [nodes.raw("", viz.engine_map(lit, chapters=chapters).html, format="html")]
+
+
+class ChapterTable(SphinxDirective):
+    """A table of the chapters. Each line of its content is `NN | what one writes in it`; the
+    rest is from the chapters themselves."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        body = []
+        writes = dict(line.split(" | ", 1) for line in self.content)
+        paths = chapter_paths(Path(self.env.srcdir) / "book" / "chapters")
+        if [*writes] != [path.stem[:2] for path in paths]:
+            raise self.error(f"chapters are {', '.join(path.stem[:2] for path in paths)}")
+        for path in paths:
+            self.env.note_dependency(str(path))
+            title, hours, exercises = _head_of(path)
+            link = nodes.reference("", title, refuri=self.env.app.builder.get_relative_uri(
+                self.env.docname, f"{CHAPTERS}{path.stem}"))
+            required = sum(not optional for optional in exercises)
+            more = len(exercises) - required
+            body.append([path.stem[1], link, writes[path.stem[:2]],
+                         f"{required}" + (f" + {more}" if more else ""), hours])
+        return [_table(["No.", "Chapter", "You write", "Exercises (+ optional)", "Hours"], body,
+                       "chapter-table")]
 
 
 class EngineMovie(SphinxDirective):
@@ -118,6 +155,16 @@ class RunsWhere(SphinxDirective):
         head, rows = routes.table()
         return [_table([_with_code(title)[0] for title in head],
                        [[nodes.literal("", name), *cells] for name, *cells in rows])]
+
+
+def _head_of(path: Path) -> tuple[str, str, list[bool]]:
+    """A chapter's title, its hours, and of each exercise whether it is optional."""
+    text = path.read_text(encoding="utf-8")
+    title = re.search(r"^# \d+ · (.+)$", text, re.M)[1]
+    hours = re.search(r"\*\*Time\*\* (two sittings of )?about ([\d.]+) hours", text)
+    optional = ["optional: true" in head
+                for head in re.findall(r"^tags: \[exercise.*?^---$", text, re.M | re.S)]
+    return title, f"{'2 × ' if hours[1] else ''}{hours[2]}", optional
 
 
 def _depend_on_figures(env) -> None:
@@ -210,11 +257,12 @@ def _details(row: dict) -> nodes.container:
     return nodes.container("", opening, table, nodes.raw("", "</details>", format="html"))
 
 
-def _table(head: list[str | nodes.Node], body: list[list[str | nodes.Node]]) -> nodes.container:
+def _table(head: list[str | nodes.Node], body: list[list[str | nodes.Node]],
+           kind: str = "kill-matrix") -> nodes.container:
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in head), cols=len(head))
     group += nodes.thead("", _row(head))
     group += nodes.tbody("", *map(_row, body))
-    return nodes.container("", nodes.table("", group), classes=["kill-matrix"])
+    return nodes.container("", nodes.table("", group), classes=[kind])
 
 
 def _row(cells: list[str | nodes.Node]) -> nodes.row:
@@ -224,6 +272,7 @@ def _row(cells: list[str | nodes.Node]) -> nodes.row:
 
 def setup(app: Sphinx) -> dict:
     app.add_directive("engine-map", EngineMap)
+    app.add_directive("chapter-table", ChapterTable)
     app.add_directive("engine-movie", EngineMovie)
     app.add_directive("diagram", Diagram)
     app.add_directive("kill-matrix", KillMatrix)

@@ -23,6 +23,8 @@ _FIGURE = re.compile(
     r'<script type="application/json" class="gw-data">(?P<data>[^<]*)</script>'
     r"<script>(?P<script>.*?)</script></div>", re.DOTALL)
 
+_STYLE = re.compile(r"(?<=>)<style>[^<]*</style>")
+
 # Gives every figure on the page that waits for this data its data; the figure's script follows.
 _FILE = """\
 (() => {
@@ -89,6 +91,19 @@ def with_data_apart(page: str, docname: str, env: BuildEnvironment) -> str:
                 f"<script>{_LOADER}</script></div>")
 
     return _FIGURE.sub(apart, page)
+
+
+def without_repeated_styles(page: str, seen: set[str]) -> str:
+    """The HTML of a page's part without the figures' styles that the page has already.
+
+    seen: of the page so far, and extended here. In a notebook, each figure stands alone.
+    """
+    def first(style: re.Match) -> str:
+        known = style[0] in seen
+        seen.add(style[0])
+        return "" if known else style[0]
+
+    return _STYLE.sub(first, page)
 
 
 def write_files(app: Sphinx, exception: Exception | None) -> None:

@@ -4,10 +4,13 @@ An SVG in an <img> knows nothing of the page, so each plot stands in the page it
 description for those who do not see it: `mystnb: {image: {alt: …}}` on the cell that draws it.
 """
 
+import base64
+import io
 import re
 from html import escape
 
 from nbformat import NotebookNode
+from PIL import Image
 
 from autograder.chapters.chapter import Chapter, ChapterError
 
@@ -19,6 +22,8 @@ KERNEL_ARGUMENTS = ["--IPKernelApp.log_level=ERROR", "--InlineBackend.figure_for
                       for name, value in _SETTINGS.items())]
 _STYLE = re.compile(
     r'<style type="text/css">\*\{stroke-linejoin: round; stroke-linecap: butt\}</style>')
+_PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
+_SMALL_PNG = 8_000            # bytes; a larger one is a picture of many numbers
 _IDS = re.compile(r'(\bid="|\bhref="#|url\(#)')
 
 
@@ -72,9 +77,20 @@ def inline_svg(svg: str, alt: str, prefix: str) -> str:
     rest = re.sub(r"<metadata>.*?</metadata>", "", rest, flags=re.S)
     # it would hold for the whole page; its settings are on the <svg> instead
     rest = _STYLE.sub("", rest)
+    rest = _PNG.sub(_smaller, rest)
     rest = _IDS.sub(rf"\g<1>{prefix}", rest).replace("#000000", "currentColor")
     rest = re.sub(r"'DejaVu Sans'[^;\"]*sans-serif", "inherit", rest)
     opening += (f' role="img" aria-label="{escape(alt)}" fill="currentColor" '
                 f'stroke-linejoin="round" stroke-linecap="butt" style="width: {width:.0f}px; '
                 f'min-width: min({width:.0f}px, 30rem)"')
     return f'<div class="plot">{opening}{rest.rstrip()}</div>'
+
+
+def _smaller(picture: re.Match) -> str:
+    """A picture in the SVG, a heat map say, as the page loads it: a tenth of its bytes."""
+    data = base64.b64decode(picture[1])
+    if len(data) < _SMALL_PNG:
+        return picture[0]
+    shrunk = io.BytesIO()
+    Image.open(io.BytesIO(data)).save(shrunk, "WEBP", quality=85)
+    return f"data:image/webp;base64,{base64.b64encode(shrunk.getvalue()).decode()}"

@@ -48,6 +48,11 @@ def replay(engine: LLMEngine, arriving: Sequence[tuple[float, Request]]) -> floa
     return time.perf_counter() - started
 
 
+def together(llm: LanguageModel, arriving: Sequence[tuple[float, Request]]) -> float:
+    """Seconds when all that are there share each step."""
+    return replay(LLMEngine(llm), arriving)
+
+
 def one_by_one(llm: LanguageModel, arriving: Sequence[tuple[float, Request]]) -> float:
     """Seconds when each request has the model to itself, in the order of arrival."""
     return replay(LLMEngine(llm, max_num_seqs=1), arriving)

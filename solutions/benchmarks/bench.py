@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,9 @@ from gearworks.decoding import Context
 from gearworks.errors import GearworksError
 from gearworks.kernels.cpu.model import CompiledModel
 from gearworks.language_model import LanguageModel
+from gearworks.profiling.machine import processor_name
 from gearworks.sampling import SamplingParams, choose
 from gearworks.sentencepiece import AnyTokenizer
-from gearworks.serving.engine import LLMEngine
 from gearworks.speculative import NgramProposer, speculate
 from gearworks.tokenizer import Tokenizer
 from gearworks.weights import load_checkpoint
@@ -96,6 +96,12 @@ class Setting:
     @functools.cached_property
     def ours(self) -> LanguageModel:
         return LanguageModel.load(self.folder)
+
+    @functools.cached_property
+    def compiled(self) -> LanguageModel:
+        """The same weights in the compiled engine, which serves where Numba is there."""
+        return replace(self.ours,
+                       model=CompiledModel.load(self.folder, "exact", self.threads))
 
     @functools.cached_property
     def theirs(self) -> Any:
@@ -237,22 +243,24 @@ def batching(setting: Setting) -> list[Result]:
 
     These runs take minutes each, so there are three rounds, and no warm-up of such length.
     """
-    llm = setting.ours
-    arriving = batches.chat_requests(llm)
+    arriving = batches.chat_requests(setting.ours)
     wanted = [request for _, request in arriving]
     tokens = sum(request.max_tokens for request in wanted)
     first = {size: batches.static_batches(setting.theirs, wanted, size)
              for size in batches.STATIC_BATCHES}
     best = min(first, key=first.get)
-    rounds = [(batches.replay(LLMEngine(llm), arriving),
-               batches.one_by_one(llm, arriving),
+    sides = [functools.partial(measure, llm, arriving)
+             for llm in (setting.ours, setting.compiled)
+             for measure in (batches.together, batches.one_by_one)]
+    rounds = [(*(side() for side in sides),
                batches.static_batches(setting.theirs, wanted, best) if number else first[best])
               for number in range(3)]
-    together, alone, static = zip(*rounds)
-    return [Result.of("batching, 32 chat requests", "tokens/s", together, "one by one", alone,
-                      3.0, amount=tokens),
-            Result.of("batching, the same", "tokens/s", together,
-                      f"HF `generate`, padded batches of {best}", static, 2.0, amount=tokens)]
+    together, alone, compiled, compiled_alone, static = zip(*rounds)
+    padded = f"HF `generate`, padded batches of {best}"
+    return [Result.of(what, "tokens/s", ours, beside, theirs, target, amount=tokens)
+            for what, ours, single in (("batching, 32 chat requests", together, alone),
+                                       ("batching, the same, exact", compiled, compiled_alone))
+            for beside, theirs, target in (("one by one", single, 3.0), (padded, static, 2.0))]
 
 
 def sharing(setting: Setting) -> list[Result]:
@@ -328,16 +336,17 @@ def tokenizer(setting: Setting) -> list[Result]:
 
 def sentencepiece() -> list[Result]:
     """The same English with vocabularies of SentencePiece's two kinds, which are trained on
-    it."""
+    it. Both sides begin with empty caches."""
     text, results = english(), []
     for kind in ("BPE", "Unigram"):
         saved = sentencepiece_vocabulary(kind, text).to_str()
-        hf = HFTokenizer.from_str(saved)
 
-        def ours() -> float:
-            cold = AnyTokenizer.from_json(json.loads(saved))
+        def encoding(load: Callable[[str], Any]) -> float:
+            cold = load(saved)
             return timed(lambda: cold.encode(text))
-        mine, theirs = alternate(ours, lambda: timed(lambda: hf.encode(text)))
+        mine, theirs = alternate(
+            lambda: encoding(lambda saved: AnyTokenizer.from_json(json.loads(saved))),
+            lambda: encoding(HFTokenizer.from_str))
         results.append(Result.of(f"encode 1 MB of English, SentencePiece {kind}", "MB/s", mine,
                                  "HF tokenizers", theirs, 0.5,
                                  amount=len(text.encode("utf-8")) / MEGABYTE))
@@ -543,13 +552,7 @@ def tables(reports: Sequence[dict[str, Any]]) -> str:
 
 
 def describe_machine() -> dict[str, Any]:
-    processor = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").is_file():
-        names = [line.split(":", 1)[1].strip()
-                 for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-                 if line.startswith("model name")]
-        processor = names[0] if names else processor
-    return {"processor": processor, "cores": os.cpu_count(),
+    return {"processor": processor_name(), "cores": os.cpu_count(),
             "memory_gb": round(psutil.virtual_memory().total / 1e9),
             "system": f"{platform.system()} {platform.machine()}"}
 

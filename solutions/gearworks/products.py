@@ -9,7 +9,7 @@ How many rows a product has also decides in which order its sums are taken, so a
 change with its neighbours. `fixed_shapes` takes that freedom away.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -73,6 +73,19 @@ def fixed_shapes(counts: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         _SHAPES.reset(token)
+
+
+def each_alone(function: Callable[..., np.ndarray], *rows: np.ndarray) -> np.ndarray:
+    """`function(*rows)`, whose products are not all `matmul`'s.
+
+    rows: arrays of the same length; the function gives one row for each of theirs, and no row
+    needs another one. Within `fixed_shapes` it is called for each row alone, so that none of
+    its products knows how many rows there are.
+    """
+    if _SHAPES.get() is None:
+        return function(*rows)
+    return np.concatenate([function(*(each[place:place + 1] for each in rows))
+                           for place in range(len(rows[0]))])
 
 
 def _in_shapes(a: np.ndarray, b: np.ndarray, counts: Sequence[int]) -> np.ndarray:

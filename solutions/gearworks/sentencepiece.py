@@ -101,7 +101,8 @@ class SentencePieceTokenizer(Tokenizer):
                 run += known[id]
                 continue
             if run:
-                texts.append(_spelled(run))
+                spelled = _spelled(run)
+                texts.append(spelled.replace(SPACE, " ") if self._rules.signs_last else spelled)
                 run = b""
             if id is not None:
                 texts.append(known[id].decode("utf-8"))
@@ -160,6 +161,9 @@ class SentencePieceTokenizer(Tokenizer):
     def _symbols(self, piece: str) -> list[int]:
         """Ids of the characters of a piece, before any merge."""
         tokens, unk_id = self.vocabulary.tokens, self.vocabulary.unk_id
+        known = [*map(tokens.get, piece)]
+        if None not in known:
+            return known
         symbols: list[int] = []
         unknown = 0                       # characters that wait to become unknown tokens
         for character in piece:

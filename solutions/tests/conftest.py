@@ -267,7 +267,8 @@ def smollm2_server(served, smollm2) -> Iterator[SimpleNamespace]:
 
 @pytest.fixture(scope="session")
 def client_library() -> Callable:
-    """A function that imports a library of the extra `clients`: client_library("openai").
+    """A function that imports a library of the extras `clients` and `replicas`:
+    client_library("openai").
 
     Without it the test is skipped, except where `CI` is set: there it fails.
     """

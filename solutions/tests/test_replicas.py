@@ -16,11 +16,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
+import jsonschema
 import psutil
 import pytest
+from test_clients import CANARY
 
 from gearworks.load.prompts import text
 from gearworks.load.trace import TraceRequest
+from gearworks.server.tools import in_words
 
 REPLICAS = Path(__file__).resolve().parents[1] / "replicas"
 MINUTES = 5                         # for Ray to start in
@@ -64,8 +67,8 @@ class Deployment:
 
 
 @pytest.fixture(scope="module")
-def deployment(tiny_folder):
-    pytest.importorskip("ray")
+def deployment(client_library, tiny_folder):
+    client_library("ray")
     # short, because Ray makes sockets there, whose names may not be long
     folder = tempfile.mkdtemp(prefix="gw", dir="/tmp")
     try:
@@ -136,8 +139,8 @@ def prompt(group: int, number: int) -> str:
                              prefix_tokens=PREFIX_TOKENS), SEED, 1000 + number)
 
 
-def test_its_examples_are_right():
-    pytest.importorskip("ray")
+def test_its_examples_are_right(client_library):
+    client_library("ray")
     quick = os.pathsep.join(filter(None, [str(REPLICAS / "without"),
                                           os.environ.get("PYTHONPATH")]))
     ran = subprocess.run([sys.executable, "-m", "doctest", str(REPLICAS / "ray_serve.py")],
@@ -223,6 +226,22 @@ def test_a_stored_response_is_found_again(deployment):
         assert (more.status_code, more.headers["x-replica"]) == (200, home)
 
 
+def test_a_tool_passes_the_router_unchanged_and_its_call_comes_back(deployment, tiny_chat):
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "Tune it."}],
+             "tools": [CANARY], "tool_choice": "required", "max_tokens": 96, "temperature": 0}
+    answer = deployment.http.post("/v1/chat/completions", json=asked)
+    assert answer.headers["x-replica"] and "x-ignored-parameters" not in answer.headers
+    choice = answer.json()["choices"][0]
+    call, = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert call["function"]["name"] == CANARY["function"]["name"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]),
+                        CANARY["function"]["parameters"])
+    prompt = tiny_chat.chat_prompt(in_words(asked["messages"], [CANARY]))
+    ids = tiny_chat.tokenizer.encode(prompt, add_special_tokens=False)
+    assert answer.json()["usage"]["prompt_tokens"] == len(ids)
+
+
 def test_what_is_wrong_is_refused_by_a_replica(deployment):
     for body, status in [(b"{", 400), (b"[" * 100_000, 400), (b'"a"', 400),
                          (b'{"model": "tiny", "prompt": 5}', 400), (b" " * (5 * 2**20), 413)]:
@@ -235,8 +254,8 @@ def test_what_is_wrong_is_refused_by_a_replica(deployment):
                                ).status_code == 403
 
 
-def test_the_client_shows_what_was_cached(deployment):
-    pytest.importorskip("openai")
+def test_the_client_shows_what_was_cached(client_library, deployment):
+    client_library("openai")
     ran = subprocess.run(
         [sys.executable, str(REPLICAS / "client.py"), deployment.url, "--documents", "2",
          "--questions", "3", "--words", "200"], capture_output=True, text=True, timeout=300)

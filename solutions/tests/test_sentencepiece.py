@@ -97,6 +97,12 @@ SET_UPS = {
         pre_tokenizers.Metaspace("▁", "always", False), decoders.Metaspace("▁", "always"),
         False),
     "unigram, bytes": ("Unigram", LLAMA, None, READ_LLAMA, True),
+    "unigram, signs last": ("Unigram", normalizers.Sequence([
+        normalizers.Replace(tokenizers.Regex(r"[\u00AD\u200B\u0301]"), ""),
+        normalizers.Replace(tokenizers.Regex(r"\p{Zs}"), " "), normalizers.NFC()]),
+        pre_tokenizers.Metaspace("▁", "always", True), decoders.Sequence([
+            decoders.ByteFallback(), decoders.Fuse(), decoders.Replace("▁", " "),
+            decoders.Strip(" ", 1, 0)]), True),
 }
 _trained: dict[str, tokenizers.Tokenizer] = {}
 

@@ -71,6 +71,26 @@ def test_a_chat_streams_what_it_answers_whole(client, tiny_chat):
     assert chunks[-1]["choices"][0]["finish_reason"] == alone.finish_reason
 
 
+def test_characters_that_tokens_cut_arrive_whole(client, tiny_chat):
+    """A stream's pieces are whole characters, and together the text that comes at once."""
+    said = "🦊 née 한글, 🎶𝄞!"
+    assert any("\N{REPLACEMENT CHARACTER}" in tiny_chat.tokenizer.decode([id])
+               for id in tiny_chat.tokenizer.encode(said))      # else this shows nothing
+    schema = {"type": "json_schema", "name": "n", "schema": {"enum": [said]}}
+    chat = CHAT | {"max_tokens": 60, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "n", "schema": schema["schema"]}}}
+    *chunks, _ = stream(client, "/v1/chat/completions", chat)
+    chats = [json.loads(chunk)["choices"][0]["delta"].get("content") or "" for chunk in chunks]
+    named = stream(client, "/v1/responses", {"input": "Hi", "text": {"format": schema}})
+    responses = [event["delta"] for event in map(json.loads, named)
+                 if event["type"] == "response.output_text.delta"]
+    whole = client.post("/v1/chat/completions", json=chat).json()["choices"][0]
+    assert json.loads(whole["message"]["content"]) == said
+    for pieces in (chats, responses):
+        assert "".join(pieces) == whole["message"]["content"] and len(pieces) > 5
+        assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
+
+
 def test_several_prompts_and_answers_come_from_one_batch(client, tiny_chat):
     prompts = ["One", "Two two"]
     body = {"prompt": prompts, "n": 2, "max_tokens": 6, "temperature": 0}
@@ -151,6 +171,25 @@ def test_ignored_parameters_are_named(client, caplog):
     streamed = {"prompt": "x", "max_tokens": 1, "stream": True, "user": "me"}
     assert client.post("/v1/completions",
                        json=streamed).headers["x-ignored-parameters"] == "user"
+
+
+@pytest.mark.parametrize("path, body, named", [
+    ("/v1/chat/completions",
+     CHAT | {"stream_options": {"include_obfuscation": False}, "logit_bias": {"5": 1}},
+     "stream_options.include_obfuscation"),
+    ("/v1/chat/completions", CHAT | {"user": "me", "response_format": {
+        "type": "json_schema", "json_schema": {"name": "n", "title": None, "strict": True,
+                                               "kind": 1, "schema": {"enum": ["a"], "x": 2}}}},
+     "user, response_format.json_schema.kind"),
+    ("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "metadata": {"a": "b"},
+                       "text": {"verbosity": "low", "format": {"type": "text", "b": 1}}},
+     "text.verbosity, text.format.b"),
+    ("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": [
+        {"type": "text", "text": "Hi", "cache_control": {}}]}]}, None)])
+def test_ignored_parameters_are_named_inside_of_objects_too(client, path, body, named):
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers.get("x-ignored-parameters") == named
 
 
 def test_what_the_engine_refuses_is_a_bad_request_in_a_stream_too(client):
@@ -399,6 +438,7 @@ def test_the_openapi_document_is_the_types(client):
     assert {path for path in document["paths"]} >= {
         "/v1/models", "/v1/completions", "/v1/chat/completions", "/v1/responses", "/health",
         "/metrics", "/tokenize", "/detokenize"}
+    assert document["paths"]["/v1/responses/{id}"].keys() == {"get", "delete"}
 
 
 @pytest.mark.long

@@ -1,5 +1,6 @@
 """OpenAI's protocol: what is accepted and refused, and what goes back in its client's types."""
 
+import inspect
 import json
 import math
 from dataclasses import replace
@@ -8,6 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from openai.resources import completions as completions_api
+from openai.resources.chat import completions as chat_api
+from openai.resources.responses import responses as responses_api
 from openai.types import Completion, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import ValidationError
@@ -51,11 +55,37 @@ def refused(body, kind=ChatRequest, status=400):
 
 # What is accepted
 
-def test_null_is_absent_and_unknown_parameters_are_named():
-    nulls = dict.fromkeys([*ChatRequest.model_fields.keys() - {"messages"}, "user"])
-    request, ignored = validate_request(HI | nulls | {"store": True, "metadata": {"a": 1},
-                                                      "verbosity": None}, ChatRequest, LIMITS)
-    assert request == valid(HI) and ignored == ["metadata", "store"]
+@pytest.mark.parametrize("kind, needed", [
+    (ChatRequest, HI), (CompletionRequest, {"prompt": "a"}), (ResponsesRequest, {"input": "a"}),
+    (TokenizeRequest, {"prompt": "a"}), (DetokenizeRequest, {"tokens": [1]})],
+    ids=lambda part: getattr(part, "__name__", ""))
+def test_null_is_absent_and_unknown_parameters_are_named(kind, needed):
+    nulls = dict.fromkeys([*kind.model_fields.keys() - needed.keys(), "user", "verbosity"])
+    request, ignored = validate_request(needed | nulls | {"service_tier": "auto",
+                                                          "moderation": {"a": 1}}, kind, LIMITS)
+    assert request == valid(needed, kind) and ignored == ["moderation", "service_tier"]
+
+
+# Parameters of OpenAI's that mean nothing here: who asks, what it costs and how long it is kept
+# there; sound, pictures, the web, thoughts and helpers that this server does not have; and what
+# newer parameters have replaced
+NOT_OURS = {"user", "safety_identifier", "service_tier", "prompt_cache_key",
+            "prompt_cache_options", "prompt_cache_retention", "moderation", "access_programs",
+            "audio", "modalities", "image", "web_search_options", "reasoning_effort",
+            "reasoning", "verbosity", "prediction", "max_tool_calls", "background_options",
+            "context_management", "truncation", "functions", "function_call", "best_of",
+            "suffix"}
+
+
+@pytest.mark.parametrize("kind, create, more", [
+    (ChatRequest, chat_api.Completions.create, {"store", "metadata"}),
+    (CompletionRequest, completions_api.Completions.create, set()),
+    (ResponsesRequest, responses_api.Responses.create, set())],
+    ids=["chat", "completions", "responses"])
+def test_every_parameter_of_openais_client_is_ours_or_left_out_on_purpose(kind, create, more):
+    known = inspect.signature(create).parameters.keys() - {
+        "self", "extra_headers", "extra_query", "extra_body", "timeout"}
+    assert known - kind.model_fields.keys() <= NOT_OURS | more
 
 
 def test_messages_of_all_roles_and_content_in_parts():
@@ -148,6 +178,17 @@ def test_a_bad_value_is_named(name, value):
      "tools[0].function.parameters"),
     (HI | {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
      "tool_choice"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": 5}}},
+     "tool_choice.function.name"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]}}},
+     "tool_choice"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "none", "tools": []}}}, "tool_choice.allowed_tools.mode"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": []}}}, "tool_choice.allowed_tools.tools"),
     (HI | {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
      "response_format.json_schema.schema"),
     (HI | {"user": "\ud800"}, "user"), (HI | {"\ud800": 1}, "\\ud800"),

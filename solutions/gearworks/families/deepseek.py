@@ -19,6 +19,7 @@ from gearworks.families.layouts import LatentLayer, Weights
 from gearworks.kv_cache import Cache, Rows
 from gearworks.layers import linear, rms_norm, softmax
 from gearworks.moe import choose_experts, gated_network, keep_best_groups, mixture
+from gearworks.products import each_alone
 from gearworks.rope_scaling import scaled_angles, yarn_mscale
 
 LATENT_NORM_EPS = 1e-6  # of the norms of latents, whatever the configuration says of the others
@@ -57,11 +58,13 @@ def latent_attention(hidden: np.ndarray, weights: LatentLayer, config: ModelConf
     T, H, value = len(hidden), config.num_attention_heads, config.latent.v_head_dim
     n, r = config.latent.qk_nope_head_dim, config.latent.kv_lora_rank
     cached = latent_keys(hidden, weights, config, cos, sin)
-    queries = absorbed_queries(hidden, weights, config, cos, sin)
+    queries = each_alone(lambda *rows: absorbed_queries(rows[0], weights, config, *rows[1:]),
+                         hidden, cos, sin)                                       # (T, H, r + t)
     mixed = cache.attend(index, queries, cached, cached[..., :r])                    # (T, H, r)
-    to_values = weights.kv_b_proj.reshape(H, -1, r)[:, n:]                       # (H, value, r)
-    values = mixed.transpose(1, 0, 2) @ to_values.transpose(0, 2, 1)             # (H, T, value)
-    return linear(values.transpose(1, 0, 2).reshape(T, H * value), weights.o_proj)
+    to_values = weights.kv_b_proj.reshape(H, -1, r)[:, n:].transpose(0, 2, 1)    # (H, r, value)
+    values = each_alone(lambda rows: (rows.transpose(1, 0, 2) @ to_values).transpose(1, 0, 2),
+                        mixed)                                                   # (T, H, value)
+    return linear(values.reshape(T, H * value), weights.o_proj)
 
 
 def latent_keys(hidden: np.ndarray, weights: LatentLayer, config: ModelConfig, cos: np.ndarray,

@@ -161,11 +161,12 @@ class AsyncEngine:
         return sum(stream.unfinished for stream in self._streams)
 
     def _run(self) -> None:
-        """The engine's thread."""
+        """The engine's thread. Whatever ends it, a panic in a library or `sys.exit` in a
+        learner's gear included, is told: nobody waits for a thread that has gone."""
         try:
             while self._obey():
                 self._step()
-        except Exception as error:
+        except BaseException as error:
             log.exception("the engine has failed")
             self._tell(self._fail_all, EngineError(
                 "the engine has failed", f"{type(error).__name__}: {error}"[:500],

@@ -48,10 +48,11 @@ def document(limits: Limits) -> dict[str, Any]:
     for path, summary in QUESTIONS.items():
         paths[path] = {"get": _operation(
             summary, {"application/json": {"schema": {"type": "object"}}})}
-    paths["/v1/models/{name}"] = {"get": _operation(
-        "One of them", {"application/json": {"schema": {"type": "object"}}}) | {"parameters": [
-            {"name": "name", "in": "path", "required": True,
-             "schema": {"type": "string", "enum": list(limits.models)}}]}}
+    names = {"type": "string", "enum": list(limits.models)}
+    paths["/v1/models/{name}"] = {"get": _named("One of them", "name", names)}
+    paths["/v1/responses/{id}"] = {
+        method: _named(summary, "id", {"type": "string", "pattern": "^resp_[0-9a-f]{32}$"})
+        for method, summary in (("get", "One that is kept"), ("delete", "Forget it"))}
     paths["/metrics"] = {"get": _operation(
         "Counts for Prometheus", {"text/plain": {"schema": {"type": "string"}}})}
     return {"openapi": "3.1.0",
@@ -69,6 +70,12 @@ def _allow_null(schema: dict[str, Any]) -> None:
         kinds = field.get("anyOf", [field])
         if name not in schema.get("required", ()) and {"type": "null"} not in kinds:
             schema["properties"][name] = {"anyOf": [*kinds, {"type": "null"}]}
+
+
+def _named(summary: str, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """An operation on what a part of its path names."""
+    return _operation(summary, {"application/json": {"schema": {"type": "object"}}}) | {
+        "parameters": [{"name": name, "in": "path", "required": True, "schema": schema}]}
 
 
 def _operation(summary: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from gearworks.server.inside import StepFeed
 from gearworks.server.metrics import Metrics
 from gearworks.server.protocol import validate_request
 from gearworks.server.reply import Reply
-from gearworks.server.request_types import ChatRequest, CompletionRequest, Limits, Object
+from gearworks.server.request_types import (ChatRequest, CompletionRequest, Limits, Object,
+                                            ignored_within)
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.record import StepRecord
 from gearworks.serving.request import Delta, Request
@@ -132,6 +133,7 @@ class Service:
                   ) -> tuple[Any, dict[str, str]]:
         """A body as its type, and a header that names the parameters that mean nothing."""
         asked, ignored = validate_request(body, kind, self.limits)
+        ignored += ignored_within(asked, body)
         if not ignored:
             return asked, {}
         names = safe_names(ignored)

@@ -116,8 +116,10 @@ class Answer:
         except Aborted:
             self.finish_reason = "abort"
             return
-        except Exception as error:
-            # in a learner's gear, or ours: it ends this answer, and no other
+        except (KeyboardInterrupt, greenlet.GreenletExit):  # these are not about this answer
+            raise
+        except BaseException as error:
+            # in a learner's gear, a library, or ours: it ends this answer, and no other
             self.finish_reason, self.error = "error", failure(error)
             return
         for token in generation.ids[len(self.sequence.generated()):]:
@@ -125,7 +127,7 @@ class Answer:
         self.finish_reason = generation.finish_reason
 
 
-def failure(error: Exception) -> GearworksError:
+def failure(error: BaseException) -> GearworksError:
     """What a client is told of an exception that ended an answer."""
     if isinstance(error, GearworksError):
         return error

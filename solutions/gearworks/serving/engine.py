@@ -55,16 +55,14 @@ class LLMEngine:
         guessed ahead for each answer at most, by n-grams of its own text, and fewer where they
         fail; the answers do not change.
         batch_invariant: a request's logits have the same bits alone and in any batch, which
-        costs speed; not for models with latent attention. kv_cache_dtype: float32, or int8 or
+        costs speed; not on backends of other products. kv_cache_dtype: float32, or int8 or
         int4 for a cache in fewer bits, where the answers change a little.
         Raises ModelError for sizes that make no sense, or that memory has no room for.
         """
         model = language_model.model
-        fixed = getattr(model, "has_fixed_shapes", True) and model.config.latent is None
-        if batch_invariant and not fixed:
-            kind = "latent attention" if model.config.latent is not None else "this backend"
+        if batch_invariant and not getattr(model, "has_fixed_shapes", True):
             raise ModelError("cannot start the engine",
-                             f"{kind} has products of other shapes in every batch",
+                             "this backend has products of other shapes in every batch",
                              "leave batch_invariant out")
         for name, value, least in (
                 ("block_size", block_size, 1), ("max_num_seqs", max_num_seqs, 1),

@@ -31,7 +31,7 @@ def cache_growth(tokens: Sequence[int], memory_bytes: Mapping[str, Sequence[floa
 
     >>> figure = cache_growth([1, 10], {"GQA": [2e3, 2e4]},
     ...                       {"with": [1e6, 1e6], "without": [1e6, 1e7]})
-    >>> print(repr(figure).splitlines()[-3])
+    >>> print(figure.words.splitlines()[-3])
     Tokens 10: “without” 10 times as much as “with”.
     """
     tokens = [int(count) for count in tokens]

@@ -14,10 +14,12 @@ from gearworks.viz.trace import FigureError, Trace
 
 # of one figure's HTML: a chapter shows several, and its notebook keeps them all
 MOST_BYTES = 100_000
+# of what stands where HTML does not show: more would bury the cells below it
+MOST_LINES = 12
 
 
 class Figure:
-    """What a figure function returns: a notebook shows its HTML, a terminal its words.
+    """What a figure function returns: a notebook shows its HTML, a terminal its first words.
 
     html: the whole figure. words: the same in plain text. Raises FigureError when the HTML is
     larger than `most_bytes`.
@@ -38,7 +40,11 @@ class Figure:
         return self.html
 
     def __repr__(self) -> str:
-        return self.words
+        lines = self.words.splitlines()
+        if len(lines) <= MOST_LINES:
+            return self.words
+        first = lines[:MOST_LINES - 1]
+        return "\n".join([*first, f"… {len(lines) - len(first)} more lines: print(_.words)"])
 
 
 def player(traces: Trace | Sequence[Trace], title: str = "", choice: str = "Show") -> Figure:
@@ -81,7 +87,7 @@ def interactive(kind: str, title: str, data: str, words: str, choice: str = "",
     # Escaped so that no text can end the element that holds the data.
     data = data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
     body = ('<details class="gw-words" open><summary>In words</summary>'
-            f'<pre>{escape(words, quote=False)}</pre></details>'
+            f'<pre tabindex="0">{escape(words, quote=False)}</pre></details>'
             f'<script type="application/json" class="gw-data">{data}</script>')
     return Figure(framed(title, body, kind, choice), words, most_bytes)
 

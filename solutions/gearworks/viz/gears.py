@@ -1,8 +1,9 @@
 """The engine's map: the seven steps of a request, the gears that take them, what is built."""
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from html import escape
 
 from gearworks.viz.figure import Figure, framed
 from gearworks.viz.trace import FigureError
@@ -46,11 +47,13 @@ _BELOW = ("Under the loop: what the steps need, and what makes them fast",
           ("weights", "kv_cache", "quantization", "kernels"))
 
 
-def engine_map(lit: Collection[str] = (), building: Collection[str] = ()) -> Figure:
+def engine_map(lit: Collection[str] = (), building: Collection[str] = (),
+               chapters: Mapping[int, str] | None = None) -> Figure:
     """The engine as a map, with the finished gears lit.
 
     lit: names of the gears that are finished. building: those that the reader is building now.
-    The names are the keys of `GEARS`. Raises FigureError for another name.
+    The names are the keys of `GEARS`. chapters: number -> address; a gear of such a chapter is
+    a link to it. Raises FigureError for another name.
 
     >>> print(repr(engine_map(lit=["pipeline"], building=["tokenizer"])).splitlines()[1])
     Step 1, Encode: text to ids. Gear: Tokenizer (you build it now)
@@ -67,13 +70,19 @@ def engine_map(lit: Collection[str] = (), building: Collection[str] = ()) -> Fig
             return "you build it now"
         return "built" if name in lit else f"chapter {GEARS[name].chapter}"
 
+    def title_of(name: str) -> str:
+        gear = GEARS[name]
+        address = (chapters or {}).get(gear.chapter)
+        return (f'<a href="{escape(address)}">{gear.title}</a>' if address is not None
+                else gear.title)
+
     def look(name: str) -> str:
         return ("gw-gear"
                 + (" gw-building" if name in building else " gw-lit" if name in lit else ""))
 
     def band(title: str, names: Collection[str]) -> str:
         boxes = "".join(f'<li class="{look(name)}">'
-                        f'<span class="gw-gear-name">{_COG}{GEARS[name].title}</span> '
+                        f'<span class="gw-gear-name">{_COG}{title_of(name)}</span> '
                         f'<small>{GEARS[name].does}</small> <small>{state(name)}</small></li>'
                         for name in names)
         return (f'<div class="gw-band"><p class="gw-band-title">{title}</p>'
@@ -81,7 +90,7 @@ def engine_map(lit: Collection[str] = (), building: Collection[str] = ()) -> Fig
 
     steps = "".join(f'<li class="{look(gear)}"><strong>{i} {title}</strong> '
                     f'<small>{happens}</small> '
-                    f'<span class="gw-gear-name gw-of-step">{_COG}{GEARS[gear].title}</span> '
+                    f'<span class="gw-gear-name gw-of-step">{_COG}{title_of(gear)}</span> '
                     f'<small>{state(gear)}</small></li>'
                     for i, (title, happens, gear) in enumerate(STEPS, start=1))
     loop = f'<li class="gw-loop"><span>{LOOP}</span></li>'

@@ -52,7 +52,7 @@ def operator_graph(nodes: Sequence[Node], title: str = "A graph of operators") -
            f'{"".join(edges)}{"".join(boxes)}</svg>')
     body = (f'<div class="gw-scroll" tabindex="0">{svg}</div>'
             '<details class="gw-words"><summary>In words</summary>'
-            f'<pre>{escape(chr(10).join(words), quote=False)}</pre></details>')
+            f'<pre tabindex="0">{escape(chr(10).join(words), quote=False)}</pre></details>')
     return Figure(framed(title, body), "\n".join(words))
 
 

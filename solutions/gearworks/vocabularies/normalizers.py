@@ -20,7 +20,10 @@ from gearworks.vocabularies.unicode_tables import WHITE_SPACE, normalize
 Normalizer = Callable[[str], str]
 
 # Patterns that vocabularies replace, as `re` has them
-_KNOWN_PATTERNS = {" {2,}": " {2,}", r"\A +| +\z": r"\A +| +\Z", r"\A▁": r"\A▁"}
+_KNOWN_PATTERNS = {" {2,}": " {2,}", r"\A +| +\z": r"\A +| +\Z", r"\A▁": r"\A▁",
+                   r"\p{Zs}": "[ \u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]"}
+# One of some characters, each written as it is or by its number: any regular expressions agree
+_LIST = re.compile(r"\[(?:\\u[0-9A-Fa-f]{4}|[^\\\[\]^&-])+\]\+?")
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,11 @@ def read_normalizer(step: Mapping[str, Any]) -> Normalizer:
         pattern, new = get(step, "pattern", dict), get(step, "content", str)
         if isinstance(pattern.get("String"), str) and pattern["String"]:
             return Replace(pattern["String"], new)
-        if pattern.get("Regex") in [*_KNOWN_PATTERNS]:
-            return ReplacePattern(_KNOWN_PATTERNS[pattern["Regex"]], new)
+        regex = pattern.get("Regex")
+        if regex in [*_KNOWN_PATTERNS]:
+            return ReplacePattern(_KNOWN_PATTERNS[regex], new)
+        if isinstance(regex, str) and _LIST.fullmatch(regex):
+            return ReplacePattern(regex, new)
         unsupported(f"its normalizer replaces a pattern that is not known here: "
                     f"{short(pattern)}")
     if kind == "Strip":

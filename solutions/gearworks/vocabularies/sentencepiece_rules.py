@@ -78,6 +78,7 @@ class SentencePieceRules:
     unknown character becomes the tokens of its bytes, if they are all there. fuse_unk:
     neighbours that are unknown become one unknown token.
     joins_bytes: byte tokens that follow each other are read as the characters they spell.
+    signs_last: a sign that byte tokens spell is read as a space, too.
     stripped: so many spaces are taken from a text's beginning when it is read. no_first_space:
     the first token's spaces are not read at all.
     """
@@ -88,6 +89,7 @@ class SentencePieceRules:
     byte_fallback: bool = False
     fuse_unk: bool = False
     joins_bytes: bool = False
+    signs_last: bool = False
     stripped: int = 0
     no_first_space: bool = False
 
@@ -170,6 +172,10 @@ def _read_decoder(decoder: Mapping[str, Any] | None) -> dict[str, Any]:
     kinds = [step.get("type") for step in steps]
     if kinds == ["Metaspace"]:
         return {"no_first_space": _read_prepend(steps[0]) != "never"}
+    signs_last = kinds[:3] == ["ByteFallback", "Fuse", "Replace"]
+    if signs_last:
+        steps = [steps[2], *steps[:2], *steps[3:]]
+        kinds = [step.get("type") for step in steps]
     reads_spaces = (steps and steps[0].get("type") == "Replace"
                     and steps[0].get("pattern") == {"String": SPACE}
                     and steps[0].get("content") == " ")
@@ -177,7 +183,7 @@ def _read_decoder(decoder: Mapping[str, Any] | None) -> dict[str, Any]:
             [], ["ByteFallback"], ["Fuse"], ["Fuse", "Strip"], ["ByteFallback", "Fuse"],
             ["ByteFallback", "Fuse", "Strip"]):
         unsupported(f"its decoder is {short(decoder)}, and Metaspace, and Replace with "
-                    "ByteFallback, Fuse and Strip after it, are supported", OTHER_MODEL)
+                    "ByteFallback, Fuse and Strip, are supported", OTHER_MODEL)
     stripped = 0
     if kinds[-1] == "Strip":
         if steps[-1].get("content") != " " or get(steps[-1], "stop", int, 0) != 0:
@@ -186,4 +192,5 @@ def _read_decoder(decoder: Mapping[str, Any] | None) -> dict[str, Any]:
         stripped = get(steps[-1], "start", int)
         if stripped < 0:
             malformed(f"its decoder's 'start' is {stripped}")
-    return {"joins_bytes": "ByteFallback" in kinds, "stripped": stripped}
+    return {"joins_bytes": "ByteFallback" in kinds, "signs_last": signs_last,
+            "stripped": stripped}
