@@ -131,7 +131,8 @@ def generator(check: Check, seed: int) -> np.random.Generator:
 
 def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
               seconds: float = CHECK_SECONDS, **limit: Any) -> Outcome:
-    """Run one check on the subjects, under a limit of processor time.
+    """Run one check on the subjects, under a limit of processor time: with what it always
+    draws, if there is such, and with the seed.
 
     limit: more of it, as `time_limit` takes it, where the subjects are another process's.
     Raises KeyboardInterrupt alone, when the person in front interrupts.
@@ -152,7 +153,8 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
 
     try:
         with run_of((check.exercise, check.name, seed)), time_limit(seconds, **limit):
-            check.run(*subjects, generator(check, seed))
+            for each in (*check.always, seed):
+                check.run(*subjects, generator(check, each))
     except KeyboardInterrupt:
         raise
     except WallLimit as error:
