@@ -85,8 +85,10 @@ def what_runs(config: "ModelConfig") -> dict[str, str | None]:
 def _in_codes(tensor: object) -> bool:
     """Whether a tensor of an open file is in codes that the kernels can take."""
     from gearworks.formats.gguf_codes import is_quantized
-    from gearworks.formats.quantized import PackedMatrix
+    from gearworks.formats.quantized import PackedExperts, PackedMatrix
 
+    if isinstance(tensor, PackedExperts):
+        tensor = tensor.expert(0)
     if not isinstance(tensor, PackedMatrix):
         return is_quantized(getattr(tensor, "type", None))
     row = tensor.codes(slice(0, 1))
