@@ -526,7 +526,8 @@ def sum_of_sizes(call: Call) -> float:
 @check("layers.linear", points=1, public=True)
 def any_product(linear, rng):
     """Inputs along any axes, large and tiny, with a bias and without, in any layout."""
-    expect_agreement(linear, layers_reference.linear, products(), rng, always=2, atol=sum_of_sizes,
+    expect_agreement(linear, layers_reference.linear, products(), rng, always=2,
+                     atol=sum_of_sizes,
                      hint="The last axis of x is what a row of the weights meets; all axes "
                           "before it stay. What is a bias of None?")
 

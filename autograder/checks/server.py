@@ -451,7 +451,7 @@ def any_body(validate_request, rng):
         validate_request, broken, "Who refuses this: the type, the limits, or nobody?"), rng)
 
 
-@check(REQUEST, points=0.5, public=False, always=(2,))
+@check(REQUEST, points=0.5, public=False, always=(2, 0))
 def any_request(validate_request, rng):
     """Random parameters of three kinds of requests, right and wrong ones, and other limits."""
     values = [None, 0, 1, 3, 5, 101, -1, 0.5, True, "", "x", [], ["x"], [1], [700], {},

@@ -250,7 +250,7 @@ def the_bonus(accept, rng):
                        "target has one row more than there are guesses.", 200)
 
 
-@check(ACCEPT, points=1, public=True)
+@check(ACCEPT, points=1, public=True, always=(1,))
 def the_law(accept, rng):
     """Whatever the draft is, the first token has the target's distribution."""
     target = rng.dirichlet(np.full(5, 2.0)) * 0.8 + 0.04
