@@ -22,6 +22,7 @@ import numpy as np
 import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
+from autograder.checking.draws import run_of
 from autograder.checking.levels import level_of
 from autograder.checking.learner_code import (COMPILING, cannot_compile, is_learners,
                                               is_not_attempted, line_of, next_step,
@@ -151,7 +152,7 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
                        **_within_words(message))
 
     try:
-        with time_limit(seconds, **limit):
+        with run_of((check.exercise, check.name, seed)), time_limit(seconds, **limit):
             for each in (*check.always, seed):
                 check.run(*subjects, generator(check, each))
     except KeyboardInterrupt:
