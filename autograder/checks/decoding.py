@@ -531,7 +531,7 @@ def said_to(generate, wish: Wish) -> Seen:
 def any_wish(generate, rng):
     """Prompts with special tokens in them, seeds and penalties, limits and ends of every
     kind."""
-    expect_agreement(generate, reference, wishes(), rng, run=said_to, examples=150,
+    expect_agreement(generate, reference, wishes(), rng, run=said_to, examples=150, always=6,
                      hint="Follow the text token by token: which ids does the prompt have, "
                           "whom does each setting reach, and what ends the text?")
 

@@ -478,7 +478,7 @@ def as_fast_in_a_large_pool(BlockPool, rng):
     expect_equal(pool.available, 998_000, of="how many blocks are available")
 
 
-@check(ALLOCATE, points=1, public=False, always=(6,))
+@check(ALLOCATE, points=1, public=False, always=(6, 4))
 def any_use(BlockPool, rng):
     """Whatever sequences come, are forked and go: each block has its users, and no others."""
     expect_life(BlockPool, rng, kv_cache.hash_blocks, 120, "")

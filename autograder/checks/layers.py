@@ -328,7 +328,7 @@ def vectors_almost_constant(layer_norm, rng):
 def any_centred(layer_norm, rng):
     """Vectors along any axes, large, tiny and constant, with any eps, in any layout."""
     usual = norms(has_bias=True).filter(lambda call: call.args[-1] >= 1e-6)
-    expect_agreement(layer_norm, exact_layer_norm, usual, rng, name="layer_norm",
+    expect_agreement(layer_norm, exact_layer_norm, usual, rng, always=2, name="layer_norm",
                      atol=norm_slack,
                      hint="Mean, distances from it, the mean of their squares, eps, root; "
                           "weight, bias. Which of these is another number here?")
@@ -526,7 +526,8 @@ def sum_of_sizes(call: Call) -> float:
 @check("layers.linear", points=1, public=True)
 def any_product(linear, rng):
     """Inputs along any axes, large and tiny, with a bias and without, in any layout."""
-    expect_agreement(linear, layers_reference.linear, products(), rng, atol=sum_of_sizes,
+    expect_agreement(linear, layers_reference.linear, products(), rng, always=2,
+                     atol=sum_of_sizes,
                      hint="The last axis of x is what a row of the weights meets; all axes "
                           "before it stay. What is a bias of None?")
 

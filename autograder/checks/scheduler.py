@@ -561,7 +561,7 @@ def copy_on_write(Scheduler, rng):
            f"block {before[1]}, which the other one reads", hint)
 
 
-@check(ROOM, points=0.5, public=False, always=(0,))
+@check(ROOM, points=0.5, public=False, always=(0, 2))
 def any_room(Scheduler, rng):
     """Whatever comes: whoever is first gets on, and tables are as long as they must be."""
     for options in ({}, {"num_blocks": 7}, {"block_size": 1, "num_blocks": 20}):

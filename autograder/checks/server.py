@@ -451,7 +451,7 @@ def any_body(validate_request, rng):
         validate_request, broken, "Who refuses this: the type, the limits, or nobody?"), rng)
 
 
-@check(REQUEST, points=0.5, public=False, always=(2,))
+@check(REQUEST, points=0.5, public=False, always=(2, 0))
 def any_request(validate_request, rng):
     """Random parameters of three kinds of requests, right and wrong ones, and other limits."""
     values = [None, 0, 1, 3, 5, 101, -1, 0.5, True, "", "x", [], ["x"], [1], [700], {},
@@ -567,7 +567,7 @@ def calls_after_failures(parse_tool_calls, rng):
     expect_calls(parse_tool_calls, call, "No function was offered.", set())
 
 
-@check(CALLS, points=0.5, public=False)
+@check(CALLS, points=0.5, public=False, always=(4,))
 def any_answer(parse_tool_calls, rng):
     """Random answers of markers, calls and their pieces; long ones, deep ones."""
     pieces = [*MARKERS, "</tool_call>", "<tool_", "{", "}", "[", "]", '"', "Paris", "é", ",",
