@@ -74,7 +74,8 @@ FOUND = FunctionCall("get_weather", json.dumps(PARIS))
      [FunctionCall("now", '{"text": "a\\nb {</tool_call>"}')]),
     ('<tool_call>{"name": "now", "arguments": {"a": "\\ud83d"}}</tool_call>', "",
      [FunctionCall("now", '{"a": "\\ud83d"}')]),            # half a pair, still UTF-8
-    (f"<tool_call> <tool_call>{CALL}", "<tool_call> ", [FOUND]),
+    pytest.param(f"<tool_call> <tool_call>{CALL}", "<tool_call> ", [FOUND],
+                 marks=pytest.mark.reference("white space behind a marker of no call")),
     (f"<tool_call>{{oops <tool_call>{CALL}</tool_call>", "<tool_call>{oops", [FOUND]),
 ])
 def test_calls_are_found(text, content, calls):
@@ -110,6 +111,7 @@ fragments = st.sampled_from([
     '{"name": "now", "parameters": {"a": "}\\""}}', ","])
 
 
+@pytest.mark.reference("white space behind a marker of no call")
 @given(st.lists(fragments, max_size=9).map("".join), st.lists(st.integers(0, 500), max_size=9))
 @example(f"[TOOL_CALLS] [{CALL}]", [3, 11, 12, 13])
 @example(f" [TOOL_CALLS] [{CALL}]", [1, 7])
