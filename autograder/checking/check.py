@@ -28,7 +28,8 @@ MESSAGE_WORDS = 160
 class Check:
     """One check of an exercise.
 
-    title: the first paragraph of its docstring, and all that a hidden check shows.
+    title: the first paragraph of its docstring, and all that a hidden check shows. always:
+    seeds with which it runs in every course, before it runs with one that nobody knows.
     """
 
     exercise: str
@@ -37,6 +38,7 @@ class Check:
     points: float
     public: bool
     run: Callable[..., None]
+    always: tuple[int, ...] = ()
 
 
 class CheckFailure(AssertionError):
@@ -53,15 +55,19 @@ class CheckFailure(AssertionError):
         self.expected, self.found, self.hint = expected, found, hint
 
 
-def check(exercise: str, *, points: float,
-          public: bool) -> Callable[[Callable[..., None]], Check]:
-    """Make a function a check of an exercise, named as `autograder.reference.names` has it."""
+def check(exercise: str, *, points: float, public: bool,
+          always: tuple[int, ...] = ()) -> Callable[[Callable[..., None]], Check]:
+    """Make a function a check of an exercise, named as `autograder.reference.names` has it.
+
+    always: see `Check`; for one whose few random inputs find a known mutant out by chance. With
+    seeds that do, the mutant earns the same points in every course.
+    """
     def decorate(function: Callable[..., None]) -> Check:
         title = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
         if not title or points <= 0:
             raise ValueError(
                 f"the check {function.__name__} of {exercise} needs a title and points")
-        return Check(exercise, function.__name__, title, points, public, function)
+        return Check(exercise, function.__name__, title, points, public, function, always)
     return decorate
 
 

@@ -1,7 +1,9 @@
 """The subject and the reference on many drawn inputs, and the smallest that tells them apart.
 
-hypothesis draws and shrinks. It keeps nothing on disk, prints nothing, takes all its chance
-from the check's generator, and leaves Python's and NumPy's own generators as they were.
+Most of the inputs are the same in every run: a wrong version that they find out earns the same
+points in every course. The others come from the check's generator, so that nobody can know them
+all. hypothesis draws and shrinks. It keeps nothing on disk, prints nothing, and leaves Python's
+and NumPy's own generators as they were.
 """
 
 import copy
@@ -30,6 +32,7 @@ from autograder.checking.learner_code import (COMPILING, cannot_compile, is_not_
 from autograder.generators.calls import Call, Script, typed
 
 EXAMPLES = 60               # inputs that are drawn
+ALWAYS = 2 / 3              # of them are the same in every run, and come first
 SHRINK_CALLS = 500          # inputs that may be tried to find a smaller one
 SHRINK_SECONDS = 1.5        # of processor time for them, as a backstop
 LONGEST = 600               # characters of an input that is worth printing
@@ -103,14 +106,14 @@ def expect_agreement(subject: Any, reference: Any, cases: SearchStrategy,
                      run: Callable[[Any, Any], Seen] = called, examples: int = EXAMPLES,
                      hint: str | Mapping[str, str] = "",
                      atol: float | Callable[[Any], float] | None = None,
-                     rtol: float = 1e-5) -> None:
+                     rtol: float = 1e-5, always: int = 0) -> None:
     """Fail if the subject differs from the reference on a drawn input; tells a small one.
 
     cases: a strategy of `Call`, of `Script`, or of what `run` understands. run: lets a subject
     do what a case says, and gives all that can be seen of it. name: of the subject, as a
     learner types it. hint: what to look at next; or several, each by the words that begin what
-    is seen. atol, rtol: as for `expect_same`; atol may depend on the case. Errors must be of
-    the reference's kind.
+    is seen. atol, rtol: as for `expect_same`; atol may depend on the case. always: as for
+    `expect_on_all`. Errors must be of the reference's kind.
     """
     name = name or reference.__name__
 
@@ -121,12 +124,16 @@ def expect_agreement(subject: Any, reference: Any, cases: SearchStrategy,
             compare(got, right, "it", hint, near, rtol)
         except CheckFailure:                          # the case is written out where it matters
             compare(got, right, f"`{_cut(typed(case, name))}`", hint, near, rtol)
-    expect_on_all(cases, demand, rng, examples)
+    expect_on_all(cases, demand, rng, examples, always)
 
 
 def expect_on_all(cases: SearchStrategy, demand: Callable[[Any], None],
-                  rng: np.random.Generator, examples: int = EXAMPLES) -> None:
-    """Fail as `demand` fails on the smallest case that could be found of those that fail."""
+                  rng: np.random.Generator, examples: int = EXAMPLES, always: int = 0) -> None:
+    """Fail as `demand` fails on the smallest case that could be found of those that fail.
+
+    always: the seed of the cases that are the same in every run. Where 0 leaves a known mutant
+    to chance, another number does not.
+    """
     def difference(case: Any) -> CheckFailure | None:
         try:
             demand(case)
@@ -134,9 +141,13 @@ def expect_on_all(cases: SearchStrategy, demand: Callable[[Any], None],
             return failure
         return None
 
-    failure = _smallest(cases, difference, rng, examples)
-    if failure is not None:
-        raise failure
+    familiar, found = round(ALWAYS * examples), None
+    for seed, count in ((always, familiar), (int(rng.integers(2**63)), examples - familiar)):
+        if found is None or _search.get() is Search.ALL:
+            failure = _smallest(cases, difference, seed, count)
+            found = found or failure
+    if found is not None:
+        raise found
 
 
 def _seen(run: Callable[[Any, Any], Seen], subject: Any, case: Any) -> Seen:
@@ -174,9 +185,8 @@ def compare(got: Seen, wanted: Seen, shown: str, hints: str | Mapping[str, str] 
 
 
 def _smallest(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | None],
-              rng: np.random.Generator, examples: int) -> CheckFailure | None:
+              seed: int, examples: int) -> CheckFailure | None:
     """The failure on the case that is the shortest to write, of all that were tried."""
-    seed = int(rng.integers(2**63))
     kept = kept_cases((seed, examples), lambda: _drawn(cases, seed, examples))
     if kept is None:
         return _searched(cases, difference, seed, examples)
@@ -216,7 +226,7 @@ def _searched(cases: SearchStrategy, difference: Callable[[Any], CheckFailure | 
             return False
         if best is None:
             end = time.process_time() + SHRINK_SECONDS
-        if best is None or len(typed(case)) < length:
+        if best is None or len(typed(case)) <= length:      # what is tried later is simpler
             best, length = failure, len(typed(case))
         if _search.get() is Search.FIRST:
             raise _Enough

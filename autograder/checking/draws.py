@@ -23,14 +23,13 @@ class Draws:
         self._lists: OrderedDict[Hashable, list[Any]] = OrderedDict()
 
     @contextmanager
-    def during(self, check: Hashable) -> Iterator[None]:
-        """Within the block, one run of a check, what is drawn comes from here. check: its name
-        and its seed."""
-        token = _run.set(_Run(self, check))
+    def in_use(self) -> Iterator[None]:
+        """Within the block what checks draw comes from here."""
+        token = _used.set(self)
         try:
             yield
         finally:
-            _run.reset(token)
+            _used.reset(token)
 
     def cases(self, told: Hashable, draw: Callable[[], list[Any]]) -> list[Any]:
         """The cases, as nobody has touched them."""
@@ -47,12 +46,22 @@ class Draws:
 class _Run:
     """A run of a check: its searches count, so that each has its own cases."""
 
-    draws: Draws
     check: Hashable
     searches: int = 0
 
 
+_used: ContextVar[Draws | None] = ContextVar("where drawn cases are kept", default=None)
 _run: ContextVar[_Run | None] = ContextVar("the run of a check that is going on", default=None)
+
+
+@contextmanager
+def run_of(check: Hashable) -> Iterator[None]:
+    """The block is one run of a check. check: its name and its seed."""
+    token = _run.set(_Run(check))
+    try:
+        yield
+    finally:
+        _run.reset(token)
 
 
 def kept_cases(told: Hashable, draw: Callable[[], list[Any]]) -> Iterator[Any] | None:
@@ -60,8 +69,8 @@ def kept_cases(told: Hashable, draw: Callable[[], list[Any]]) -> Iterator[Any] |
 
     told: what they follow from besides the check, its seed and the number of the search.
     """
-    run = _run.get()
-    if run is None:
+    draws, run = _used.get(), _run.get()
+    if draws is None or run is None:
         return None
     run.searches += 1
-    return map(copy.deepcopy, run.draws.cases((run.check, run.searches, told), draw))
+    return map(copy.deepcopy, draws.cases((run.check, run.searches, told), draw))

@@ -22,6 +22,7 @@ import numpy as np
 import gearworks.errors
 from autograder.checking import (MESSAGE_WORDS, NOTHING, Check, CheckFailure, checks_of,
                                  error_text)
+from autograder.checking.draws import run_of
 from autograder.checking.levels import level_of
 from autograder.checking.learner_code import (COMPILING, cannot_compile, is_learners,
                                               is_not_attempted, line_of, next_step,
@@ -130,7 +131,8 @@ def generator(check: Check, seed: int) -> np.random.Generator:
 
 def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
               seconds: float = CHECK_SECONDS, **limit: Any) -> Outcome:
-    """Run one check on the subjects, under a limit of processor time.
+    """Run one check on the subjects, under a limit of processor time: with what it always
+    draws, if there is such, and with the seed.
 
     limit: more of it, as `time_limit` takes it, where the subjects are another process's.
     Raises KeyboardInterrupt alone, when the person in front interrupts.
@@ -150,8 +152,9 @@ def run_check(check: Check, subjects: Sequence[Any], seed: int, *,
                        **_within_words(message))
 
     try:
-        with time_limit(seconds, **limit):
-            check.run(*subjects, generator(check, seed))
+        with run_of((check.exercise, check.name, seed)), time_limit(seconds, **limit):
+            for each in (*check.always, seed):
+                check.run(*subjects, generator(check, each))
     except KeyboardInterrupt:
         raise
     except WallLimit as error:

@@ -98,7 +98,7 @@ def plain_llama(parameter_count, rng):
                  "layers have?", HF_PARAMETERS["Llama-2-7B"])
 
 
-@check("accounting.parameter_count", points=3, public=True)
+@check("accounting.parameter_count", points=3, public=True, always=(4,))
 def grouped_heads(parameter_count, rng):
     """Fewer key/value heads, and heads whose sizes do not add up to the hidden size."""
     expect_count(parameter_count, odd_shape(rng), "the number of parameters",

@@ -55,7 +55,7 @@ def cos_sin(positions: np.ndarray, head_dim: int,
 example_of_rope_frequencies_apply_rope = docstring_example(ROPE, points=1)
 
 
-@check(ROPE, points=1, public=True)
+@check(ROPE, points=1, public=True, always=(0,))
 def powers_of_theta(rope_frequencies, apply_rope, rng):
     """Frequencies by hand: they fall from 1 by equal factors."""
     base = float(rng.choice([10.0, 100.0]))
@@ -361,7 +361,7 @@ def given_mask(attention, rng):
                  hint="True means that the query may look. Query 2 may look at nothing.")
 
 
-@check("attention.attention", points=1, public=True)
+@check("attention.attention", points=1, public=True, always=(1,))
 def large_logits(attention, rng):
     """Queries 200 times as large neither overflow nor lose the second key;
     nothing is changed in place."""
@@ -449,7 +449,7 @@ def odd_shapes(attention, rng):
         expect_close(unchanged(attention, q, k, v, hint=CALLERS), true_attention(q, k, v))
 
 
-@check("attention.attention", points=0.5, public=False)
+@check("attention.attention", points=0.5, public=False, always=(3,))
 def tiny_activations(attention, rng):
     """Activations in the thousandths: weights that are almost equal."""
     q, k, v = qkv(rng, T=4, S=9, H=6, K=2, d=10, scale=1e-3)
@@ -636,7 +636,7 @@ def by_the_table(paged_attention, rng):
     expect_paged(paged_attention, rng, [(9, 1), (2, 1), (5, 1)], hint, order="in a row")
 
 
-@check(PAGED, points=2, public=True)
+@check(PAGED, points=2, public=True, always=(0,))
 def ragged(paged_attention, rng):
     """A prompt, a piece of a prompt after what is there already, and single tokens, in one
     step: every query sees the keys up to itself."""

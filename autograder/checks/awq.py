@@ -67,7 +67,7 @@ def expect_best(awq_scale, weight: np.ndarray, inputs: np.ndarray, group: int, g
 example_of_awq_scale = docstring_example(EXERCISE, points=1)
 
 
-@check(EXERCISE, points=2, public=True)
+@check(EXERCISE, points=2, public=True, always=(11, 8))
 def one_candidate(awq_scale, rng):
     """With a grid of one there is only a = 0, which scales nothing; with two there is the
     square root, too."""
@@ -97,7 +97,7 @@ def the_best_of_the_grid(awq_scale, rng):
                     "The docstring says which a the grid ends with.")
 
 
-@check(EXERCISE, points=1, public=True)
+@check(EXERCISE, points=1, public=True, always=(24, 5))
 def never_worse(awq_scale, rng):
     """The outputs are never worse than with rounding alone."""
     for inputs in (rng.standard_normal((40, 16)).astype(np.float32), outlying(rng, 5, 16),
@@ -110,7 +110,7 @@ def never_worse(awq_scale, rng):
                "a = 0 is a candidate, and it scales nothing.")
 
 
-@check(EXERCISE, points=1, public=True)
+@check(EXERCISE, points=1, public=True, always=(0,))
 def unused_inputs(awq_scale, rng):
     """Columns whose inputs are always 0, and a layer whose inputs are all 0."""
     weight, inputs = matrix(rng, 6, 8), outlying(rng, 30, 8)
@@ -126,7 +126,7 @@ def unused_inputs(awq_scale, rng):
                      hint="Every a gives the same error, 0. Which of equals is taken?")
 
 
-@check(EXERCISE, points=1, public=False)
+@check(EXERCISE, points=1, public=False, always=(5,))
 def layers_of_all_kinds(awq_scale, rng):
     """Other shapes, large and tiny inputs, and what is refused."""
     for out, columns, group, size in ((1, 4, 2, 1e3), (9, 40, 8, 1e-3), (16, 8, 8, 1)):

@@ -135,7 +135,7 @@ def several(StopMatcher, rng):
                               "list says nothing.")
 
 
-@check(STOP, points=1, public=True)
+@check(STOP, points=1, public=True, always=(0,))
 def like_its_own_beginning(StopMatcher, rng):
     """Stop strings that begin like themselves: aab in aaab, a blank line after a line."""
     for stop, text in (("aab", "xaaab"), ("abab", "abaabab"), ("\n\n", "a\nb\n\nc"),
@@ -205,11 +205,12 @@ def any_pieces(StopMatcher, rng):
     """Texts of few letters, in any pieces, with stop strings that repeat themselves, overlap,
     or are made of signs."""
     expect_agreement(StopMatcher, stop_matcher, STREAMS, rng, run=shown_of, examples=250,
+                     always=1,
                      hint="Write the text down as it is after this piece. Which is the longest "
                           "end of it that any stop string begins with?")
 
 
-@check(STOP, points=0.5, public=False)
+@check(STOP, points=0.5, public=False, always=(0,))
 def any_text(StopMatcher, rng):
     """Random texts of few letters, random stop strings, random pieces."""
     for _ in range(60):
@@ -234,7 +235,7 @@ def all_scripts(StopMatcher, rng):
             expect_stream(StopMatcher, stops, pieces, "")
 
 
-@check(STOP, points=0.5, public=False)
+@check(STOP, points=0.5, public=False, always=(1, 0))
 def long_texts(StopMatcher, rng):
     """Long pieces, with false alarms at their ends, and two matchers side by side."""
     pieces = [("word " * 400 + "EN")[int(rng.integers(3)):], "D" if rng.random() < 0.5 else "E",
@@ -530,7 +531,7 @@ def said_to(generate, wish: Wish) -> Seen:
 def any_wish(generate, rng):
     """Prompts with special tokens in them, seeds and penalties, limits and ends of every
     kind."""
-    expect_agreement(generate, reference, wishes(), rng, run=said_to, examples=150,
+    expect_agreement(generate, reference, wishes(), rng, run=said_to, examples=150, always=6,
                      hint="Follow the text token by token: which ids does the prompt have, "
                           "whom does each setting reach, and what ends the text?")
 
@@ -551,7 +552,7 @@ class Alternating:
         self.tokens.append(int(token))
 
 
-@check(GENERATE, points=0.5, public=True)
+@check(GENERATE, points=0.5, public=True, always=(31,))
 def grammars_and_logprobs(generate, rng):
     """A grammar is asked before each token and told of it;
     each token has a log-probability, the model's own."""
@@ -627,7 +628,7 @@ def conversations(generate, rng):
         generate(model, tokenizer, "x" * 50, max_tokens=1, context=context)
 
 
-@check(GENERATE, points=0.5, public=False)
+@check(GENERATE, points=0.5, public=False, always=(3,))
 def any_request(generate, rng):
     """Requests of many kinds, BOS and special tokens among them."""
     for _ in range(8):

@@ -192,7 +192,7 @@ def independent_columns(gptq_quantize, rng):
                           "the nearest, plus the zero point, from 0 to 15.")
 
 
-@check(QUANTIZE, points=2, public=True)
+@check(QUANTIZE, points=2, public=True, always=(1,))
 def feeds_back(gptq_quantize, rng):
     """Each column's error is made up for by all columns after it, in its group and beyond."""
     weight = matrix(rng, 4, 12)
@@ -204,7 +204,7 @@ def feeds_back(gptq_quantize, rng):
     expect_fed_back(gptq_quantize, weight, hessian, 4, False, "a matrix of three groups", hint)
 
 
-@check(QUANTIZE, points=3, public=True)
+@check(QUANTIZE, points=3, public=True, always=(3,))
 def better_than_nearest(gptq_quantize, rng):
     """On the inputs that the Hessian was made of, the outputs are nearer to the right ones."""
     worse = 0

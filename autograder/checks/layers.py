@@ -89,7 +89,7 @@ def each_row(softmax, rng):
                       "keep it, with length 1.")
 
 
-@check("layers.softmax", points=1, public=True)
+@check("layers.softmax", points=1, public=True, always=(0,))
 def large_logits(softmax, rng):
     """Logits of several hundred, of either sign, do not overflow,
     and no row notices another."""
@@ -166,7 +166,7 @@ def small_differences(softmax, rng):
     expect_close(unchanged(softmax, x), exact_softmax(x), atol=1e-7)
 
 
-@check("layers.softmax", points=0.5, public=False)
+@check("layers.softmax", points=0.5, public=False, always=(6,))
 def masked_rows_among_others(softmax, rng):
     """Rows with and without possibilities, with scores of any size beside the masked ones."""
     x = vectors(rng, 2, 5, 8, scale=300.0) - np.float32(1_000)
@@ -259,7 +259,7 @@ def any_norm(rms_norm, rng):
                           "weight. Which of these is another number here?")
 
 
-@check("layers.rms_norm", points=0.5, public=False)
+@check("layers.rms_norm", points=0.5, public=False, always=(2,))
 def any_shape(rms_norm, rng):
     """Vectors in an array of any shape: one alone, heads of tokens, none at all."""
     for shape in ((7,), (3, 2, 6), (2, 3, 1, 5), (4, 1), (0, 9)):
@@ -300,7 +300,7 @@ def centred_vector(layer_norm, rng):
                       "left; weight; bias.")
 
 
-@check("layers.layer_norm", points=1, public=True)
+@check("layers.layer_norm", points=1, public=True, always=(1,))
 def each_vector_centred(layer_norm, rng):
     """Each token's vector is centred and scaled by itself, and left as it was."""
     x = (vectors(rng, 5, 6) * np.float32([[0.2], [1], [7], [30], [200]])
@@ -328,7 +328,7 @@ def vectors_almost_constant(layer_norm, rng):
 def any_centred(layer_norm, rng):
     """Vectors along any axes, large, tiny and constant, with any eps, in any layout."""
     usual = norms(has_bias=True).filter(lambda call: call.args[-1] >= 1e-6)
-    expect_agreement(layer_norm, exact_layer_norm, usual, rng, name="layer_norm",
+    expect_agreement(layer_norm, exact_layer_norm, usual, rng, always=2, name="layer_norm",
                      atol=norm_slack,
                      hint="Mean, distances from it, the mean of their squares, eps, root; "
                           "weight, bias. Which of these is another number here?")
@@ -422,7 +422,7 @@ def any_activation(silu, swiglu, rng):
                          hint="Which of the two goes through SiLU?")
 
 
-@check(SILU_SWIGLU, points=0.5, public=False)
+@check(SILU_SWIGLU, points=0.5, public=False, always=(2,))
 def many_activations(silu, swiglu, rng):
     """SiLU of arrays of any shape and size, none of them changed."""
     for shape, scale in (((5,), 1e-3), ((2, 3, 4), 40.0), ((0, 3), 1.0), ((1, 1), 5.0)):
@@ -432,7 +432,7 @@ def many_activations(silu, swiglu, rng):
         expect_close(got, exact_silu(x).astype(np.float32), atol=1e-6)
 
 
-@check(SILU_SWIGLU, points=0.5, public=False)
+@check(SILU_SWIGLU, points=0.5, public=False, always=(2,))
 def far_gates(silu, swiglu, rng):
     """Gates and branches of any size, closed gates and no tokens among them."""
     for shape, scale in (((3, 5), 150.0), ((1, 7), 1e-3), ((0, 4), 1.0)):
@@ -526,7 +526,8 @@ def sum_of_sizes(call: Call) -> float:
 @check("layers.linear", points=1, public=True)
 def any_product(linear, rng):
     """Inputs along any axes, large and tiny, with a bias and without, in any layout."""
-    expect_agreement(linear, layers_reference.linear, products(), rng, atol=sum_of_sizes,
+    expect_agreement(linear, layers_reference.linear, products(), rng, always=2,
+                     atol=sum_of_sizes,
                      hint="The last axis of x is what a row of the weights meets; all axes "
                           "before it stay. What is a bias of None?")
 

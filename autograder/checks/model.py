@@ -168,7 +168,7 @@ def expect_layer(decoder_layer, case: Truth, steps: tuple[int, ...], hint: str, 
 example_of_decoder_layer = docstring_example(LAYER, points=1)
 
 
-@check(LAYER, points=1, public=True)
+@check(LAYER, points=1, public=True, always=(0,))
 def a_whole_prompt(decoder_layer, rng):
     """A layer of a random Llama, with fewer key/value heads than query heads,
     gives what Hugging Face gives."""
@@ -207,7 +207,7 @@ def what_the_cache_gets(decoder_layer, rng):
                  hint="The first H·d outputs of qkv_proj; they turn as the keys do.")
 
 
-@check(LAYER, points=2, public=True)
+@check(LAYER, points=2, public=True, always=(4,))
 def with_a_past(decoder_layer, rng):
     """A prompt in a first step, then one token, then two: the same rows."""
     expect_layer(decoder_layer, truth("Llama", rng, tokens=8), (5, 1, 2),
@@ -215,7 +215,7 @@ def with_a_past(decoder_layer, rng):
                  "past is. cos and sin say where its tokens stand.")
 
 
-@check(LAYER, points=1, public=True)
+@check(LAYER, points=1, public=True, always=(0,))
 def biases_of_qwen2(decoder_layer, rng):
     """A layer of a random Qwen2: the products q, k and v have a bias."""
     expect_layer(decoder_layer, truth("Qwen2", rng, hidden_size=36, head_dim=6), (5, 2),

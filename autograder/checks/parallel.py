@@ -182,7 +182,7 @@ def any_deal(column_linear, row_linear, rng):
     expect_on_all(dealt(), demand, rng)
 
 
-@check(EXERCISE, points=0.5, public=False)
+@check(EXERCISE, points=0.5, public=False, always=(3,))
 def odd_numbers(column_linear, row_linear, rng):
     """One process, five of them, no token; nothing that was given is changed."""
     for size, T in ((1, 2), (5, 1), (3, 0)):

@@ -78,7 +78,7 @@ def expect_int8(quantize_int8, weight: np.ndarray, of: str, hint: str = "") -> N
 example_of_quantize_int8 = docstring_example(INT8, points=1)
 
 
-@check(INT8, points=1, public=True)
+@check(INT8, points=1, public=True, always=(1,))
 def int8_example(quantize_int8, rng):
     """A row whose largest number is 127 steps away from zero, on either side."""
     sign, step = int(rng.choice([-1, 1])), float(rng.choice([0.25, 2]))
@@ -228,7 +228,7 @@ def int4_example(quantize_int4, pack_int4, rng):
                  hint="A code stands for scale * (code - zero point). Solve that for the code.")
 
 
-@check(INT4, points=2, public=True)
+@check(INT4, points=2, public=True, always=(1,))
 def int4_groups_apart(quantize_int4, pack_int4, rng):
     """Every group of every row has its own scale and zero point."""
     sizes = np.repeat(np.float32([[1, 100, 1e-2], [30, 1, 5]]), 4, axis=1)
@@ -239,7 +239,7 @@ def int4_groups_apart(quantize_int4, pack_int4, rng):
                 "`reshape` can cut each row into groups. A group is neighbours of one row.")
 
 
-@check(INT4, points=2, public=True)
+@check(INT4, points=2, public=True, always=(5,))
 def int4_reaches_zero(quantize_int4, pack_int4, rng):
     """A group all on one side of 0 reaches to 0, and a weight of 0 comes back as 0."""
     for side in (1, -1):
@@ -275,7 +275,7 @@ def int4_halves(quantize_int4, pack_int4, rng):
                           "then add the zero point.")
 
 
-@check(INT4, points=1, public=True)
+@check(INT4, points=1, public=True, always=(0,))
 def int4_constant_groups(quantize_int4, pack_int4, rng):
     """Groups of zeros, and groups of one number, have codes that bring them back."""
     value = float(rng.uniform(1, 9))
@@ -477,7 +477,7 @@ def fp8_small_numbers(fp8_e4m3, rng):
                 "is 2^-6. What is -0?")
 
 
-@check(FP8, points=1, public=True)
+@check(FP8, points=1, public=True, always=(2,))
 def fp8_nan(fp8_e4m3, rng):
     """nan stays nan, in the midst of others and in any shape."""
     x = rng.standard_normal((3, 2, 4)).astype(np.float32)

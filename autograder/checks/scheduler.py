@@ -416,7 +416,7 @@ def answers_to_come(Scheduler, rng):
     expect_chunk(scheduler, running(scheduler, 0), 9, 1, "one pending, of two answers")
 
 
-@check(CHUNK, points=1, public=True)
+@check(CHUNK, points=1, public=True, always=(1,))
 def any_chunks(Scheduler, rng):
     """Whatever comes, every step computes what the rules say."""
     for options in ({}, {"num_blocks": 30, "max_num_batched_tokens": 7}):
@@ -561,7 +561,7 @@ def copy_on_write(Scheduler, rng):
            f"block {before[1]}, which the other one reads", hint)
 
 
-@check(ROOM, points=0.5, public=False)
+@check(ROOM, points=0.5, public=False, always=(0, 2))
 def any_room(Scheduler, rng):
     """Whatever comes: whoever is first gets on, and tables are as long as they must be."""
     for options in ({}, {"num_blocks": 7}, {"block_size": 1, "num_blocks": 20}):
@@ -746,7 +746,7 @@ def as_hugging_face(Scheduler, rng):
                       "has generated.")
 
 
-@check(ADMIT, points=1, public=False)
+@check(ADMIT, points=1, public=False, always=(35,))
 def any_arrivals(Scheduler, rng):
     """Whatever comes: several answers, cached beginnings, blocks that run out."""
     for options in ({}, {"num_blocks": 7}, {"max_num_seqs": 2}, {"num_blocks": 25},

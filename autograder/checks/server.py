@@ -228,7 +228,7 @@ def several_answers(chat_chunks, rng):
                                            "sent already?", steps, n=3)
 
 
-@check(CHUNKS, points=1, public=True)
+@check(CHUNKS, points=1, public=True, always=(5,))
 def tool_calls(chat_chunks, rng):
     """Calls come as their pieces, what was held back comes at the end,
     and the reason is "tool_calls" where a call was the end."""
@@ -304,7 +304,7 @@ def as_they_come(chat_chunks, rng):
     expect_equal(len(got), 2, of="the number of chunks before the failure")
 
 
-@check(CHUNKS, points=0.5, public=False)
+@check(CHUNKS, points=0.5, public=False, always=(4,))
 def any_stream(chat_chunks, rng):
     """Random answers, cut anywhere, with calls and log-probabilities, over several calls."""
     pieces = ["é ", "two", call_text("add"), "<tool_call>{}", "\n", call_text("now"), "<",
@@ -451,7 +451,7 @@ def any_body(validate_request, rng):
         validate_request, broken, "Who refuses this: the type, the limits, or nobody?"), rng)
 
 
-@check(REQUEST, points=0.5, public=False)
+@check(REQUEST, points=0.5, public=False, always=(2, 0))
 def any_request(validate_request, rng):
     """Random parameters of three kinds of requests, right and wrong ones, and other limits."""
     values = [None, 0, 1, 3, 5, 101, -1, 0.5, True, "", "x", [], ["x"], [1], [700], {},
@@ -567,7 +567,7 @@ def calls_after_failures(parse_tool_calls, rng):
     expect_calls(parse_tool_calls, call, "No function was offered.", set())
 
 
-@check(CALLS, points=0.5, public=False)
+@check(CALLS, points=0.5, public=False, always=(4,))
 def any_answer(parse_tool_calls, rng):
     """Random answers of markers, calls and their pieces; long ones, deep ones."""
     pieces = [*MARKERS, "</tool_call>", "<tool_", "{", "}", "[", "]", '"', "Paris", "é", ",",

@@ -168,7 +168,7 @@ def expect_decided(accept, proposed: list[int], draft: np.ndarray | None, target
 example_of_accept = docstring_example(ACCEPT, points=0.5)
 
 
-@check(ACCEPT, points=1, public=True)
+@check(ACCEPT, points=1, public=True, always=(0,))
 def where_nothing_is_left_to_chance(accept, rng):
     """Guesses that the target is sure of stay;
     the first that it rules out is replaced, and nothing follows it."""
@@ -250,7 +250,7 @@ def the_bonus(accept, rng):
                        "target has one row more than there are guesses.", 200)
 
 
-@check(ACCEPT, points=1, public=True)
+@check(ACCEPT, points=1, public=True, always=(1,))
 def the_law(accept, rng):
     """Whatever the draft is, the first token has the target's distribution."""
     target = rng.dirichlet(np.full(5, 2.0)) * 0.8 + 0.04

@@ -238,17 +238,20 @@ def any_names(map_names, rng):
 
 @check("weights.map_names", points=0.5, public=True)
 def another_prefix(map_names, rng):
-    """GPT-2's names begin with `transformer.`, and in the file of 2019 with nothing."""
+    """GPT-2's names begin with `transformer.`, and in the file of 2019 with nothing;
+    that file has each layer's causal mask, too."""
     D = 4 * int(rng.integers(2, 6))
     config = ModelConfig.from_hf({
         "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 13,
         "n_embd": D, "n_layer": 2, "n_head": 2, "n_positions": 8, "layer_norm_epsilon": 1e-5})
     shapes = expected_shapes(config)
-    for found, naming in ((shapes, "the prefix"),
-                          ({name.removeprefix("transformer."): shape
-                            for name, shape in shapes.items()}, "no prefix")):
-        expect_mapped(map_names, found, config, f"the map for a GPT-2 file with {naming}",
-                      "`config.architecture` says whose names they are.")
+    bare = {name.removeprefix("transformer."): shape for name, shape in shapes.items()}
+    masks = {f"h.{layer}.attn.bias": (1, 1, 8, 8) for layer in range(2)}
+    whose = "`config.architecture` says whose names they are."
+    for found, holds, hint in ((shapes, "the prefix", whose), (bare, "no prefix", whose),
+                               (bare | masks, "`h.0.attn.bias`, a causal mask, in it",
+                                "`is_idle(name, config)` knows what may be left over.")):
+        expect_mapped(map_names, found, config, f"the map for a GPT-2 file with {holds}", hint)
 
 
 @check("weights.map_names", points=0.5, public=False)

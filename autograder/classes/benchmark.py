@@ -5,6 +5,7 @@ nothing which was judged before can be used again. Processor time is that of all
 a command has started. It is hardly another one on a busy machine; the wall clock is.
 """
 
+import ast
 import os
 import subprocess
 import sys
@@ -75,9 +76,25 @@ def hand_in(chapter: Chapter, root: Path, folder: Path, count: int) -> None:
     learner = editions.learner_edition(chapter, root)
     solved = editions.solutions(chapter)
     for number in range(count):
-        own = {name: f"{text}\n# {number}\n" for name, text in solved.items()}
+        own = {name: signed(text, number) for name, text in solved.items()}
         _write(editions.solve(learner, own), folder / f"student-{number:04}"
                / chapter.assignment / f"{chapter.stem}.ipynb")
+
+
+def signed(answer: str, number: int) -> str:
+    """An answer with a comment within each of its functions, where it is a part of them.
+
+    >>> print(signed("def double(x):\\n    return x + x\\n", 7))
+    def double(x):
+        # 7
+        return x + x
+    """
+    lines = answer.splitlines()
+    ends = [node.body[-1] for node in ast.walk(ast.parse(answer))
+            if isinstance(node, ast.FunctionDef)]
+    for last in sorted(ends, key=lambda last: -last.lineno):
+        lines.insert(last.lineno - 1, f"{' ' * last.col_offset}# {number}")
+    return "\n".join(lines)
 
 
 def grade(submitted: Path, jobs: int) -> Taken:

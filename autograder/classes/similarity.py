@@ -41,19 +41,20 @@ def export(submissions: Sequence[Submission], chapters: Sequence[Chapter],
             continue
         cuts = cuts_of(chapter)
         reference = {name: cut.solution for name, cut in cuts.items()}
+        stubs = {name: cut.stub for name, cut in cuts.items()}
         place = folder / chapter.assignment
         for submission, written in own:
             _write(place / "submissions" / folder_of(submission.student), written)
-        _write(place / "base" / "stubs", {name: cut.stub for name, cut in cuts.items()})
+        _write(place / "base" / "stubs", stubs)
         _write(place / "public" / "reference", reference)
-        (place / "dolos.zip").write_bytes(_dolos(own, reference))
+        (place / "dolos.zip").write_bytes(_dolos(own, reference, stubs))
         hints = [(submission.student, name, HINT) for submission, written in own
                  for name in alike(written, reference)]
         with open(place / "hints.csv", "w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("student", "exercise", "hint"), *hints])
         yield f"{chapter.assignment}: {len(own)} submissions, {len(hints)} hints"
-        yield (f"  java -jar jplag.jar -l python3 --bc {place / 'base' / 'stubs'} "
-               f"--old {place / 'public'} {place / 'submissions'}")
+        yield (f"  java -jar jplag.jar -l python3 {place / 'submissions'} "
+               f"--old {place / 'public'} --bc {place / 'base' / 'stubs'}")
         yield f"  dolos run -f web -l python {place / 'dolos.zip'}"
 
 
@@ -86,20 +87,25 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         (folder / f"{name}.py").write_text(text, encoding="utf-8", newline="\n")
 
 
-def _dolos(own: Sequence[tuple[Submission, Mapping[str, str]]],
-           reference: Mapping[str, str]) -> bytes:
-    """An archive with a file for each student, and what Dolos wants to know about them."""
-    rows = [("filename", "full_name", "label", "created_at")]
+def _dolos(own: Sequence[tuple[Submission, Mapping[str, str]]], reference: Mapping[str, str],
+           stubs: Mapping[str, str]) -> bytes:
+    """An archive with a file for each student, and what Dolos wants to know about them.
+
+    ignored: of the one file that holds what everybody was given.
+    """
+    rows = [("filename", "full_name", "label", "created_at", "ignored")]
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("stubs.py", "\n\n".join(stubs.values()))
+        rows.append(("stubs.py", "what was given", "", "", "true"))
         archive.writestr("reference.py", "\n\n".join(reference.values()))
-        rows.append(("reference.py", "public reference", "reference", ""))
+        rows.append(("reference.py", "public reference", "reference", "", ""))
         for submission, written in own:
             name = f"{folder_of(submission.student)}.py"
             archive.writestr(f"students/{name}", "\n\n".join(written.values()))
             time = submission.submitted
             rows.append((f"students/{name}", submission.name or submission.student, "",
-                         time.strftime("%Y-%m-%d %H:%M:%S %z") if time else ""))
+                         time.strftime("%Y-%m-%d %H:%M:%S %z") if time else "", ""))
         table = io.StringIO()
         csv.writer(table, lineterminator="\n").writerows(rows)
         archive.writestr("info.csv", table.getvalue())

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import yaml
@@ -140,11 +141,12 @@ def _files(place: Path) -> Iterator[File]:
             if path.is_file() and not is_by_the_way(str(below)):
                 yield File(below, below.name, path.read_bytes)
     elif place.is_file() and zipfile.is_zipfile(place):
-        with zipfile.ZipFile(place) as archive:
-            paths = sorted(entry.filename for entry in archive.infolist()
-                           if not entry.is_dir() and not is_by_the_way(entry.filename))
+        archive = zipfile.ZipFile(place)        # open as long as a file may be read: its list
+        paths = sorted(entry.filename for entry in archive.infolist()       # is read once
+                       if not entry.is_dir() and not is_by_the_way(entry.filename))
         for path in paths:
-            yield File(PurePosixPath(path), PurePosixPath(path).name, _reader(place, path))
+            yield File(PurePosixPath(path), PurePosixPath(path).name,
+                       partial(archive.read, path))
     else:
         raise GearworksError(f"there are no submissions at {place}",
                              "it is neither a folder nor a zip file",
@@ -161,13 +163,6 @@ def _unwrapped(files: list[File]) -> list[File]:
         return files
     return [replace(file, path=PurePosixPath(*file.path.parts[1:])) for file in files
             if len(file.path.parts) > 1]
-
-
-def _reader(archive: Path, path: str) -> Callable[[], bytes]:
-    def read() -> bytes:
-        with zipfile.ZipFile(archive) as opened:
-            return opened.read(path)
-    return read
 
 
 def _submission(file: File, chapters: Sequence[Chapter], told: dict[str, dict],

@@ -59,12 +59,11 @@ def _judged(attempt: Attempt, workers: Workers, public: bool | None, seed: int |
     # What code has seen of hidden checks it could tell in the errors of public ones.
     wanted.sort(key=lambda check: not check.public)
     outcomes: list[Outcome] = []
-    with session, files_in(workers.given):
+    kept = memory.draws.in_use() if memory is not None else nullcontext()
+    with session, kept, files_in(workers.given):
         for check in wanted:
             try:
-                with (memory.draws.during((check.exercise, check.name, seed))
-                      if memory is not None else nullcontext()):
-                    outcome = session.run(check, seed)
+                outcome = session.run(check, seed)
             except LoadError as error:
                 return replace(report, problem=f"Its cell does not run: {error}.")
             outcomes.append(outcome if check.public else outcome.hidden())

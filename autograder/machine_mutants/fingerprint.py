@@ -1,7 +1,7 @@
 """What a result was made from: a hash of mutants, of checks, and of what they are about.
 
-Only code counts: comments, docstrings, points, the order of definitions and the words that a
-check says change nothing.
+Only code counts: comments, docstrings, points, seeds, the order of definitions and the words
+that a check says change nothing.
 """
 
 import ast
@@ -17,7 +17,8 @@ from autograder.reference.source import ModuleSource, module_source
 
 LENGTH = 16
 INPUTS = ("autograder.checks", "autograder.generators")      # where inputs come from
-WORDS = {"hint", "of", "points", "when", "axes"}             # what a check says, and is worth
+# What a check says, and is worth, and the seeds of more inputs than it has by chance.
+WORDS = {"hint", "of", "points", "when", "axes", "always"}
 
 
 def fingerprint(exercise: str, mutants: Iterable[MachineMutant]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -106,6 +107,23 @@ def test_of_several_attempts_the_last_comes_first(tmp_path):
     [submission] = find_submissions(tmp_path, outline())
     assert contents_of(submission) == [("04_transformer.ipynb", b"new"),
                                        ("04_transformer.ipynb", b"old")]
+
+
+def test_the_list_of_an_archive_is_read_once_however_many_are_in_it(tmp_path, monkeypatch):
+    place = tmp_path / "submissions.zip"
+    with zipfile.ZipFile(place, "w") as archive:
+        for number in range(30):
+            archive.writestr(f"student{number}_{100 + number}_{900 + number}_01_overview.ipynb",
+                             f"content {number}")
+    opened = []
+    read_list = zipfile.ZipFile._RealGetContents
+    monkeypatch.setattr(zipfile.ZipFile, "_RealGetContents", lambda archive: (
+        opened.append(archive), read_list(archive))[1])
+    found = find_submissions(place, outline())
+    assert {each.student: contents_of(each) for each in found} == {
+        f"student{number}": [("01_overview.ipynb", f"content {number}".encode())]
+        for number in range(30)}
+    assert len(opened) == 1
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "id\nada\nada\n"])

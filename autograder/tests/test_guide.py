@@ -18,6 +18,7 @@ import pytest
 
 from autograder.chapters import editions
 from autograder.chapters.chapter import read_chapter
+from autograder.classes.benchmark import signed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECTION = "From a fresh machine to a graded class"
@@ -42,7 +43,7 @@ def download(folder):
     folder.mkdir(parents=True)
     with zipfile.ZipFile(folder / "submissions.zip", "w") as archive:
         for number in range(STUDENTS - 1):
-            own = {name: f"{solved[name]}\n# {number}\n"
+            own = {name: signed(solved[name], number)
                    for name in names[:len(names) - number]}
             archive.writestr(f"student{number}_{100 + number}_{900 + number}_04_transformer"
                              ".ipynb", editions.to_text(editions.solve(learner, own)))

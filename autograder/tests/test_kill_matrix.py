@@ -1,7 +1,8 @@
 """Every exercise: the reference passes, a stub earns nothing, mutants die, accepted ones pass.
 
 And each mutant dies by the check that the instructors' guide names, in whatever process it is
-tried. Two seconds, and half a second for each exercise; `--seeds 5` tries five seeds.
+tried. Two seconds, and half a second for each exercise; `--seeds 20` tries twenty seeds, and
+whether a mutant's points are the same with each of them, which takes hours for all.
 """
 
 import json
@@ -13,7 +14,7 @@ import pytest
 
 from autograder.checking import checks_of, exercises
 from autograder.checking.levels import why_not_here
-from autograder.variants.kill_matrix import examine
+from autograder.variants.kill_matrix import examine, scores_by_seed
 from autograder.variants.trials import Worker
 
 PUBLISHED = Path(__file__).parents[2] / "book" / "kill_matrix.json"
@@ -39,6 +40,16 @@ def test_public_checks_carry_the_weight(published):
               for exercise in published}
     by_public = [checks & public[exercise] for (exercise, _), checks in killers.items()]
     assert sum(map(bool, by_public)) >= 0.95 * len(by_public)
+
+
+@pytest.mark.parametrize("exercise", exercises())
+def test_a_mutant_earns_the_same_points_in_every_course(exercise, worker, request):
+    if (seeds := request.config.getoption("--seeds")) == 1:
+        pytest.skip("--seeds 20 asks for it")
+    if missing := why_not_here(exercise):
+        pytest.skip(missing)
+    scores = scores_by_seed(exercise, worker, seeds)
+    assert {name: each for name, each in scores.items() if len({*each}) > 1} == {}
 
 
 # Every third exercise in each run, all of them with --long.

@@ -52,8 +52,11 @@ def test_dolos_gets_an_archive_with_its_table(folder):
     with zipfile.ZipFile(folder / "dolos.zip") as archive:
         rows = list(csv.DictReader(io.StringIO(archive.read("info.csv").decode())))
         assert {row["filename"] for row in rows} | {"info.csv"} == {*archive.namelist()}
-    assert [(row["full_name"], row["label"]) for row in rows] == [
-        ("public reference", "reference"), ("ada", ""), ("ben", "")]
+        stubs = archive.read("stubs.py").decode()
+    assert [(row["full_name"], row["label"], row["ignored"]) for row in rows] == [
+        ("what was given", "", "true"), ("public reference", "reference", ""), ("ada", "", ""),
+        ("ben", "", "")]
+    assert "NotImplementedError" in stubs and "def run_request" in stubs
 
 
 def test_hints_name_who_has_the_references_text(folder):

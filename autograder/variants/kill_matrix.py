@@ -8,7 +8,7 @@ import difflib
 import json as json_format
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from tqdm.auto import tqdm
 
@@ -82,6 +82,13 @@ def examine(exercise: str, worker: Worker, seeds: int = 1,
         _enter(row, trial, worker.run(trial))
         progress()
     return row
+
+
+def scores_by_seed(exercise: str, worker: Worker, seeds: int) -> dict[str, list[float]]:
+    """What each mutant of an exercise earns, as a part of its points, with the seeds 1, 2, …"""
+    return {trial.name: [worker.run(replace(trial, seed=seed, whole=True)).score
+                         for seed in range(1, seeds + 1)]
+            for trial in trials_of(exercise) if trial.kind == "mutant"}
 
 
 def _enter(row: Row, trial: Trial, verdict: Verdict) -> None:

@@ -26,12 +26,17 @@ SILENCE_SECONDS = 300       # by the wall clock: what nothing stops from within 
 
 @dataclass(frozen=True)
 class Trial:
-    """A version of an exercise under its checks: "reference", "stub", "mutant", "accepted"."""
+    """A version of an exercise under its checks: "reference", "stub", "mutant", "accepted".
+
+    whole: whether a mutant meets all checks, and gets the points of those that it passes; else
+    its trial ends with the first that kills it.
+    """
 
     exercise: str
     kind: str
     seed: int
     name: str = ""
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def trial_subjects(trial: Trial) -> list[Any]:
 
 
 def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
-    """Run a trial in this process. A mutant's ends with the first check that kills it.
+    """Run a trial in this process.
 
     say: is told of each check before it runs.
     """
@@ -113,7 +118,7 @@ def run_trial(trial: Trial, say: Callable[[dict], None]) -> Verdict:
         if outcome.status is not Status.PASSED and not failed:
             raised = outcome.status is Status.RAISED
             failed, how = check.name, f"raised {outcome.error}" if raised else outcome.status
-            if trial.kind == "mutant":
+            if trial.kind == "mutant" and not trial.whole:
                 break
     return Verdict(earned / sum(check.points for check in checks), failed, str(how))
 

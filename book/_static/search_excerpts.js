@@ -6,7 +6,7 @@ const searchTexts = {};
   const query = (new URLSearchParams(location.search).get("q") || "").trim().toLowerCase();
   const stemmer = new Stemmer();
   const words = [...new Set(splitQuery(query).map((word) => word.toLowerCase()))].filter((word) => word);
-  const escaped = (text) => text.replace(/[.*+\-?^${}()|[\]\\]/g, "\\$&");
+  const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
   // a word, or what begins with its stem; the words as they were typed come first
   const sources = words.map((word) => `(?<![\\p{L}\\p{N}_])(?:${escaped(word)}|${escaped(stemmer.stemWord(word))})`);
   const anyWord = new RegExp(sources.join("|") || "$^", "giu");
@@ -55,13 +55,13 @@ const searchTexts = {};
     }
     if (!chosen) chosen = (searchTexts[page] || []).find(([id]) => !anchor || id === anchor);
     if (!chosen) return;
-    if (!anchor && chosen[0]) link.hash = chosen[0];
+    if (!anchor && chosen[0]) link.setAttribute("href", `${link.getAttribute("href")}#${chosen[0]}`);
     item.append(excerpt(chosen[1], best ? best.at : 0));
   };
 
   const load = (item) => {
     const link = item.querySelector("a");
-    if (!link || item.dataset.excerpt) return;
+    if (!link || "excerpt" in item.dataset) return;
     item.dataset.excerpt = "";
     const [address, anchor] = link.getAttribute("href").split("#");
     const page = address.slice(0, -DOCUMENTATION_OPTIONS.LINK_SUFFIX.length);

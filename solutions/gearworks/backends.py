@@ -9,7 +9,7 @@ that stands above it stays as it is. An engine is named everywhere in the same w
     fast    as exact, with activations rounded to 8 bits before each product: other last digits,
             now and then another token
     torch   PyTorch, on the fastest device that it finds: bfloat16 or float16 on a GPU
-    auto    exact for a quantized model that it can run, else numpy
+    auto    exact for a quantized model where Numba is there, else numpy
 
 In an engine that `autograder assemble` has put together, auto is numpy: it is there to run the
 learner's operators.
@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gearworks.errors import ModelError, NotAvailableError, UsageError
+from gearworks.errors import NotAvailableError, UsageError
 
 if TYPE_CHECKING:                   # an engine is imported when it is asked for
     from gearworks.config import ModelConfig
@@ -58,17 +58,14 @@ def _best(path: Path, say: Say) -> str:
 
     if ASSEMBLED.exists():
         return "numpy"
-    config, file = open_checkpoint(Path(path))
+    _, file = open_checkpoint(Path(path))
     in_codes = any(map(_in_codes, file.tensors.values()))
     file.close()
     if not in_codes:
         return "numpy"                      # float32 is what NumPy multiplies best
     try:
         _require_numba()
-        from gearworks.kernels.cpu.model import require_supported
-
-        require_supported(config)
-    except (NotAvailableError, ModelError) as error:
+    except NotAvailableError as error:
         say(f"The NumPy engine runs this model: {error.why}.")
         return "numpy"
     return "exact"
@@ -88,8 +85,10 @@ def what_runs(config: "ModelConfig") -> dict[str, str | None]:
 def _in_codes(tensor: object) -> bool:
     """Whether a tensor of an open file is in codes that the kernels can take."""
     from gearworks.formats.gguf_codes import is_quantized
-    from gearworks.formats.quantized import PackedMatrix
+    from gearworks.formats.quantized import PackedExperts, PackedMatrix
 
+    if isinstance(tensor, PackedExperts):
+        tensor = tensor.expert(0)
     if not isinstance(tensor, PackedMatrix):
         return is_quantized(getattr(tensor, "type", None))
     row = tensor.codes(slice(0, 1))

@@ -33,7 +33,7 @@ from gearworks.families.layouts import LayerWeights, Weights, layout
 from gearworks.families.routes import PLAIN
 from gearworks.kv_cache import Cache, KVCache, Rows
 from gearworks.layers import linear, rms_norm, swiglu
-from gearworks.model import Model, rotations
+from gearworks.model import Model, family_forward, rotations
 from gearworks.moe import mixture, route
 from gearworks.rope_scaling import angles_in_layer
 from gearworks.weights import map_names, open_checkpoint, read_into, reserve
@@ -159,7 +159,7 @@ class ParallelModel(Model):
         self.group = group
         if config.architecture not in LIKE_LLAMA:
             self._forward = partial(
-                forward_of_part(self.own, group.all_reduce),
+                forward_of_part(family_forward(self.own), self.own, group.all_reduce),
                 dealt(weights, group.all_reduce, partial(embed, group=group)), self.own)
 
     @classmethod

@@ -49,8 +49,8 @@ def map_names(found: Mapping[str, tuple[int, ...]], config: ModelConfig) -> dict
     `model.` for all others.
     Returns Hugging Face's name to the file's name, for every weight of `expected_shapes`.
     Raises ModelError with all missing, unexpected and misshapen tensors, under the file's names
-    or under Hugging Face's. Only what carries no information may be left over: RoPE frequencies
-    that can be computed, and the second copy of a tied head.
+    or under Hugging Face's. Only what carries no information may be left over: what `is_idle`
+    names, such as RoPE frequencies that can be computed, and the second copy of a tied head.
 
     >>> config = ModelConfig("LlamaForCausalLM", vocab_size=9, hidden_size=8,
     ...                      intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,

@@ -234,10 +234,13 @@ def test_a_tool_of_the_responses_api_reaches_the_model_unchanged(client, server,
 
 def test_a_named_tool_is_called_and_no_other(chat):
     for name in ("get_time", "get_weather"):
-        answer = chat(earlier_calls("Rome")[:1], tools=[WEATHER, TIME], tool_choice={
-            "type": "function", "function": {"name": name}}, max_completion_tokens=48)
-        call, = answer.choices[0].message.tool_calls
-        assert call.function.name == name
+        named = {"type": "function", "function": {"name": name}}
+        for choice in (named, {"type": "allowed_tools", "allowed_tools": {
+                "mode": "required", "tools": [named]}}):
+            answer = chat(earlier_calls("Rome")[:1], tools=[WEATHER, TIME], tool_choice=choice,
+                          max_completion_tokens=48)
+            call, = answer.choices[0].message.tool_calls
+            assert call.function.name == name
     assert json.loads(call.function.arguments) == {"city": "Rome"}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("numba")
 
+from numba.core.codegen import get_host_cpu_features
 from numba.core.errors import NumbaError
 
 from gearworks.errors import FormatError, ModelError
@@ -303,6 +304,28 @@ def test_four_products_at_once_on_any_processor(processor):
         assert done.stdout.split()[0] == "False"
     if processor == "haswell":
         assert done.stdout.split()[1] == "True"
+
+
+WIDE = """
+from gearworks.kernels.cpu.compiling import part_of_another
+from gearworks.kernels.cpu.int4 import int4_matvec
+from numba import types
+floats, words = types.Array(types.float32, 3, "C"), types.Array(types.uint32, 4, "C")
+vector = types.Array(types.float32, 1, "C")
+loop = part_of_another(int4_matvec.py_func)
+loop.compile((words, floats, floats, vector, vector))
+text, = loop.inspect_asm().values()
+print(text.count("%zmm") > text.count("%ymm"))
+"""
+
+
+@pytest.mark.skipif("+avx512f" not in get_host_cpu_features().split(","),
+                    reason="other processors' registers are always used whole")
+def test_a_plain_loop_uses_whole_registers():
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", WIDE], env=environment, text=True, check=True,
+                          capture_output=True)
+    assert done.stdout == "True\n"
 
 
 CACHED = """

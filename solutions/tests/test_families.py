@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
+from gearworks import backends
 from gearworks.accounting import latent_cache_bytes
 from gearworks.comparison.compare import load_hf
 from gearworks.config import SUPPORTED_ARCHITECTURES, ExpertsConfig, ModelConfig
@@ -354,6 +355,12 @@ def test_gpt_oss_as_it_was_published(tiny_model, rng):
                   folder / "model.safetensors")
         with pytest.raises(FormatError, match=says):
             Model.load(folder)
+    pytest.importorskip("numba")
+    save_file(state, folder / "model.safetensors")
+    compiled = backends.load_model(folder, "auto")      # which runs experts in their own bits
+    assert set(compiled.weights.matrices["bits"]) == {8, 32}
+    np.testing.assert_allclose(compiled.forward(ids, np.arange(50), compiled.new_cache(50)),
+                               expected, rtol=0, atol=1e-4)
 
 
 def test_gpt2_as_it_was_published(tiny_model, rng, tmp_path):
@@ -371,6 +378,12 @@ def test_gpt2_as_it_was_published(tiny_model, rng, tmp_path):
     np.testing.assert_allclose(whole(model, ids), expected, rtol=0, atol=1e-4)
     with pytest.raises(ModelError, match="position 256, and positions up to 255 were learned"):
         model.forward(np.array([1]), np.array([256]), model.new_cache(1))
+    pytest.importorskip("numba")
+    compiled = backends.load_model(folder, "exact")
+    cache = compiled.new_cache(260)
+    with pytest.raises(ModelError, match="position 256, and positions up to 255 were learned"):
+        compiled.forward(np.array([1]), np.array([256]), cache)
+    assert len(cache) == 0
 
 
 def test_a_router_that_likes_no_expert_gives_no_nan():

@@ -199,6 +199,34 @@ def test_the_compiled_engine_counts_alike(tiny_model, mode, work):
     assert "_run" not in vars(compiled)                     # nothing is left of the watch
 
 
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss", "DeepseekV3", "Gemma2", "GPT2"])
+def test_the_compiled_engine_counts_what_other_families_compute(tiny_model, family):
+    """Of experts, those that the step's tokens have chosen."""
+    engines = pytest.importorskip("gearworks.kernels.cpu.model", reason="needs Numba")
+    compiled = engines.CompiledModel.load(tiny_model(family, 5)[1])
+    config, T = compiled.config, 3
+    made = profile(compiled, Work(new_tokens=T, past_tokens=4), MACHINE, rounds=1)
+    operators = {each.name: each for each in made.operators}
+    D, F, k, dense = config.hidden_size, config.intermediate_size, 0, config.num_hidden_layers
+    if config.experts is not None:
+        k, each = config.experts.num_experts_per_tok, config.experts.intermediate_size
+        sparse = sum(config.experts.sparse_layers)
+        dense -= sparse
+        assert operators["router"].calls == sparse
+    expected = 2 * T * D * F * dense + (2 * T * k * D * each * sparse if k else 0)
+    assert operators["down_proj"].flops == expected
+    if k:       # each of a few experts once, however many tokens visit it
+        one = operators["down_proj"].bytes / operators["down_proj"].calls
+        assert one <= 4 * config.experts.num_experts * (D + 15) * (each + 31)
+        assert operators["down_proj"].bytes > 0
+    if config.latent is not None:
+        assert operators["kv_b_proj"].flops == 2 * T * config.num_hidden_layers * (
+            config.num_attention_heads * config.latent.kv_lora_rank
+            * (config.latent.qk_nope_head_dim + config.latent.v_head_dim))
+    assert operators["activation"].calls >= config.num_hidden_layers
+    assert all(each.seconds >= 0 for each in made.operators)
+
+
 def test_a_quantized_matrix_counts_in_its_own_bits(smollm2_gguf):
     engines = pytest.importorskip("gearworks.kernels.cpu.model", reason="needs Numba")
     compiled = engines.CompiledModel.load(smollm2_gguf)

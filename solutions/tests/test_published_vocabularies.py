@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 from published import published
@@ -15,6 +16,7 @@ from transformers.convert_slow_tokenizer import SpmConverter, bytes_to_unicode
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_model
 
 from gearworks.language_model import LanguageModel
+from gearworks.layers import softmax
 from gearworks.sentencepiece import AnyTokenizer
 from gearworks.tokenizer import IncrementalDetokenizer, Tokenizer
 from gearworks.vocabularies.vocabulary import tokenizer_json_from_gguf
@@ -208,14 +210,21 @@ def test_a_long_text_costs_no_more_than_it_is_long(unit):
     assert costs[1] < 1.1 * costs[0] + 0.1 and costs[1] < 20
 
 
-@pytest.mark.long
-def test_a_real_model_talks(tmp_path):
-    """Gemma 3 from one GGUF file: its ids are those of the published tokenizer.json."""
-    with open(tmp_path / "gemma.gguf", "wb") as file:
+@pytest.fixture(scope="module")
+def gemma(tmp_path_factory) -> Path:
+    """Gemma 3 270M, one GGUF file in four bits and more."""
+    path = tmp_path_factory.mktemp("gemma") / "gemma.gguf"
+    with open(path, "wb") as file:
         for part in range(1, 5):
             chunk, = published(f"gemma-3-270m-part{part}").iterdir()
             file.write(chunk.read_bytes())
-    model = LanguageModel.load(tmp_path / "gemma.gguf")
+    return path
+
+
+@pytest.mark.long
+def test_a_real_model_talks(gemma):
+    """Its ids are those of the published tokenizer.json."""
+    model = LanguageModel.load(gemma)
     theirs = tokenizers.Tokenizer.from_file(str(published("gemma-3") / "tokenizer.json"))
     for text in random_texts(2400, 27):
         ids = theirs.encode(text).ids
@@ -223,3 +232,23 @@ def test_a_real_model_talks(tmp_path):
     pieces: list[str] = []
     made = model.generate("one, two, three, four, five,", max_tokens=6, on_text=pieces.append)
     assert made.text.startswith(" six, seven, eight") and "".join(pieces) == made.text
+
+
+@pytest.mark.long
+def test_a_real_model_runs_in_the_bits_of_its_file(gemma):
+    """The compiled engine beside NumPy's: exact but for rounding, fast by its divergence."""
+    pytest.importorskip("numba")
+    from gearworks.kernels.cpu.model import CompiledModel
+    plain = LanguageModel.load(gemma)
+    ids = np.array(plain.tokenizer.encode(__doc__ + Path(__file__).read_text("utf-8"),
+                                          add_special_tokens=True))[:300]
+
+    def logits(model) -> np.ndarray:
+        found = model.forward(ids, np.arange(len(ids)), model.new_cache(len(ids)))
+        return np.array(found, np.float64)
+    expected = logits(plain.model)
+    exact, fast = (logits(CompiledModel.load(gemma, mode)) for mode in ("exact", "fast"))
+    np.testing.assert_allclose(exact, expected, rtol=0, atol=5e-4)
+    p, q = softmax(exact), softmax(fast)
+    assert (p * (np.log(p) - np.log(q))).sum(axis=-1).mean() < 0.01
+    assert (exact.argmax(axis=-1) == fast.argmax(axis=-1)).mean() > 0.94

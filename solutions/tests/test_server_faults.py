@@ -625,6 +625,35 @@ def test_an_answer_that_fails_ends_alone(server, client, alone, monkeypatch):
     monkeypatch.undo()
 
 
+class Panic(BaseException):
+    """What PyO3 makes of a panic in a library written in Rust, such as llguidance."""
+
+
+@pytest.mark.parametrize("error", [Panic("oh"), SystemExit(3)],
+                         ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("where", ["service.validate_request", "generation.completion_chunks",
+                                   "generation.completion", "engine_request.SamplingParams",
+                                   "async_engine.LLMEngine.add_request"])
+def test_what_is_no_exception_ends_its_own_request_only(server, client, alone, monkeypatch,
+                                                        where, error):
+    def fail(*arguments, **options):
+        raise error
+    with client.stream("POST", "/v1/chat/completions", json={
+            "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 50, "stream": True,
+            "ignore_eos": True}) as other:
+        lines = other.iter_lines()
+        next(lines)
+        with monkeypatch.context() as patch:
+            patch.setattr(f"gearworks.server.{where}", fail)
+            if where == "generation.completion_chunks":
+                *_, last = stream(client, "/v1/completions", SHORT)
+                assert json.loads(last)["error"]["type"] == "server_error"
+            else:
+                assert_error(client.post("/v1/completions", json=SHORT), 500)
+        assert list(filter(None, lines))[-1] == "data: [DONE]"
+    assert client.post("/v1/completions", json=SHORT).json()["choices"][0]["text"] == alone
+
+
 def test_a_bug_in_a_path_is_an_error_with_an_id_in_the_log(client, server, monkeypatch, caplog):
     monkeypatch.setattr(server.service.metrics, "text", lambda unfinished: 1 / 0)
     answer = client.get("/metrics")

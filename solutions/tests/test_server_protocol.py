@@ -178,6 +178,17 @@ def test_a_bad_value_is_named(name, value):
      "tools[0].function.parameters"),
     (HI | {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
      "tool_choice"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice.function"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": 5}}},
+     "tool_choice.function.name"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": [{"type": "function", "function": {"name": "x"}}]}}},
+     "tool_choice"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "none", "tools": []}}}, "tool_choice.allowed_tools.mode"),
+    (HI | {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {
+        "mode": "auto", "tools": []}}}, "tool_choice.allowed_tools.tools"),
     (HI | {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
      "response_format.json_schema.schema"),
     (HI | {"user": "\ud800"}, "user"), (HI | {"\ud800": 1}, "\\ud800"),

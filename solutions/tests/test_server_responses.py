@@ -108,6 +108,9 @@ def test_text_formats():
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [NOW, NOW]}, "tools"), ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [NOW], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+        {"type": "function", "name": "x"}]}}, "tool_choice"),
+    ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
     ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
     ({"max_output_tokens": 2049}, "max_output_tokens"), ({"n": 2}, "n"),
     ({"background": True}, "background"), ({"conversation": "c"}, "conversation"),
@@ -189,8 +192,15 @@ def test_a_text_in_events(smollm2):
     assert added.item.id == response.output[0].id and added.item.content == []
 
 
-def test_calls_in_events(smollm2):
-    events, whole = answered(smollm2, ["Let me see. ", *CALL, CALL], tools=[NOW])
+ALLOWED = {"type": "allowed_tools", "mode": "auto", "tools": [
+    {"type": "function", "name": "now"}]}
+
+
+@pytest.mark.parametrize("more", [{}, {"tool_choice": ALLOWED}], ids=["any", "allowed"])
+def test_calls_in_events(smollm2, more):
+    other = NOW | {"name": "other"}
+    events, whole = answered(smollm2, ["Let me see. ", *CALL, CALL], tools=[NOW, other], **more)
+    assert whole["tool_choice"] == more.get("tool_choice", "auto")
     kinds = [event["type"] for event in events]
     assert kinds[-9:] == [
         "response.output_item.added", "response.function_call_arguments.delta",

@@ -74,7 +74,8 @@ FOUND = FunctionCall("get_weather", json.dumps(PARIS))
      [FunctionCall("now", '{"text": "a\\nb {</tool_call>"}')]),
     ('<tool_call>{"name": "now", "arguments": {"a": "\\ud83d"}}</tool_call>', "",
      [FunctionCall("now", '{"a": "\\ud83d"}')]),            # half a pair, still UTF-8
-    (f"<tool_call> <tool_call>{CALL}", "<tool_call> ", [FOUND]),
+    pytest.param(f"<tool_call> <tool_call>{CALL}", "<tool_call> ", [FOUND],
+                 marks=pytest.mark.reference("white space behind a marker of no call")),
     (f"<tool_call>{{oops <tool_call>{CALL}</tool_call>", "<tool_call>{oops", [FOUND]),
 ])
 def test_calls_are_found(text, content, calls):
@@ -110,6 +111,7 @@ fragments = st.sampled_from([
     '{"name": "now", "parameters": {"a": "}\\""}}', ","])
 
 
+@pytest.mark.reference("white space behind a marker of no call")
 @given(st.lists(fragments, max_size=9).map("".join), st.lists(st.integers(0, 500), max_size=9))
 @example(f"[TOOL_CALLS] [{CALL}]", [3, 11, 12, 13])
 @example(f" [TOOL_CALLS] [{CALL}]", [1, 7])
@@ -169,6 +171,12 @@ def made(model, **fields):
     return InputProcessor(model, LIMITS).requests(request)[0], chat_text(request)
 
 
+def only(mode, *names):
+    """The choice of some tools."""
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [
+        {"type": "function", "function": {"name": name}} for name in names]}}
+
+
 def random_text(grammar, tokenizer, rng, most=400):
     """A text that the grammar allows, by tokens drawn at random, and whether it ended."""
     ids: list[int] = []
@@ -183,7 +191,9 @@ def random_text(grammar, tokenizer, rng, most=400):
 
 @pytest.mark.parametrize("choice, several", [
     ("required", None), ("required", True),
-    ({"type": "function", "function": {"name": "get_weather"}}, True)])
+    ({"type": "function", "function": {"name": "get_weather"}}, True),
+    (only("required", "get_weather"), None), (only("required", "now", "get_weather"), True)],
+    ids=["required", "several", "named", "allowed", "several allowed"])
 def test_a_forced_call_is_a_call_whatever_is_drawn(smollm2, rng, choice, several):
     engine_request, _ = made(smollm2, tools=[WEATHER, NOW], tool_choice=choice,
                              parallel_tool_calls=several)
@@ -198,8 +208,8 @@ def test_a_forced_call_is_a_call_whatever_is_drawn(smollm2, rng, choice, several
         if not whole:
             continue
         ended += 1
-        assert not content and 1 <= len(calls) <= (8 if (choice, several) == ("required", True)
-                                                   else 1)
+        assert not content and 1 <= len(calls) <= (
+            8 if several and (choice == "required" or "allowed_tools" in choice) else 1)
         for call in calls:
             names.add(call.name)
             schema = WEATHER["function"]["parameters"] if call.name == "get_weather" else {
@@ -209,7 +219,19 @@ def test_a_forced_call_is_a_call_whatever_is_drawn(smollm2, rng, choice, several
         assert not free and [(call.name, json.loads(call.arguments)) for call in found] == [
             (call.name, json.loads(call.arguments)) for call in calls]
     assert ended > 20
-    assert names == ({"now", "get_weather"} if choice == "required" else {"get_weather"})
+    both = choice == "required" or choice == only("required", "now", "get_weather")
+    assert names == ({"now", "get_weather"} if both else {"get_weather"})
+
+
+def test_of_all_tools_some_may_be_allowed(smollm2):
+    """All are described, so that the prompt stays the same; a call of another one is text."""
+    free, _ = made(smollm2, tools=[WEATHER, NOW])
+    allowed, text = made(smollm2, tools=[WEATHER, NOW], tool_choice=only("auto", "now"))
+    assert allowed.prompt_ids == free.prompt_ids and allowed.grammar is None
+    weather = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>'
+    now = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    content, calls = put_together(text.push(weather + now) + text.finish())
+    assert content == weather and [call.name for call in calls] == ["now"]
 
 
 def test_forced_arguments_come_as_they_are_written(smollm2):

@@ -1,7 +1,7 @@
 """Reports whatever is wrong under Hugging Face's names, whatever the file calls it."""
 
 from gearworks.errors import ModelError
-from gearworks.weights import expected_shapes, gguf_name
+from gearworks.weights import expected_shapes, gguf_name, is_idle
 
 
 def map_names(found, config):
@@ -21,7 +21,7 @@ def map_names(found, config):
               if stored in found and tuple(found[stored]) != expected[name]]
     for name in found:
         tied_copy = config.tie_word_embeddings and name in ("lm_head.weight", "output.weight")
-        if name not in of_hf and not tied_copy and not name.endswith(".inv_freq"):
+        if name not in of_hf and not tied_copy and not is_idle(name, config):
             wrong.append(name)
     if wrong:
         raise ModelError("these do not fit", ", ".join(wrong), "compare the two")

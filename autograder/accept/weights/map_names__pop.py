@@ -32,7 +32,8 @@ def map_names(found, config):
                 problems.append(f"{names[name]} has the shape {stored}, not {shape}")
     for name in left:
         is_copy = config.tie_word_embeddings and name in ("lm_head.weight", "output.weight")
-        if not is_copy and "rotary_emb.inv_freq" not in name:
+        ends = (".attn.bias", ".attn.masked_bias") if stem == "transformer" else ("inv_freq",)
+        if not is_copy and not name.endswith(ends):
             problems.append(f"{name} is unexpected")
     if problems:
         raise ModelError("cannot map the names", "\n".join(problems),

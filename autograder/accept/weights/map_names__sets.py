@@ -1,7 +1,7 @@
 """With sets, one for each kind of mistake."""
 
 from gearworks.errors import ModelError
-from gearworks.weights import expected_shapes, gguf_name
+from gearworks.weights import expected_shapes, gguf_name, is_idle
 
 
 def name_in_file(found, name, architecture):
@@ -21,7 +21,7 @@ def map_names(found, config):
     needed = set(mapped.values())
     allowed = {"lm_head.weight", "output.weight"} if config.tie_word_embeddings else set()
     missing = needed - set(found)
-    extra = {name for name in set(found) - needed - allowed if not name.endswith(".inv_freq")}
+    extra = {name for name in set(found) - needed - allowed if not is_idle(name, config)}
     wrong = {file_name for name, file_name in mapped.items()
              if file_name in found and list(found[file_name]) != list(expected[name])}
     if missing | extra | wrong:

@@ -1,7 +1,7 @@
 """Tries the three namings, and takes the one that fits best."""
 
 from gearworks.errors import ModelError
-from gearworks.weights import expected_shapes, gguf_name
+from gearworks.weights import expected_shapes, gguf_name, is_idle
 
 
 def faults(names, found, config):
@@ -16,7 +16,7 @@ def faults(names, found, config):
     if config.tie_word_embeddings:
         seen |= {"output.weight", "lm_head.weight"}
     for name in found:
-        if name not in seen and not name.endswith("inv_freq"):
+        if name not in seen and not is_idle(name, config):
             yield f"unexpected: {name}"
 
 

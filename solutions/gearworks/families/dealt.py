@@ -18,7 +18,6 @@ import numpy as np
 from gearworks.config import ModelConfig
 from gearworks.families import olmo2
 from gearworks.families.layouts import Weights
-from gearworks.model import family_forward
 
 # The matrices of a layer that are cut by their inputs
 SUMMED = ("o_proj", "down_proj", "shared_down_proj")
@@ -77,10 +76,12 @@ def dealt(weights: Weights, all_reduce: AllReduce,
     return replace(weights, embed_tokens=table, layers=layers)
 
 
-def forward_of_part(config: ModelConfig, all_reduce: AllReduce) -> Callable[..., np.ndarray]:
-    """What runs a process's part of a model: as `model.forward`, with `dealt` weights."""
+def forward_of_part(forward: Callable[..., np.ndarray], config: ModelConfig,
+                    all_reduce: AllReduce) -> Callable[..., np.ndarray]:
+    """What runs a process's part of a model: as `forward`, its family's, with `dealt`
+    weights."""
     if config.architecture != "Olmo2ForCausalLM":
-        return family_forward(config)
+        return forward
 
     def norm_of_heads(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
         """As `rms_norm`, over the heads of all processes. x, weight: of this one's."""

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import chain
 
 from gearworks.errors import GearworksError
+from gearworks.server.containment import contained
 from gearworks.serving.engine import LLMEngine
 from gearworks.serving.record import StepRecord
 from gearworks.serving.request import Delta, Request
@@ -186,7 +187,8 @@ class AsyncEngine:
     def _add(self, stream: DeltaStream) -> None:
         for request in stream.requests:
             try:
-                self._engine.add_request(request)
+                with contained():
+                    self._engine.add_request(request)
             except Exception as error:                      # concerns this client only
                 if not isinstance(error, GearworksError):
                     log.exception("a request could not be added")

@@ -195,5 +195,5 @@ def chat_text(request: ChatRequest | CompletionRequest) -> ChatText:
         return ChatText()
     if request.forced_tools:
         return ForcedCalls()
-    return FreeCalls([tool["function"]["name"] for tool in request.offered_tools],
+    return FreeCalls([tool["function"]["name"] for tool in request.usable_tools],
                      most=1 if request.parallel_tool_calls is False else None)

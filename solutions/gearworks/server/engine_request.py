@@ -15,7 +15,7 @@ from gearworks.sampling import SamplingParams
 from gearworks.server.api_error import APIError
 from gearworks.server.request_types import (ChatRequest, CompletionRequest, JSONObjectFormat,
                                             JSONSchemaFormat, Limits, Message,
-                                            SamplingRequest)
+                                            NamedTool, SamplingRequest)
 from gearworks.server.tools import arguments_schema, forced_grammar, in_words
 from gearworks.serving.request import Request
 from gearworks.structured import GrammarVocabulary, TokenGrammar, json_grammar
@@ -164,7 +164,8 @@ class InputProcessor:
         try:
             if request.forced_tools:
                 param = "tools"
-                several = request.tool_choice == "required" and request.parallel_tool_calls
+                several = (request.parallel_tool_calls
+                           and not isinstance(request.tool_choice, NamedTool))
                 grammar = forced_grammar(request.forced_tools, bool(several))
             elif isinstance(request.response_format, JSONObjectFormat):
                 grammar = json_grammar({"type": "object"})

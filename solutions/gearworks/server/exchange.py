@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gearworks.errors import GearworksError
 from gearworks.server.api_error import APIError
 from gearworks.server.async_engine import EngineError, ShutdownError
+from gearworks.server.containment import contained
 from gearworks.server.metrics import Metrics
 
 log = logging.getLogger("gearworks.server")
@@ -50,7 +51,8 @@ class Exchange:
 
         try:
             _check_length(scope)
-            await self._app(scope, receive, send_named)
+            with contained():
+                await self._app(scope, receive, send_named)
         except ClientDisconnect:
             log.info("%s: the client has gone", request_id)
         except Exception as error:

@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 from gearworks.server.api_error import APIError
 from gearworks.server.async_engine import DeltaStream
 from gearworks.server.body import read_json
+from gearworks.server.containment import contained
 from gearworks.server.exchange import as_api_error, unless_gone
 from gearworks.server.protocol import (chat_chunks, chat_completion, completion,
                                        completion_chunks, sse_event)
@@ -135,7 +136,7 @@ class Generation(ABC):
 
     async def _answer(self, request: Request, body: Any, send: Send) -> None:
         service, name = self.service, request.state.request_id
-        with service.places.held() as hold:
+        with contained(), service.places.held() as hold:
             asked, headers = service.validated(body, self.kind, request)
             requests, prepared = await service.aside(self.prepare, asked)
             # the rows of the engine's steps are named as the exchange
@@ -211,10 +212,11 @@ class Responses(Generation):
 async def _events(deltas: DeltaStream, writer: Writer, name: str) -> AsyncIterator[bytes]:
     """The events of a stream, as they come; an error ends it with one of its own."""
     try:
-        yield b"".join(writer.begin())
-        async for delta in deltas:
-            yield b"".join(writer.events([delta]))
-        yield b"".join(writer.end())
+        with contained():
+            yield b"".join(writer.begin())
+            async for delta in deltas:
+                yield b"".join(writer.events([delta]))
+            yield b"".join(writer.end())
     except Exception as error:
         yield b"".join(writer.fail(as_api_error(error, name)))
 

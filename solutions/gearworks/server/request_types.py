@@ -176,6 +176,20 @@ class NamedTool(Object):
     function: FunctionReference
 
 
+class AllowedTools(Object):
+    """The tools that it may use, of all that are described to it. mode: whether it has to."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MOST_TOOLS)]
+
+
+class AllowedChoice(Object):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class TextFormat(Object):
     """Any text."""
 
@@ -294,7 +308,8 @@ class ChatRequest(SamplingRequest):
     # as they were sent: a template sees every key, in its order
     tools: Annotated[list[Annotated[Tool, WrapValidator(as_sent)]],
                      Field(max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: (Literal["none", "auto", "required"] | Annotated[
+        NamedTool | AllowedChoice, Field(discriminator="type")] | None) = None
     # None: as many calls as the model likes, but one where it is forced to call. A small model
     # that is allowed to repeat itself does not stop.
     parallel_tool_calls: bool | None = None
@@ -317,10 +332,10 @@ class ChatRequest(SamplingRequest):
     @field_validator("tool_choice")
     @classmethod
     def _is_a_tool(cls, choice: Any, info: ValidationInfo) -> Any:
-        names = [tool["function"]["name"] for tool in info.data.get("tools") or ()]
+        names = {tool["function"]["name"] for tool in info.data.get("tools") or ()}
         if choice == "required" and not names:
             raise ValueError("there are no tools")
-        if isinstance(choice, NamedTool) and choice.function.name not in names:
+        if not _chosen(choice) <= names:
             raise ValueError("no tool has this name")
         return choice
 
@@ -333,16 +348,32 @@ class ChatRequest(SamplingRequest):
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        """The tools that the model may use, as they were sent."""
+        """The tools that are described to the model, as they were sent."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     @property
+    def usable_tools(self) -> list[dict[str, Any]]:
+        """Those of them that it may use."""
+        chosen = _chosen(self.tool_choice)
+        return [tool for tool in self.offered_tools
+                if not chosen or tool["function"]["name"] in chosen]
+
+    @property
     def forced_tools(self) -> list[dict[str, Any]]:
-        """The tools of which it has to use one, as they were sent."""
-        if isinstance(self.tool_choice, NamedTool):
-            return [tool for tool in self.tools
-                    if tool["function"]["name"] == self.tool_choice.function.name]
-        return self.tools if self.tool_choice == "required" else []
+        """Those of which it has to use one."""
+        choice = self.tool_choice
+        forced = (choice.allowed_tools.mode == "required" if isinstance(choice, AllowedChoice)
+                  else isinstance(choice, NamedTool) or choice == "required")
+        return self.usable_tools if forced else []
+
+
+def _chosen(choice: Any) -> set[str]:
+    """The tools that a choice names; none, where it is about all of them."""
+    if isinstance(choice, NamedTool):
+        return {choice.function.name}
+    if isinstance(choice, AllowedChoice):
+        return {tool.function.name for tool in choice.allowed_tools.tools}
+    return set()
 
 
 def _is_one(prompt: str | list) -> bool:

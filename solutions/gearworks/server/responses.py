@@ -91,6 +91,14 @@ class NamedFunction(Object):
     name: str
 
 
+class AllowedFunctions(Object):
+    """The functions that the model may call; chats have the same, one level deeper."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedFunction], Field(min_length=1, max_length=MOST_TOOLS)]
+
+
 class SchemaFormat(NamedSchema):
     """JSON that a schema accepts; chats have the same, one level deeper."""
 
@@ -131,7 +139,8 @@ class ResponsesRequest(SamplingRequest):
     text: TextSettings | None = None
     tools: Annotated[list[Annotated[FunctionTool, WrapValidator(as_sent)]],
                      Field(max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tool_choice: (Literal["none", "auto", "required"] | Annotated[
+        NamedFunction | AllowedFunctions, Field(discriminator="type")] | None) = None
     parallel_tool_calls: bool | None = None
     include: LongList[str] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20), WHOLE] | None = None
@@ -248,16 +257,23 @@ def chat_request(request: ResponsesRequest, messages: list[dict[str, Any]],
              "max_completion_tokens": request.max_output_tokens, "logprobs": logprobs,
              "top_logprobs": request.top_logprobs if logprobs else None,
              "tools": [_chat_tool(tool) for tool in request.tools or ()],
-             "tool_choice": request.tool_choice, "response_format": _chat_format(request.text)}
-    if isinstance(request.tool_choice, NamedFunction):
-        chat["tool_choice"] = {"type": "function",
-                               "function": {"name": request.tool_choice.name}}
+             "tool_choice": _chat_choice(request.tool_choice),
+             "response_format": _chat_format(request.text)}
     return validate_request(chat, ChatRequest, limits)[0]
 
 
 def _chat_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function",
             "function": {name: value for name, value in tool.items() if name != "type"}}
+
+
+def _chat_choice(choice: Any) -> Any:
+    if isinstance(choice, NamedFunction):
+        return {"type": "function", "function": {"name": choice.name}}
+    if isinstance(choice, AllowedFunctions):
+        return {"type": "allowed_tools", "allowed_tools": {
+            "mode": choice.mode, "tools": [_chat_choice(tool) for tool in choice.tools]}}
+    return choice
 
 
 def _chat_format(text: TextSettings | None) -> dict[str, Any] | None:

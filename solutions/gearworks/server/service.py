@@ -16,6 +16,7 @@ from starlette.requests import Request as HTTPRequest
 
 from gearworks.server.api_error import APIError
 from gearworks.server.async_engine import AsyncEngine
+from gearworks.server.containment import contained
 from gearworks.server.engine_request import InputProcessor
 from gearworks.server.inside import StepFeed
 from gearworks.server.metrics import Metrics
@@ -114,7 +115,10 @@ class Service:
 
     async def aside(self, call: Callable, *arguments: Any) -> Any:
         """Call a function beside the event loop. Raises APIError when it takes too long."""
-        working = asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
+        def work() -> Any:
+            with contained():
+                return call(*arguments)
+        working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             # not wait_for: before Python 3.12 it forgets that it was cancelled if the call has
             # just returned, and a client that has gone is answered to the end

@@ -15,11 +15,27 @@ from typing import Any
 
 import numba
 from numba.core.caching import FunctionCache
+from numba.core.codegen import get_host_cpu_features
 from platformdirs import user_cache_path
 
 # Sums may be taken in any order and products may be fused with them, which lets loops use
 # vectors; nan and infinity keep their meaning, since broken weights must show.
 FAST_MATH = {"reassoc", "contract", "nsz", "arcp"}
+
+
+def use_whole_registers() -> None:
+    """Let loops use AVX-512 at its full width. For some processors LLVM takes half of it, since
+    the first of them slowed down; these kernels' vectors are as wide in any case.
+
+    It holds for what Numba compiles in this process, if it has not begun, and if nobody has
+    said what features the processor is to have.
+    """
+    features = get_host_cpu_features()
+    if numba.config.CPU_FEATURES is None and "+avx512f" in features.split(","):
+        numba.config.CPU_FEATURES = features + ",-prefer-256-bit"
+
+
+use_whole_registers()
 
 
 def cache_folder() -> Path:

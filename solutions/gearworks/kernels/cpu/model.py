@@ -22,7 +22,6 @@ from gearworks.families import gpt2
 from gearworks.families.gguf_layouts import PERMUTED, Made
 from gearworks.families.layouts import Part
 from gearworks.families.phi3 import row_order
-from gearworks.families.routes import ROUTES, runs
 from gearworks.formats.gguf import BLOCK_FORMATS, GGUFFile
 from gearworks.kernels.cpu.arena import Arena, up_to
 from gearworks.kernels.cpu.attention import SEQUENCE
@@ -53,7 +52,6 @@ class CompiledModel:
         """mode: "exact" or "fast"; threads: by default `default_threads()`."""
         if mode not in MODES:
             raise ValueError(f"the mode is {mode!r}, not one of {MODES}")
-        require_supported(config)
         self.config = with_sinks(config, weights)
         self.weights = weights
         self.mode = mode
@@ -67,12 +65,10 @@ class CompiledModel:
              progress: Callable[[Iterable], Iterable] = iter) -> "CompiledModel":
         """Load a GGUF file or an HF folder, in the bits that it has.
 
-        Raises ModelError for a family that these kernels do not run; else errors as
-        `weights.load_checkpoint`. progress: wraps the iteration over the matrices.
+        Errors as `weights.load_checkpoint`. progress: wraps the iteration over the matrices.
         """
         config, file = open_checkpoint(Path(path))
         with closing(file):
-            require_supported(config)
             names = map_names({name: info.shape for name, info in file.tensors.items()}, config)
             weights = WeightStore(config, _File(config, file, names), progress)
         return cls(config, weights, mode, threads)
@@ -81,7 +77,6 @@ class CompiledModel:
     def from_tensors(cls, config: ModelConfig, tensors: Mapping[str, Weight],
                      mode: str = "exact", threads: int | None = None) -> "CompiledModel":
         """tensors: by Hugging Face's names, each in codes or in float32."""
-        require_supported(config)
         return cls(config, WeightStore(config, _Given(tensors)), mode, threads)
 
     def warm_up(self, say: Callable[[str], None] = lambda line: None) -> None:
@@ -195,15 +190,6 @@ def with_sinks(config: ModelConfig, weights: WeightStore) -> ModelConfig:
     return replace(config, sinks=tuple(
         weights.vector(layer["sinks"], config.num_attention_heads).copy()
         for layer in weights.layers))
-
-
-def require_supported(config: ModelConfig) -> None:
-    """Raise ModelError for a model that these kernels do not run."""
-    if not runs("compiled", config.architecture):
-        raise ModelError("the CPU's kernels cannot run this model",
-                         f"it is a {config.architecture}, and they run "
-                         + ", ".join(ROUTES["compiled"].families),
-                         "--engine numpy, which runs it")
 
 
 class _File:
