@@ -130,6 +130,11 @@ class Cluster:
         with ExitStack() as stack:
             address = self._scheduler
             if not address:
+                # else each worker keeps samples of all that it did: a growth of some megabytes
+                import dask
+
+                stack.enter_context(dask.config.set(
+                    {"distributed.worker.profile.enabled": False}))
                 address = stack.enter_context(distributed.LocalCluster(
                     n_workers=self._jobs, threads_per_worker=1, processes=True,
                     host="127.0.0.1", memory_limit=0, silence_logs=logging.ERROR,

@@ -519,6 +519,8 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
         assert archive.testzip() is None
         names = {name.partition("/")[2] for name in archive.namelist()}
         assert {"index.html", "chapters/98_small.html", "_static/book.css"} <= names
+        assert not [name for name in names if name.endswith((".map", ".woff2", ".ttf"))
+                    and "mathjax" not in name]
     assert (ran and "a number to change: 1" in text_of(first)
             and 'aria-label="A line that rises"' in first)
     assert "a chapter that is not written yet" in text_of(first) and "99_more" not in first

@@ -37,7 +37,12 @@ def write_archive(app: Sphinx, exception: Exception | None) -> None:
     draft = path.with_suffix(".new")
     with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(site.rglob("*")):
-            if file.is_file() and not file.name.startswith("."):
+            if file.is_file() and not file.name.startswith(".") and not _is_unused(file):
                 archive.write(file, Path(path.stem) / file.relative_to(site))
     os.replace(draft, path)
     logger.info(f"The site as one file: {path}")
+
+
+def _is_unused(file: Path) -> bool:
+    """Whether no page asks for it: maps for the theme's developers, and the fonts of icons."""
+    return file.suffix == ".map" or "fontawesome" in file.parts
