@@ -73,7 +73,7 @@ def step_of(engine: Any) -> Any:
         deltas = engine.step()
     except NotImplementedError:                            # not written yet
         raise
-    except (RuntimeError, SystemExit) as error:
+    except (RuntimeError, SystemExit, GeneratorExit) as error:
         return f"{type(error).__name__}: {error}"
     expect_returned(deltas, "a list of deltas, empty where nothing is new")
     expect(isinstance(deltas, list) and all(hasattr(delta, "request_id") for delta in deltas),
@@ -271,14 +271,14 @@ def failures(LLMEngine, rng):
         run.expect_records(hint)
     run = Run(LLMEngine, rng)
     run.add(ask(rng, "a", 5, 4),
-            ask(rng, "b", 3, 5, grammar=lambda: Refusing(SystemExit("interrupted"))),
+            ask(rng, "b", 3, 5, grammar=lambda: Refusing(GeneratorExit("interrupted"))),
             ask(rng, "c", 4, 5))
     run.finish("An interrupt while an answer chooses its token: what others had said by then "
                "is still to be returned.")
     run.expect_records(hint)
     run = Run(LLMEngine, rng)
     run.add(ask(rng, "a", 5, 3),
-            ask(rng, "b", 3, 5, grammar=lambda: Refusing(SystemExit("interrupted"))))
+            ask(rng, "b", 3, 5, grammar=lambda: Refusing(GeneratorExit("interrupted"))))
     run.finish("An interrupt after another answer has ended: nobody runs any more, and what it "
                "said last is still to be returned, by a step with an empty plan.")
     run = Run(LLMEngine, rng, failures={1: ValueError("broken")})

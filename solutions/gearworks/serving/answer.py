@@ -116,8 +116,8 @@ class Answer:
         except Aborted:
             self.finish_reason = "abort"
             return
-        except (KeyboardInterrupt, greenlet.GreenletExit):  # these are not about this answer
-            raise
+        except (KeyboardInterrupt, GeneratorExit, greenlet.GreenletExit):
+            raise                                           # these are not about this answer
         except BaseException as error:
             # in a learner's gear, a library, or ours: it ends this answer, and no other
             self.finish_reason, self.error = "error", failure(error)
