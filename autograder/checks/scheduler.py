@@ -504,7 +504,7 @@ def itself(Scheduler, rng):
     """Who is last itself gives way, and is not run: nothing is taken for it."""
     scheduler, pool, others = filled(Scheduler, [8, 4, 4], left=0)
     plan, last = Plan(), running(scheduler, 2)
-    hint = "Once the sequence itself was preempted, the answer is False (nano-vllm#277)."
+    hint = "Once the sequence itself was preempted, the answer is False."
     answer = scheduler.make_room(last, 1, plan)
     expect_equal(told(plan)["preempted"], ["request-2/0"], of="who gave way", hint=hint)
     expect_equal(bool(answer), False, of="the answer for the last of three", hint=hint)

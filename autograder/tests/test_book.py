@@ -535,9 +535,10 @@ def test_a_chapter_runs_when_it_changed_and_only_then(small, tmp_path):
     ran, third = page()
     assert not ran and "a number to change: 1" in text_of(third)
 
-    source.write_text(source.read_text(encoding="utf-8")
-                      + "\n\n```{code-cell} python\n1 / 0\n```\n", encoding="utf-8")
+    right = source.read_text(encoding="utf-8")
+    source.write_text(f"{right}\n\n```{{code-cell}} python\n1 / 0\n```\n", encoding="utf-8")
     failed = build(small, tmp_path / "out", GEARWORKS_HOME=str(tmp_path / "home"))
+    source.write_text(right, encoding="utf-8")
     assert failed.returncode != 0 and "98_small.md does not run" in failed.stdout
     assert not list((tmp_path / "home" / "book").glob("*.new"))
 

@@ -580,7 +580,7 @@ def test_a_solved_chapter_gives_the_reference_back(tmp_path, chapter, learner):
     assert content(tmp_path / "engine") == before
     listed = json.loads(before["gears.json"])["gears"]
     assert (listed["pipeline.run_request"]
-            == {"from": "learner", "notebook": "98_small.ipynb", "cell": 7})
+            == {"from": "learner", "notebook": "98_small.ipynb", "cell": 8})
 
     gears = assembled(tmp_path, chapter, learner)
     assert {gear.why for gear in gears.values()} == {"not started"}
