@@ -28,7 +28,6 @@ CHAPTERS = chapter_paths(REPOSITORY / "book" / "chapters")
 # what the first cell looks for, and the kernel itself
 COLAB_HAS = ("torch", "transformers", "matplotlib", "numba", "ipykernel", "numpy", "tokenizers",
              "safetensors", "psutil", "ipywidgets", "tqdm", "jinja2", "httpx", "pydantic")
-PYTORCH = "https://download.pytorch.org/whl/cpu"
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +53,7 @@ def colab(tmp_path_factory):
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     pins = {line.partition("==")[0]: line.partition(" ;")[0] for line in
             (REPOSITORY / "requirements.txt").read_text(encoding="utf-8").splitlines()}
-    pip(python, "install", "--extra-index-url", PYTORCH, *(pins[name] for name in COLAB_HAS))
+    pip(python, "install", *(pins[name] for name in COLAB_HAS))
     return python
 
 
