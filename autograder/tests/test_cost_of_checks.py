@@ -26,8 +26,8 @@ SECONDS = 8                 # of processor time, that the checks of a right chap
 WRONG_SECONDS = 10          # and those of a wrong exercise
 YARDSTICK = 0.045           # that the yardstick takes where the checks take so long
 NOISE = 1.3                 # by how much two measurements in one run may differ
-# Between a judge and the worker with a right chapter: chapter 6 looks at whole schedulers
-MESSAGES = {"06_serving": 160_000}
+MESSAGES = 100_000          # between a judge and the worker with a right chapter
+MISSED = {"06_serving"}     # takes more messages: 157,000; who mends it takes it out here
 
 
 def yardstick() -> float:
@@ -70,7 +70,7 @@ def test_the_checks_of_a_right_chapter_are_cheap(path):
             assert outcome.status is Status.PASSED, outcome
             run_check(check, through_a_wire(subjects, heard), seed=1)
         sticks.append(yardstick())
-    assert heard[0] <= MESSAGES.get(path.stem, 100_000)
+    assert (heard[0] <= MESSAGES) == (path.stem not in MISSED), heard[0]
     assert spent / (sum(sticks) / len(sticks)) <= NOISE * SECONDS / YARDSTICK
 
 
